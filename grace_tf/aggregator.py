@@ -1,0 +1,275 @@
+"""The door for custom training loops, and the engine room of the other doors.
+
+In come gradients and their variables; out go the aggregated gradients.  Between them an `Aggregator`
+finds out who the other workers are, makes the plan, holds the state, and sends everything down the line.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import sys
+import weakref
+from typing import Any, Callable, Sequence
+
+import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable
+
+from grace_tf import group, handshake
+from grace_tf.core.hyperparameters import check_choice
+from grace_tf.exchange import exchange
+from grace_tf.plan import Plan, Settings, make_plan, settings
+from grace_tf.state import State
+from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
+
+_made = collections.Counter()  # digest -> plans of this process, for their ordinals
+other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
+called = collections.Counter()  # aggregators that a custom training loop called, by id
+
+
+class Aggregator(Trackable):
+    """Aggregates gradients over all workers, compressed: `grads = aggregate(grads, variables)`.
+
+    Works eagerly and inside tf.function, under MirroredStrategy and MultiWorkerMirroredStrategy (in the replica
+    context), between processes after `grace_tf.init()`, and alone, where the codec and its memory run on
+    one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
+
+    Args:
+      compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns of
+        variable paths to these.
+      variables: those whose gradients will come, if known; others may join later.
+      reduce: "mean" or "sum" over workers; "auto" is "sum" under a strategy, where losses are divided by the
+        number of replicas, and "mean" everywhere else.
+      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, **hyperparameters: as
+        for `grace_tf.wrap`.
+
+    Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the surroundings tell of
+    more workers than can be reached.
+    """
+
+    def __init__(
+        self,
+        compressor: Any = "qsgd",
+        variables: Sequence[Any] | None = None,
+        *,
+        reduce: str = "auto",
+        **keywords: Any,
+    ) -> None:
+        check_choice("grace_tf", "reduce", reduce, ("auto", "sum", "mean"))
+        self.settings = compressor if isinstance(compressor, Settings) else settings(compressor, **keywords)
+        self.reduce = reduce
+        self.state = State()
+        self._track_trackable(self.state, "state")
+        self._ordinals: dict[int, int] = {}
+        self._held: list[Any] = []  # variables by ordinal: their ids stay valid
+        self._paths: list[str] = []
+        self._plans: dict[Any, Plan] = {}
+        self._handed: list[Handed] = []
+        self.join(variables or ())
+
+    def join(self, variables: Sequence[Any]) -> None:
+        """Gives variables their ordinals, in this order, unless they have one."""
+        for variable in variables:
+            plain = _plain(variable)
+            if id(plain) not in self._ordinals:
+                self._ordinals[id(plain)] = len(self._held)
+                self._held.append(plain)
+                self._paths.append(str(getattr(variable, "path", plain.name)))
+
+    @property
+    def handed(self) -> list[Handed]:
+        """What one worker hands to collectives in a step, as last traced (eagerly: as last run)."""
+        return list(self._handed)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one worker hands to collectives in a step."""
+        return sum(handed.nbytes for handed in self._handed)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The aggregates, in the order of `grads`; None stays None.
+
+        `grads[i]` is a tensor of static shape, IndexedSlices (made dense) or None, and belongs to
+        `variables[i]`.
+        """
+        called[id(self)] += 1
+        return self.aggregate(grads, variables, host=None)
+
+    def aggregate(
+        self, grads: Sequence[Any], variables: Sequence[Any], host: Callable[[list], list] | None
+    ) -> list[Any]:
+        """As a call; `host` reduces a list of gradients the host's own way where every lane is dense."""
+        grads, variables = list(grads), list(variables)
+        if len(grads) != len(variables):
+            raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
+        self.join(variables)
+        present = [i for i, g in enumerate(grads) if g is not None]
+        out: list[Any] = [None] * len(grads)
+        if present:
+            dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
+            reduced = self._reduce(dense, [_plain(variables[i]) for i in present], host)
+            for i, total in zip(present, reduced):
+                out[i] = total
+        return out
+
+    def aggregate_replicas(
+        self,
+        transport: Transport,
+        grads: Sequence[list[tf.Tensor]],
+        variables: Sequence[Any],
+        devices: Sequence[str | None],
+    ) -> list[list[tf.Tensor]] | None:
+        """One summed step of all workers of one process, seen from outside them.
+
+        `grads[i]` are worker i's.  Returns what each worker gets, or None where every lane is dense and
+        the caller's own reduction serves as well.
+        """
+        self.join(variables)
+        plan = self._plan(grads[0], [_plain(v) for v in variables], None)
+        if _all_dense(plan):
+            return None
+        self.state.place(transport.size, transport.workers, devices)
+        return self._step(plan, transport, list(grads), summed=True)
+
+    def _reduce(self, grads: list[tf.Tensor], variables: list[Any], host) -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            raise RuntimeError("Gradients are aggregated in the replica context: call this inside strategy.run.")
+        strategy = context.strategy
+        if is_parameter_server(strategy):
+            raise ValueError(
+                "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; use "
+                "MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker (grace_tf.init)."
+            )
+        if context.num_replicas_in_sync > 1:
+            return self._under_strategy(context, grads, variables, host)
+        transport = _between_processes() or Loopback()
+        plan = self._plan(grads, variables, transport)
+        if transport.size == 1 and _all_dense(plan):
+            return grads
+        self.state.place(transport.size, transport.workers, [_device(variables[0])])
+        (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
+        return reduced
+
+    def _under_strategy(self, context, grads, variables, host) -> list[tf.Tensor]:
+        strategy = context.strategy
+        if getattr(strategy.extended, "_cross_device_ops", None) in other_door:
+            raise ValueError(
+                "This strategy's CompressedAllReduce compresses gradients already; use it or grace_tf.wrap, not both."
+            )
+        local = strategy.extended.worker_devices
+        summed = self.reduce != "mean"
+        plan = self._plan(grads, variables, None)
+        if _all_dense(plan):
+            operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
+            return host(grads) if host else list(context.all_reduce(operation, grads))
+        if spans_processes(strategy):
+            transport = ReplicaContext(context)
+            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
+            workers = range(first, first + len(local))
+            self.state.place(transport.size, workers, local)
+            position = transport.workers[0] - first
+            (reduced,) = self._step(plan, transport, [grads], summed, position)
+            return reduced
+
+        def all_at_once(transport, per_replica):
+            self.state.place(transport.size, transport.workers, local)
+            return self._step(plan, transport, per_replica, summed)
+
+        return across_replicas(context, all_at_once, grads)
+
+    def _step(
+        self, plan: Plan, transport: Transport, grads: list[list[tf.Tensor]], summed: bool, first: int = 0
+    ) -> list[list[tf.Tensor]]:
+        """One step of the workers at positions `first` … of this process."""
+        for lane_group in plan.groups:
+            self.state.ensure(lane_group, plan.seed)
+        self._handed = transport.record()
+        shares = []
+        for i, mine in enumerate(grads):
+            with transport.device(i):
+                shares.append(self.state.share(first + i, plan.groups, mine))
+        results = exchange(plan, shares, transport, summed)
+        committed = []
+        for i, result in enumerate(results):
+            with transport.device(i):
+                committed.append(list(self.state.commit(first + i, result)))
+        return committed
+
+    def _plan(self, grads: list[tf.Tensor], variables: list[Any], transport: Transport | None) -> Plan:
+        ordinals = tuple(self._ordinals[id(v)] for v in variables)
+        specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
+        known = (ordinals, specs)
+        if known not in self._plans:
+            plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
+            plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
+            if transport is not None and transport.size > 1:
+                handshake.compare(transport, plan, variables if not self._plans else ())
+            _made[plan.digest] += 1
+            self._plans[known] = plan
+        return self._plans[known]
+
+
+def all_reduce(
+    grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
+) -> list[Any]:
+    """Aggregates gradients as an `Aggregator` of these keywords does, keeping it with the variables.
+
+    The aggregator (state and step) lives as long as the first variable, and is found again by the
+    variables and the keywords.
+    """
+    reduce = keywords.pop("reduce", "auto")
+    wanted = settings(compressor, **keywords)
+    plain = [_plain(v) for v in variables]
+    if not plain:
+        return []
+    kept = plain[0].__dict__.setdefault("_grace_aggregators", {})
+    key = (tuple(map(id, plain)), reduce, json.dumps(wanted.config(), sort_keys=True))
+    if key not in kept:
+        kept[key] = Aggregator(wanted, plain, reduce=reduce)
+    return kept[key](grads, variables)
+
+
+def _between_processes() -> Transport | None:
+    """The process group, or None alone; raises where the surroundings tell of more workers."""
+    current = group.current()
+    if current is not None:
+        return current
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
+        raise RuntimeError(
+            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start one process "
+            "per worker with TF_CONFIG (python -m grace_tf run) and call grace_tf.init()."
+        )
+    expected = group.expected_size()
+    if expected > 1:
+        raise RuntimeError(
+            f"This process is one of {expected} workers, but nothing connects them, so gradients would not be "
+            "reduced: call grace_tf.init() before the model is built, or train under a tf.distribute strategy."
+        )
+    return None
+
+
+def _all_dense(plan: Plan) -> bool:
+    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
+
+
+def is_parameter_server(strategy: tf.distribute.Strategy) -> bool:
+    return "ParameterServer" in type(strategy).__name__
+
+
+def _plain(variable: Any) -> Any:
+    """The tf.Variable behind a Keras 3 variable; a tf.Variable itself."""
+    if isinstance(variable, tf.Variable):
+        return variable
+    return getattr(variable, "_value", variable)
+
+
+def _device(variable: Any) -> str | None:
+    device = getattr(variable, "device", None)
+    return device if isinstance(device, str) and device else None
+

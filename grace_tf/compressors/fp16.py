@@ -1,0 +1,34 @@
+"""Gradients cast to float16."""
+
+import tensorflow as tf
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.registry import register
+
+
+@register("fp16", family="cast", paper="arXiv:1710.03740", memory="none")
+class FP16(Compressor):
+    """Sends each element rounded to float16: C(x) = float16(x), to nearest, ties to even.
+
+    Shapes: any float32 tensor.  Decodes to float32; the sum over workers is taken in float16 (11 bits of
+    significand), in the order of the collective.
+    Wire: values float16[n], all-reduced: 2n bytes.
+    Range: a value or a sum beyond 65504 becomes infinite; the line then makes the whole aggregate
+    non-finite on every worker and keeps all state, so that a loss scaler sees it and nothing is lost.
+    Paper: Micikevicius et al. 2018, Mixed Precision Training, section 3.
+    Differs: none.
+    """
+
+    nonexpansive = True
+    commutes_with_sum = True
+    homogeneous = True
+    block = 1
+
+    def wire(self, spec):
+        return {"values": tf.TensorSpec([spec.shape.num_elements()], tf.float16)}
+
+    def compress(self, x, ctx):
+        return {"values": tf.cast(tf.reshape(x, [-1]), tf.float16)}
+
+    def decompress(self, payload, ctx):
+        return tf.cast(tf.reshape(payload["values"], ctx.spec.shape), tf.float32)

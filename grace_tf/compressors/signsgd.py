@@ -1,0 +1,35 @@
+"""One bit an element, and a majority vote."""
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.registry import register
+
+
+@register("signsgd", family="quantisation", paper="arXiv:1802.04434", memory="none")
+class SignSGD(Compressor):
+    """Sends signs; the aggregate is the sign of their sum over workers: C(x) = ±1, sign(0) = +1.
+
+    Shapes: any float32 tensor; the aggregate is in {−1, 0, +1}, 0 for a tied vote.  It is a consensus: it
+    is neither summed nor divided by the number of workers, so the learning rate is the step size.
+    Wire: signs int32[⌈n/32⌉], gathered: n/8 bytes, rounded up to a word.
+    Paper: Bernstein et al. 2018, signSGD, algorithm 2 (majority vote).
+    Differs: a tied vote gives 0 (the paper leaves it open).  A residual is refused: signs are no
+    contraction, and error feedback diverges with them.
+    """
+
+    aggregates = "consensus"
+    block = 32
+
+    def wire(self, spec):
+        return {"signs": tf.TensorSpec([ops.packed_words(spec.shape.num_elements(), 1)], tf.int32)}
+
+    def compress(self, x, ctx):
+        return {"signs": ops.pack_signs(tf.reshape(x, [-1]))}
+
+    def decompress(self, payload, ctx):
+        return tf.reshape(ops.unpack_signs(payload["signs"], ctx.elements), ctx.spec.shape)
+
+    def aggregate(self, payloads, ctx):
+        return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)

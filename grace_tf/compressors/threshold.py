@@ -1,0 +1,68 @@
+"""Every element beyond a threshold."""
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_fraction, check_number
+from grace_tf.core.registry import register
+
+
+@register(
+    "threshold",
+    family="sparsification",
+    paper="arXiv:1911.08727",
+    examples=("threshold:threshold=1.0,capacity=0.5", "threshold:threshold=0,capacity=1.0"),
+)
+class Threshold(Compressor):
+    """Sends the elements with |x| > threshold, at most m = max(1, ⌊capacity·n⌋): C(x) = x on them, else 0.
+
+    Where more elements pass than fit, the m largest go and the rest stays in the residual.
+    Shapes: any float32 tensor of fewer than 2^31 elements.
+    Wire: values float32[m], indices int32[m] ascending, count int32[1], gathered: 8m + 4 bytes on every
+    step; entries from `count` on are zero.
+    Raises: ValueError for a negative threshold or a capacity outside (0, 1].
+    Paper: Dutta et al. 2020, On the Discrepancy between the Theoretical Analysis and Practical
+    Implementations of Compressed Communication, section 5.
+    Differs: a capacity bounds the payload, which has a fixed size.
+    """
+
+    threshold: float = 0.01
+    capacity: float = 0.05
+
+    nonexpansive = True
+    fixed_size = False
+    exact_parts = ("indices", "count")
+
+    def __post_init__(self):
+        check_number("threshold", "threshold", self.threshold)
+        if self.threshold < 0:
+            raise ValueError(f"threshold: threshold is at least 0, not {self.threshold!r}.")
+        check_fraction("threshold", "capacity", self.capacity)
+
+    def wire(self, spec):
+        m = max(1, int(self.capacity * spec.shape.num_elements()))
+        return {
+            "values": tf.TensorSpec([m], tf.float32),
+            "indices": tf.TensorSpec([m], tf.int32),
+            "count": tf.TensorSpec([1], tf.int32),
+        }
+
+    def compress(self, x, ctx):
+        (m,) = self.wire(ctx.spec)["values"].shape
+        values, indices = ops.top_k(tf.reshape(x, [-1]), m)
+        passes = tf.abs(values) > self.threshold
+        count = tf.reduce_sum(tf.cast(passes, tf.int32))
+
+        def packed(part):
+            return tf.ensure_shape(tf.pad(tf.boolean_mask(part, passes), [[0, m - count]]), [m])
+
+        return {"values": packed(values), "indices": packed(indices), "count": count[None]}
+
+    def decompress(self, payload, ctx):
+        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+
+    def aggregate(self, payloads, ctx):
+        counts = payloads["count"][:, 0]
+        total = ops.scatter_sum(payloads["values"], payloads["indices"], counts, ctx.elements)
+        return tf.reshape(total, ctx.spec.shape)

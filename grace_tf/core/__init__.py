@@ -1,0 +1,1 @@
+"""The contracts: compressor, memory, rounds, context, registry.  Nothing here communicates."""

@@ -1,0 +1,34 @@
+"""Checks of hyperparameters: one clear sentence, at construction."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+
+def check_integer(owner: str, name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raises TypeError unless `value` is an int, ValueError unless low <= value <= high."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{owner}: {name} is an integer, not {value!r}.")
+    if value < low or (high is not None and value > high):
+        span = f"from {low} to {high}" if high is not None else f"at least {low}"
+        raise ValueError(f"{owner}: {name} is {span}, not {value!r}.")
+
+
+def check_fraction(owner: str, name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a number, ValueError unless 0 < value <= 1."""
+    check_number(owner, name, value)
+    if not 0 < value <= 1:
+        raise ValueError(f"{owner}: {name} is a fraction in (0, 1], not {value!r}.")
+
+
+def check_number(owner: str, name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a finite int or float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TypeError(f"{owner}: {name} is a finite number, not {value!r}.")
+
+
+def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raises ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{owner}: {name} is one of {', '.join(map(str, choices))}, not {value!r}.")

@@ -1,0 +1,219 @@
+"""The only list of methods: names, specs, recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, Callable, Mapping, Union
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.memory import Memory
+from grace_tf.core.then import Then
+
+# The keywords of the doors; a hyperparameter of the same name could not be reached through them.
+RESERVED = frozenset(
+    "optimizer compressor variables inner memory granularity exchange min_elements exclude "
+    "bucket_bytes seed reduce grads name".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One registered name: how to build it and what the tables say of it."""
+
+    name: str
+    build: Callable[..., Any]  # keywords -> Compressor, or (Compressor, Memory) for a recipe
+    parameters: dict[str, Any]  # name -> default
+    family: str
+    paper: str
+    memory: str | None  # the recipe's memory; None: decided by the compressor's traits
+    examples: tuple[str, ...]
+    doc: str
+
+
+_COMPRESSORS: dict[str, Entry] = {}
+_MEMORIES: dict[str, type] = {}
+
+
+def register(name: str, *, family: str, paper: str, memory: str | None = None, examples: tuple[str, ...] = ()):
+    """Class decorator: makes the class a frozen dataclass and lists it under `name`.
+
+    `family` and `paper` go into the table of methods; `memory` names the memory its paper uses;
+    `examples` are further specs that the conformance suite runs.
+    Raises ValueError for a name that is taken, an ill-formed name or a reserved field name.
+    """
+
+    def declare(cls: type) -> type:
+        if not (isinstance(cls, type) and issubclass(cls, Compressor)):
+            raise TypeError(f"register({name!r}) takes a subclass of grace_tf.Compressor, not {cls!r}.")
+        cls = dataclasses.dataclass(frozen=True)(cls)
+        cls.name = name
+        parameters = {f.name: _default(f) for f in dataclasses.fields(cls)}
+        _add(Entry(name, cls, parameters, family, paper, memory, tuple(examples), cls.__doc__ or ""))
+        return cls
+
+    return declare
+
+
+def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()):
+    """Function decorator: lists a function of hyperparameters that returns (compressor, memory)."""
+
+    def declare(function: Callable) -> Callable:
+        parameters = {
+            p.name: None if p.default is p.empty else p.default
+            for p in inspect.signature(function).parameters.values()
+        }
+        _add(Entry(name, function, parameters, family, paper, None, tuple(examples), function.__doc__ or ""))
+        return function
+
+    return declare
+
+
+def register_memory(name: str):
+    """Class decorator: makes the memory a frozen dataclass and lists it under `name`."""
+
+    def declare(cls: type) -> type:
+        cls = dataclasses.dataclass(frozen=True)(cls)
+        cls.name = name
+        _MEMORIES[name] = cls
+        return cls
+
+    return declare
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _add(entry: Entry) -> None:
+    taken = _COMPRESSORS.get(entry.name)
+    # Running a module twice (python -m, a reload) registers the same method again: that is no clash.
+    if taken and getattr(taken.build, "__qualname__", "") != getattr(entry.build, "__qualname__", ""):
+        raise ValueError(f"The name {entry.name!r} is taken by {taken.build!r}.")
+    if not entry.name.replace("_", "").isalnum() or entry.name != entry.name.lower():
+        raise ValueError(f"A method's name is lower-case letters, digits and _, not {entry.name!r}.")
+    clash = sorted(RESERVED & set(entry.parameters))
+    if clash:
+        raise ValueError(f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name.")
+    _COMPRESSORS[entry.name] = entry
+
+
+def available() -> list[str]:
+    """The registered names, sorted."""
+    return sorted(_COMPRESSORS)
+
+
+def entries() -> list[Entry]:
+    """The registered methods, sorted by name."""
+    return [_COMPRESSORS[name] for name in available()]
+
+
+def resolve(what: Union[str, Compressor], **hyperparameters: Any) -> tuple[Compressor, str]:
+    """(compressor, name of its recipe's memory) of an instance, a name with keywords, or a spec.
+
+    Raises ValueError for unknown names and values, TypeError for unknown hyperparameters.
+    """
+    if isinstance(what, Compressor):
+        if hyperparameters:
+            raise TypeError(f"{what} is an instance; give its hyperparameters to its constructor.")
+        name = what.outer.name if isinstance(what, Then) else what.name
+        if name not in _COMPRESSORS:
+            raise ValueError(f"{type(what).__name__} is not registered; decorate it with @grace_tf.register(name).")
+        return what, _auto_memory(what, _COMPRESSORS[name].memory)
+    if not isinstance(what, str):
+        raise TypeError(f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}.")
+    head, *stages = what.split("|")
+    name, given = _parse(head)
+    both = sorted(set(given) & set(hyperparameters))
+    if both:
+        raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
+    if name not in _COMPRESSORS:
+        raise ValueError(f"Unknown compressor {name!r}; available: {', '.join(available())}.")
+    entry = _COMPRESSORS[name]
+    given.update(hyperparameters)
+    unknown = sorted(set(given) - set(entry.parameters))
+    if unknown:
+        has = ", ".join(entry.parameters) or "none"
+        raise TypeError(f"{name} has no hyperparameter {unknown[0]!r}; it has: {has}.")
+    built = entry.build(**given)
+    compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
+    if stages:
+        compressor = compressor.then(**dict(_stage(stage) for stage in stages))
+    return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
+
+
+def _auto_memory(compressor: Compressor, memory: str | None) -> str:
+    if memory is not None:
+        return memory
+    return "residual" if compressor.nonexpansive else "none"
+
+
+def get(what: Union[str, Compressor], **hyperparameters: Any) -> Compressor:
+    """The compressor of a name with hyperparameters, a spec such as "topk:ratio=0.01", or an instance."""
+    return resolve(what, **hyperparameters)[0]
+
+
+def get_memory(what: Union[str, Memory]) -> Memory:
+    """The memory of a name, a spec or an instance."""
+    if isinstance(what, Memory):
+        return what
+    if not isinstance(what, str):
+        raise TypeError(f"A memory is an instance or a name, not {what!r}.")
+    name, given = _parse(what)
+    if name not in _MEMORIES:
+        raise ValueError(f"Unknown memory {name!r}; available: auto, {', '.join(sorted(_MEMORIES))}.")
+    fields = [f.name for f in dataclasses.fields(_MEMORIES[name])]
+    unknown = sorted(set(given) - set(fields))
+    if unknown:
+        raise TypeError(f"The memory {name} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields) or 'none'}.")
+    return _MEMORIES[name](**given)
+
+
+def memories() -> list[str]:
+    """The names of the memories, sorted."""
+    return sorted(_MEMORIES)
+
+
+def spec_of(what: Union[Compressor, Memory]) -> str:
+    """The spec that builds an equal instance: only what differs from the defaults is named."""
+    if isinstance(what, Then):
+        return "|".join([spec_of(what.outer), *(f"{part}={spec_of(stage)}" for part, stage in what.inner)])
+    fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
+    values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
+    return f"{what.name}:{','.join(values)}" if values else what.name
+
+
+def _stage(text: str) -> tuple[str, Compressor]:
+    part, equals, spec = text.partition("=")
+    if not equals:
+        raise ValueError(f"A stage is written part=spec, as in values=qsgd:bits=4, not {text!r}.")
+    return part.strip(), get(spec)
+
+
+def _parse(text: str) -> tuple[str, dict[str, Any]]:
+    name, colon, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    for pair in rest.split(",") if colon else ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"A spec is written name:key=value,key=value, not {text!r}.")
+        given[key.strip()] = _value(value.strip())
+    return name.strip(), given
+
+
+def _value(text: str) -> Any:
+    named: Mapping[str, Any] = {"none": None, "true": True, "false": False}
+    if text.lower() in named:
+        return named[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _spell(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)

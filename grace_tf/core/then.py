@@ -1,0 +1,96 @@
+"""Composition: a compressor whose payload parts are compressed further."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
+from grace_tf.core.rounds import Payload
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Then(Compressor):
+    """`outer`, with the named parts of its payload compressed by inner stages.
+
+    Wire: the outer parts, each refined part replaced by its stage's parts under `part.name`.
+    Traits: a composite is unbiased, nonexpansive, … where all of its stages are.  It is nonexpansive when
+    they are since the parts that carry values hold a subset (or an isometry) of the outer's coordinates.
+    """
+
+    outer: Compressor
+    inner: tuple[tuple[str, Compressor], ...]
+
+    def __post_init__(self) -> None:
+        parts = self.outer.wire(tf.TensorSpec([4096], tf.float32)) if self.outer.one_round else {}
+        for part, stage in self.inner:
+            if not self.outer.one_round or not stage.one_round:
+                raise ValueError(f"{self.outer} with {part}={stage}: only methods of one round compose.")
+            if part not in parts:
+                raise ValueError(f"{self.outer} has no payload part {part!r}; it has: {', '.join(parts)}.")
+            if part in self.outer.exact_parts and not stage.lossless:
+                raise ValueError(f"{stage} is lossy, but the part {part!r} of {self.outer} must stay exact.")
+            if not stage.lossless and not parts[part].dtype.is_floating:
+                raise ValueError(f"{stage} compresses float parts, but {part!r} is {parts[part].dtype.name}.")
+            if stage.aggregates != "sum":
+                raise ValueError(f"{stage} gives a consensus and cannot refine a part of {self.outer}.")
+
+    def _all(self, trait: str) -> bool:
+        return all(getattr(c, trait) for c in (self.outer, *(stage for _, stage in self.inner)))
+
+    unbiased = property(lambda self: self._all("unbiased"))
+    nonexpansive = property(lambda self: self._all("nonexpansive"))
+    commutes_with_sum = property(lambda self: self._all("commutes_with_sum"))
+    lossless = property(lambda self: self._all("lossless"))
+    homogeneous = property(lambda self: self._all("homogeneous"))
+    fixed_size = property(lambda self: self._all("fixed_size"))
+    aggregates = property(lambda self: self.outer.aggregates)
+    exact_parts = property(lambda self: self.outer.exact_parts)
+    name = property(lambda self: self.outer.name)
+
+    def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
+        parts = dict(self.outer.wire(spec))
+        for part, stage in self.inner:
+            inner = stage.wire(parts.pop(part))
+            parts.update({f"{part}.{name}": s for name, s in inner.items()})
+        return parts
+
+    def _stages(self, ctx: Context):
+        parts = self.outer.wire(ctx.spec)
+        for number, (part, stage) in enumerate(self.inner):
+            yield part, stage, ctx.stage(number, parts[part])
+
+    def compress(self, x: tf.Tensor, ctx: Context) -> Payload:
+        payload = dict(self.outer.compress(x, ctx))
+        for part, stage, inner_ctx in self._stages(ctx):
+            inner = stage.compress(payload.pop(part), inner_ctx)
+            payload.update({f"{part}.{name}": value for name, value in inner.items()})
+        return payload
+
+    def decompress(self, payload: Payload, ctx: Context) -> tf.Tensor:
+        return self.outer.decompress(self._expand(payload, ctx, lambda s, p, c: s.decompress(p, c)), ctx)
+
+    def aggregate(self, payloads: Payload, ctx: Context) -> tf.Tensor:
+        def every_worker(stage, parts, inner_ctx):
+            rows = [
+                stage.decompress({k: v[w] for k, v in parts.items()}, inner_ctx)
+                for w in range(ctx.size)
+            ]
+            return tf.stack(rows)
+
+        return self.outer.aggregate(self._expand(payloads, ctx, every_worker), ctx)
+
+    def _expand(self, payload: Payload, ctx: Context, decode) -> Payload:
+        """The outer payload, its refined parts decoded."""
+        payload = dict(payload)
+        for part, stage, inner_ctx in self._stages(ctx):
+            names = list(stage.wire(inner_ctx.spec))
+            inner = {name: payload.pop(f"{part}.{name}") for name in names}
+            payload[part] = decode(stage, inner, inner_ctx)
+        return payload
+
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{part}={stage!r}" for part, stage in self.inner)
+        return f"{self.outer!r}.then({stages})"

@@ -1,0 +1,242 @@
+"""The process group of this process: `init`, who am I, `barrier`, `broadcast`, `shard`.
+
+    import grace_tf, tensorflow as tf
+    grace_tf.init()                                  # before any TensorFlow operation
+    data = grace_tf.shard(dataset)                   # this worker's share
+    ...
+    grace_tf.broadcast(model.variables)              # worker 0's weights everywhere
+
+Importing this module starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from typing import Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.transports.process_group import ProcessGroup, local_rank as _local_rank, runtime_started
+
+TIMEOUT = 120.0
+_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+
+_current: ProcessGroup | None = None
+
+
+def init(
+    timeout: float | None = None, workers: Sequence[str] | None = None, rank: int | None = None
+) -> ProcessGroup:
+    """Joins the workers' process group and returns it; returns when all workers have come.
+
+    Without `workers` (the addresses `host:port` of all, in one order) and `rank` (this process' place
+    among them) TF_CONFIG says both; without TF_CONFIG the group is this process alone.  A collective
+    gives up after `timeout` seconds (120).  Where workers share a host, each sees one GPU of its own.
+    It must come before any TensorFlow operation.  Called again with the same or without arguments it
+    returns the same group.
+
+    Raises ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has already run
+    an operation, if a group with other arguments exists, or if a worker does not come in time.
+    """
+    global _current
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
+    if (workers is None) != (rank is None):
+        raise ValueError("init() takes both workers=[…addresses] and rank=…, or neither.")
+    if workers is not None:
+        addresses, rank = _checked(workers, rank)
+    elif _current is not None:
+        addresses, rank = _current.addresses, _current.rank
+    else:
+        addresses, rank = _from_surroundings()
+    if _current is None:
+        _current = _make(addresses, rank, TIMEOUT if timeout is None else float(timeout))
+    elif (addresses, rank, timeout or _current.timeout) != (
+        _current.addresses,
+        _current.rank,
+        _current.timeout,
+    ):
+        raise RuntimeError(
+            f"This process already is worker {_current.rank} of {_current.size} with timeout="
+            f"{_current.timeout:g}; a process joins one group, once."
+        )
+    return _current
+
+
+def current() -> ProcessGroup | None:
+    """The group that `init` made, or None."""
+    return _current
+
+
+def rank() -> int:
+    """This process' place among the workers; 0 alone.  RuntimeError if `init` is missing."""
+    return _group().rank
+
+
+def local_rank() -> int:
+    """This process' place among the workers of its host; 0 alone.  RuntimeError if `init` is missing."""
+    return _group().local_rank
+
+
+def size() -> int:
+    """The number of workers; 1 alone.  RuntimeError if `init` is missing."""
+    return _group().size
+
+
+def expected_size() -> int:
+    """How many workers the surroundings speak of: TF_CONFIG, or the launchers of MPI and Horovod."""
+    sizes = [os.environ.get(name, "") for name in _LAUNCHERS]
+    return max([len(_cluster()[0]), 1, *(int(text) for text in sizes if text.isdigit())])
+
+
+def barrier() -> None:
+    """Returns when all workers have called it; RuntimeError, one sentence, if one is gone or late."""
+    group = _group()
+    if group.size > 1:
+        group.handshake([], "barrier()")
+
+
+def broadcast(variables: Iterable, root: int = 0) -> None:
+    """Assigns worker `root`'s values to the variables of all workers, bit for bit.
+
+    `variables` is a list of TensorFlow or Keras variables (`model.variables`, `optimizer.variables`) of
+    any dtype but string, with the same dtypes and shapes in the same order on every worker.  Eager.
+
+    Raises TypeError for what is no variable or has no bytes, ValueError for a root that does not exist;
+    RuntimeError, on every worker, if the variables or roots differ or a worker is gone.
+    """
+    group = _group()
+    resources = [_resource(variable) for variable in variables]
+    if not 0 <= root < group.size:
+        raise ValueError(f"There is no worker {root}: the {group.size} workers are 0 to {group.size - 1}.")
+    if group.size == 1:
+        return
+    arrays = [np.ascontiguousarray(resource.numpy()) for resource in resources]
+    _agree(group, arrays, root)
+    data = [array.reshape(-1).view(np.uint8) for array in arrays]
+    received = group.broadcast(np.concatenate([*data, np.zeros([0], np.uint8)]), root)
+    offset = 0
+    for resource, array in zip(resources, arrays):
+        piece = received[offset : offset + array.nbytes]
+        offset += array.nbytes
+        if group.rank != root:
+            resource.assign(piece.view(array.dtype).reshape(array.shape))
+
+
+def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """This worker's elements of the dataset, w, w + N, …: equally many on every worker.
+
+    The remainder is dropped (collectives need all workers at every step).  The dataset must have the same
+    order on all workers: shard first, then shuffle, or shuffle with a seed.  Alone, the dataset itself.
+
+    Raises ValueError if the cardinality is unknown or smaller than the number of workers.
+    """
+    group = _group()
+    if group.size == 1:
+        return dataset
+    count = int(dataset.cardinality())
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        raise ValueError(
+            "shard() must know how many elements the dataset has, to give each worker equally many; say "
+            "it with dataset.apply(tf.data.experimental.assert_cardinality(n))."
+        )
+    if count != tf.data.INFINITE_CARDINALITY:
+        if count < group.size:
+            raise ValueError(f"{count} elements cannot be shared by {group.size} workers.")
+        dataset = dataset.take(count - count % group.size)
+    return dataset.shard(group.size, group.rank)
+
+
+def _group() -> ProcessGroup:
+    if _current is not None:
+        return _current
+    expected = expected_size()
+    if expected > 1:
+        raise RuntimeError(
+            f"There are to be {expected} workers, but this process has joined no group: call "
+            "grace_tf.init() first, before any TensorFlow operation."
+        )
+    return ProcessGroup(["localhost"], 0)
+
+
+def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:
+    if len(addresses) > 1:
+        if runtime_started():
+            raise RuntimeError(
+                "init() must come before the first TensorFlow operation, but TensorFlow's runtime has "
+                "already started: move grace_tf.init() to the top of the program."
+            )
+        gpus = tf.config.get_visible_devices("GPU")
+        if gpus:
+            own = gpus[_local_rank(addresses, rank) % len(gpus)]
+            tf.config.set_visible_devices([own], "GPU")
+    return ProcessGroup(addresses, rank, timeout)
+
+
+def _checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
+    addresses = (workers,) if isinstance(workers, str) else tuple(workers)
+    for address in addresses:
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
+            raise ValueError(f"A worker's address is host:port, not {address!r}.")
+    if len(set(addresses)) != len(addresses):
+        raise ValueError(f"Two workers have the same address among {list(addresses)}.")
+    if not 0 <= rank < len(addresses):
+        raise ValueError(f"There is no worker {rank} among {len(addresses)} addresses.")
+    return addresses, int(rank)
+
+
+def _cluster() -> tuple[list[str], dict, dict]:
+    """TF_CONFIG as (addresses, chief first; cluster; task); ([], {}, {}) without it."""
+    text = os.environ.get("TF_CONFIG", "").strip() or "{}"
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        return [*cluster.get("chief", ()), *cluster.get("worker", ())], cluster, task
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG is not a cluster in JSON ({error}): {text[:200]}") from error
+
+
+def _from_surroundings() -> tuple[tuple[str, ...], int]:
+    addresses, cluster, task = _cluster()
+    kind = task.get("type", "worker")
+    if "ps" in cluster or kind not in ("chief", "worker"):
+        raise ValueError(
+            "A process group has chief and worker tasks only, but TF_CONFIG speaks of "
+            f"{'ps' if 'ps' in cluster else kind!r}: parameter servers and evaluators have no gradient to share."
+        )
+    if len(addresses) < 2:
+        return tuple(addresses) or ("localhost",), 0
+    try:
+        index = int(task["index"]) + (len(cluster.get("chief", ())) if kind == "worker" else 0)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
+    return _checked(addresses, index)
+
+
+def _resource(variable) -> tf.Variable:
+    held = getattr(variable, "value", None)  # Keras 3; a method of a tf.Variable
+    resource = variable if callable(held) or held is None else held
+    if not isinstance(resource, tf.Variable):
+        raise TypeError(f"broadcast() takes a list of variables, but got a {type(variable).__name__}.")
+    if resource.dtype.name in ("string", "resource", "variant"):
+        raise TypeError(
+            f"broadcast() cannot send {resource.name!r}, whose dtype is {resource.dtype.name}: only "
+            "numbers and booleans have bytes of a fixed size."
+        )
+    return resource
+
+
+def _agree(group: ProcessGroup, arrays: Sequence[np.ndarray], root: int) -> None:
+    shapes = ";".join(f"{array.dtype}{array.shape}" for array in arrays)
+    words = [len(arrays), sum(a.nbytes for a in arrays), root, zlib.crc32(shapes.encode())]
+    received = group.handshake(words, "broadcast()")
+    for worker in np.flatnonzero((received != received[0]).any(axis=1)):
+        first, other = received[0].tolist(), received[worker].tolist()
+        raise RuntimeError(
+            "broadcast() needs the same variables and root on every worker, but worker 0 has "
+            f"{first[0]} of {first[1]} bytes and root {first[2]}, worker {worker} {other[0]} of "
+            f"{other[1]} bytes and root {other[2]}{'' if first[:3] != other[:3] else ', in other shapes'}."
+        )

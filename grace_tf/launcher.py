@@ -1,0 +1,305 @@
+"""`python -m grace_tf run -np N script.py`: starts the worker processes, shows what they print, ends them together.
+
+Every worker gets the parent's environment and a TF_CONFIG that names all workers; `grace_tf.init()`
+(or `MultiWorkerMirroredStrategy`) reads it.  A worker that fails ends the run: the others are stopped
+and the run returns the exit code of the one that failed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Iterator, Sequence, TextIO
+
+TIMED_OUT = 124  # as coreutils' timeout(1)
+NOT_FOUND = 127  # as sh(1)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_REDRAW_SECONDS = 1.0
+
+
+class _Stopped(Exception):
+    """A signal asked the launcher itself to end."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """`"localhost:2,127.0.0.1"` -> `[("localhost", 2), ("127.0.0.1", 1)]`; ValueError if it is not such a list."""
+    hosts = []
+    for item in text.split(","):
+        name, colon, slots = item.strip().rpartition(":")
+        if not colon:
+            name, slots = slots, "1"
+        if not name or not slots.isdigit() or int(slots) < 1:
+            raise ValueError(f"-H takes host:slots,host:slots,…, but got {item.strip()!r}.")
+        hosts.append((name, int(slots)))
+    return hosts
+
+
+def run(
+    command: Sequence[str],
+    workers: int,
+    hosts: Sequence[tuple[str, int]] | None = None,
+    *,
+    timeout: float | None = None,
+    linger: float = 1.0,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """Runs `command` in `workers` processes on this machine and returns the run's exit code.
+
+    A command whose first word ends in `.py` runs under this Python, unbuffered.  Each line appears
+    with `[rank] ` in front.  The code is 0 if every worker returned 0, else that of the first that
+    failed (128 + n if signal n ended it); then the others have `linger` seconds to end by themselves,
+    get SIGTERM, and 5 s later SIGKILL.  124 after `timeout` seconds, 127 if the command does not exist,
+    128 + n if signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker started is left behind.
+
+    Raises ValueError if `workers` < 1, the command is empty, the hosts have too few slots or are remote.
+    """
+    if workers < 1:
+        raise ValueError(f"A run needs at least one worker, but got {workers}.")
+    if not command:
+        raise ValueError("A run needs a command, such as: train.py --epochs 3.")
+    _check_hosts(hosts, workers)
+    words = list(command)
+    if words[0].endswith(".py"):
+        words = [sys.executable, "-u", *words]
+    crew = _Crew(stdout or sys.stdout, stderr or sys.stderr)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with _signals_raise():
+        try:
+            for rank, environment in enumerate(_environments(workers)):
+                crew.start(rank, words, environment)
+            return crew.wait(deadline, linger)
+        except FileNotFoundError:
+            crew.say(f"there is no command {words[0]!r}.")
+            return NOT_FOUND
+        except PermissionError:
+            crew.say(f"{words[0]!r} cannot be executed.")
+            return NOT_FOUND - 1
+        except _Stopped as stopped:
+            crew.say(f"stopped by {signal.Signals(stopped.number).name}; ending every worker.")
+            return 128 + stopped.number
+        finally:
+            crew.stop()
+
+
+class _Crew:
+    """The worker processes of one run and the threads that read what they print."""
+
+    def __init__(self, stdout: TextIO, stderr: TextIO):
+        self._streams = (stdout, stderr)
+        self._lock = threading.Lock()
+        self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
+        self._processes: dict[int, subprocess.Popen] = {}
+        self._threads: list[threading.Thread] = []
+
+    def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A session of its own, so that one signal reaches whatever the worker starts.
+            start_new_session=True,
+            preexec_fn=_end_with(os.getpid()),
+        )
+        self._processes[rank] = process
+        for pipe, stream in zip((process.stdout, process.stderr), self._streams):
+            self._thread(self._read, rank, pipe, stream)
+        self._thread(self._reap, rank, process)
+
+    def wait(self, deadline: float | None, linger: float) -> int:
+        """Until all have ended, one has failed (its code) or the deadline has passed (124)."""
+        while self._processes:
+            ended = self._next(deadline)
+            if ended is None:
+                self.say("the time is up; ending every worker.")
+                return TIMED_OUT
+            rank, code = ended
+            if code:
+                self._linger(rank, code, linger)
+                return code if code > 0 else 128 - code
+        return 0
+
+    def stop(self) -> None:
+        """Ends whatever still runs (SIGTERM, SIGKILL after 5 s) and prints the last lines."""
+        for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, None)):
+            for process in self._processes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            deadline = None if patience is None else time.monotonic() + patience
+            while self._processes and self._next(deadline) is not None:
+                continue
+        for thread in self._threads:
+            thread.join()
+
+    def say(self, sentence: str) -> None:
+        self._write(f"[grace_tf] {sentence}\n", self._streams[1])
+
+    def _linger(self, rank: int, code: int, seconds: float) -> None:
+        how = f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
+        others = f"; ending the other {len(self._processes)}" if self._processes else ""
+        self.say(f"worker {rank} {how}{others}.")
+        deadline = time.monotonic() + seconds
+        while self._processes and self._next(deadline) is not None:
+            continue
+
+    def _next(self, deadline: float | None) -> tuple[int, int] | None:
+        """The next worker to end, as (rank, return code); None if the deadline comes first."""
+        try:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            rank, code = self._ended.get(timeout=left)
+        except queue.Empty:
+            return None
+        del self._processes[rank]
+        return rank, code
+
+    def _thread(self, target, *args) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _reap(self, rank: int, process: subprocess.Popen) -> None:
+        # Not reaped yet, the process still owns its number, so the signal cannot hit a stranger.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        self._ended.put((rank, process.wait()))
+
+    def _read(self, rank: int, pipe, stream: TextIO) -> None:
+        with pipe:
+            for line in _lines(pipe):
+                self._write(f"[{rank}] {line}\n", stream)
+
+    def _write(self, text: str, stream: TextIO) -> None:
+        with self._lock:
+            stream.write(text)
+            stream.flush()
+
+
+def _lines(pipe) -> Iterator[str]:
+    """The pipe's lines; of a line redrawn with carriage returns the last state, and one a second."""
+    left, shown, shown_at = b"", None, 0.0
+    while chunk := pipe.read1(1 << 16):
+        *whole, left = (left + chunk).replace(b"\r\n", b"\n").split(b"\n")
+        for line in whole:
+            state = _state(line)
+            if state != shown:
+                yield state.decode(errors="replace")
+            shown = None
+        if b"\r" in left and _state(left):
+            state = _state(left)
+            left = state + b"\r" if left.endswith(b"\r") else b"\r" + state
+            if time.monotonic() - shown_at >= _REDRAW_SECONDS:
+                shown, shown_at = state, time.monotonic()
+                yield state.decode(errors="replace")
+    if left and _state(left) != shown:
+        yield _state(left).decode(errors="replace")
+
+
+def _state(line: bytes) -> bytes:
+    """What a terminal would show of a line with carriage returns in it: the last state that is not empty."""
+    return next((state for state in reversed(line.split(b"\r")) if state), b"")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_with(parent: int):
+    """What a child runs before its program: the kernel kills it when the launcher dies."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def before_exec() -> None:
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+    return before_exec
+
+
+@contextlib.contextmanager
+def _signals_raise():
+    """SIGINT and SIGTERM raise _Stopped here, the first time; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number, frame):
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is bounded by itself
+        raise _Stopped(number)
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _check_hosts(hosts: Sequence[tuple[str, int]] | None, workers: int) -> None:
+    for name, _ in hosts or ():
+        if name not in ("localhost", "::1", socket.gethostname()) and not name.startswith("127."):
+            raise ValueError(
+                f"{name!r} is another host: this launcher starts workers on this machine only; on "
+                "several, start one process on each with TF_CONFIG set, remote hosts come later."
+            )
+    if hosts and sum(slots for _, slots in hosts) < workers:
+        slots = sum(slots for _, slots in hosts)
+        raise ValueError(f"The hosts have {slots} slots, but {workers} workers were asked for.")
+
+
+def _environments(workers: int) -> list[dict[str, str]]:
+    """One environment per worker, with TF_CONFIG on free loopback ports."""
+    with contextlib.ExitStack() as held:
+        # All are held until all are known, so that no two workers get the same port.
+        sockets = [held.enter_context(socket.socket()) for _ in range(workers)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    environments = []
+    for rank in range(workers):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        environments.append({**quiet, **os.environ, "TF_CONFIG": json.dumps(task)})
+    return environments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `run`: -np N [-H host:slots,…] [--timeout S] [--] script.py args…"""
+    parser.add_argument("-np", "--workers", type=int, required=True, help="number of workers")
+    parser.add_argument("-H", "--hosts", help="host:slots,… (this machine only, for now)")
+    parser.add_argument("--timeout", type=float, help="end the run after this many seconds (exit 124)")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="script.py or any command, and its arguments"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Runs what `add_arguments` parsed; a wrong argument is one sentence and exit code 2."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    try:
+        hosts = parse_hosts(args.hosts) if args.hosts else None
+        return run(command, args.workers, hosts, timeout=args.timeout)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2

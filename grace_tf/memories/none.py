@@ -1,0 +1,9 @@
+"""Nothing is kept."""
+
+from grace_tf.core.memory import Memory
+from grace_tf.core.registry import register_memory
+
+
+@register_memory("none")
+class NoMemory(Memory):
+    """Keeps nothing: what a payload does not carry is lost (right for unbiased methods and votes)."""

@@ -1,0 +1,338 @@
+"""The operations compressors are made of: one function an operation.
+
+Each runs natively on the CPU when the native library is there, and otherwise (other devices, XLA,
+no compiler at installation) through `grace_tf.ops.reference`, which defines the meaning. Both give
+the same bits. Tensors are vectors of static length, float32 or int32.
+
+The unit of the wire is the 32-bit word, an int32. Codes of b bits are stored as bit planes: 32
+consecutive elements make a group of b words; word p of a group holds bit p of the 32 codes, that
+of element i in its bit i. Bits beyond the last element are zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as _graphs
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.ops import native, reference
+
+__all__ = [
+    "Key",
+    "all_finite",
+    "block_scales",
+    "dequantize",
+    "dequantize_sum",
+    "gather",
+    "pack_signs",
+    "packed_words",
+    "quantize",
+    "random_normal",
+    "random_words",
+    "scatter_sum",
+    "top_k",
+    "uniform",
+    "unpack_signs",
+    "using",
+    "vote_signs",
+]
+
+_IMPLEMENTATIONS = {"native": native, "reference": reference}
+_forced: list[str] = []
+
+
+class Key(NamedTuple):
+    """Names one stream of random words; equal keys give equal words on every machine.
+
+    The stream is Philox4x32-10 under the key words (seed, worker) with the counter words (i / 4
+    low, i / 4 high, step, variable << 8 | draw): word i is the (i mod 4)-th of that block.
+    """
+
+    seed: int | tf.Tensor
+    """Any integer; its low 32 bits count."""
+    worker: int | tf.Tensor
+    """This worker's number, or 0xFFFFFFFF for streams that all workers share; low 32 bits."""
+    step: int | tf.Tensor
+    """The number of the training step; low 32 bits."""
+    variable: int
+    """The ordinal of the variable, 0 to 2^24 - 1."""
+    draw: int
+    """Which of a variable's draws within one step, 0 to 255."""
+
+
+@contextlib.contextmanager
+def using(implementation: str) -> Iterator[None]:
+    """Forces "native" or "reference" within the context, for tests and comparisons.
+
+    What is traced into a tf.function inside the context keeps the choice. Raises ValueError for
+    another name, RuntimeError where the native library is wanted but absent.
+    """
+    if implementation not in _IMPLEMENTATIONS:
+        raise ValueError(
+            f"There is no implementation {implementation!r} of the operations; "
+            f"there are {' and '.join(sorted(_IMPLEMENTATIONS))}."
+        )
+    if implementation == "native" and not native.available():
+        raise RuntimeError(f"The native operations are not available: {native.why_not()}")
+    _forced.append(implementation)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def _on_cpu(x: tf.Tensor) -> bool:
+    if x.device:
+        return "CPU" in x.device.upper()
+    # A graph tensor without a device goes where TensorFlow likes best.
+    return not tf.config.list_logical_devices("GPU")
+
+
+def _chosen(x: tf.Tensor | None = None) -> ModuleType:
+    """The module that runs an operation on x (or on nothing yet, for random words)."""
+    if _forced:
+        return _IMPLEMENTATIONS[_forced[-1]]
+    if control_flow_util.GraphOrParentsInXlaContext(_graphs.get_default_graph()):
+        return reference
+    if x is not None and not _on_cpu(x):
+        return reference
+    return native if native.available(warn=True) else reference
+
+
+def _tensor(x, dtype: tf.DType, rank: int, name: str) -> tf.Tensor:
+    """x as a tensor of this dtype and rank whose shape is known, or an error that says what it is."""
+    x = tf.convert_to_tensor(x)
+    if x.dtype != dtype:
+        raise TypeError(f"{name} must be {dtype.name}, not {x.dtype.name}.")
+    if x.shape.rank != rank or not x.shape.is_fully_defined():
+        raise ValueError(f"{name} must have rank {rank} and a static shape, not {x.shape}.")
+    return x
+
+
+def _floats(x) -> tf.Tensor:
+    x = _tensor(x, tf.float32, 1, "x")
+    if x.shape[0] == 0:
+        raise ValueError("x must have at least one element.")
+    return x
+
+
+def _check_length(n: int) -> None:
+    if not 1 <= n < 2**31:
+        raise ValueError(f"n must be from 1 to 2^31 - 1, not {n}.")
+
+
+def _check_key(key: Key) -> None:
+    if not 0 <= key.variable < 2**24:
+        raise ValueError(f"The key's variable must be from 0 to 2^24 - 1, not {key.variable}.")
+    if not 0 <= key.draw < 256:
+        raise ValueError(f"The key's draw must be from 0 to 255, not {key.draw}.")
+
+
+def _check_codes(levels: int, bits: int) -> None:
+    if not 2 <= bits <= 16:
+        raise ValueError(f"bits must be from 2 to 16, not {bits}.")
+    if not 1 <= levels <= (2**bits - 1) // 2:
+        raise ValueError(f"levels must be from 1 to {(2**bits - 1) // 2} at {bits} bits, not {levels}.")
+
+
+def _check_size(tensor: tf.Tensor, size: int, name: str) -> None:
+    if tensor.shape[-1] != size:
+        raise ValueError(f"{name} must hold {size} values in a row, not {tensor.shape[-1]}.")
+
+
+def _blocks(n: int, block: int) -> int:
+    if block < 1:
+        raise ValueError(f"block must be at least 1, not {block}.")
+    return -(-n // block)
+
+
+def packed_words(n: int, bits: int) -> int:
+    """How many words hold n codes of b bits: bits * ceil(n / 32)."""
+    return bits * -(-n // 32)
+
+
+def random_words(n: int, key: Key) -> tf.Tensor:
+    """The first n words of the key's stream, uniform over all bit patterns, as int32 [n]."""
+    _check_length(n)
+    _check_key(key)
+    return _chosen().random_words(n, key)
+
+
+def uniform(n: int, key: Key) -> tf.Tensor:
+    """float32 [n], uniform on [0, 1): the upper 24 bits of each random word, times 2^-24."""
+    _check_length(n)
+    _check_key(key)
+    return _chosen().uniform(n, key)
+
+
+def random_normal(n: int, key: Key) -> tf.Tensor:
+    """float32 [n], nearly standard normal: the sum of twelve uniforms, minus six.
+
+    Element i sums the uniforms 12 i to 12 i + 11 of the key's stream, in integers, so no machine's
+    logarithm has a say in it. The tails end at +-6.
+    """
+    if not 1 <= n <= (2**31 - 1) // 12:
+        raise ValueError(f"n must be from 1 to {(2**31 - 1) // 12}, not {n}.")
+    _check_key(key)
+    return reference.random_normal(n, key)
+
+
+def pack_signs(x: tf.Tensor) -> tf.Tensor:
+    """The signs of float32 x [n] as int32 [ceil(n / 32)]: bit 1 where x >= 0.
+
+    Zero of either sign gives 1, NaN gives 0. Wire: 1 bit an element.
+    """
+    x = _floats(x)
+    return _chosen(x).pack_signs(x)
+
+
+def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    """float32 [n] of +1 and -1 from the words [ceil(n / 32)] of `pack_signs`."""
+    words = _tensor(words, tf.int32, 1, "words")
+    _check_length(n)
+    _check_size(words, packed_words(n, 1), "words")
+    return _chosen(words).unpack_signs(words, n)
+
+
+def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    """The sign of the sum of N workers' signs, float32 [n]; a tie gives 0.
+
+    words is int32 [N, ceil(n / 32)], a row of `pack_signs` per worker.
+    """
+    words = _tensor(words, tf.int32, 2, "words")
+    _check_length(n)
+    _check_size(words, packed_words(n, 1), "words")
+    return _chosen(words).vote_signs(words, n)
+
+
+def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
+    """The scale of each `block` elements of float32 x [n], as float32 [ceil(n / block)].
+
+    norm "max" is the largest |x|. "l2" is the root of the sum of squares, in float64, the squares
+    summed over adjacent pairs, then pairs of pairs, as if the block were filled up with zeros to a
+    power of two; denormals count as zero. A scale below 2^-110 becomes 0, which makes `quantize`
+    send zeros. A NaN in a block makes its scale NaN. A block of n or more means one scale.
+    """
+    x = _floats(x)
+    _blocks(x.shape[0], block)
+    if norm not in ("max", "l2"):
+        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
+    return _chosen(x).block_scales(x, block, norm)
+
+
+def quantize(
+    x: tf.Tensor, scales: tf.Tensor, levels: int, bits: int, block: int, key: Key | None
+) -> tf.Tensor:
+    """Codes of float32 x [n] in `bits` bits, int32 [bits * ceil(n / 32)].
+
+    With c the scale of the element's block and s = levels, in float32:
+
+        a = |x| * (s / c)                                 0 where c < 2^-110
+        q = min(floor(a + u), s), u = uniform(n, key)     with a key: unbiased rounding
+        q = min(rint(a), s)                               without: ties to even
+        code = s + q where x >= 0, s - q elsewhere        0 to 2 s
+
+    A denormal x counts as zero, and so does a denormal s / c (a scale above s * 2^126). Codes of
+    elements that are not finite mean nothing. Wire: `bits` an element; 2 <= bits <= 16 and
+    2 s + 1 <= 2^bits, else ValueError.
+    """
+    x = _floats(x)
+    scales = _tensor(scales, tf.float32, 1, "scales")
+    _check_codes(levels, bits)
+    _check_size(scales, _blocks(x.shape[0], block), "scales")
+    if key is not None:
+        _check_key(key)
+    return _chosen(x).quantize(x, scales, levels, bits, block, key)
+
+
+def dequantize(
+    words: tf.Tensor, scales: tf.Tensor, n: int, levels: int, bits: int, block: int
+) -> tf.Tensor:
+    """float32 [n] from the words of `quantize`: (code - s) * (c / s), c / s being 0 if c < 2^-110.
+
+    A code above 2 s, which `quantize` never writes, counts as 2 s.
+    """
+    words = _tensor(words, tf.int32, 1, "words")
+    scales = _tensor(scales, tf.float32, 1, "scales")
+    _check_quantized(words, scales, n, levels, bits, block)
+    return _chosen(words).dequantize(words, scales, n, levels, bits, block)
+
+
+def dequantize_sum(
+    words: tf.Tensor, scales: tf.Tensor, n: int, levels: int, bits: int, block: int
+) -> tf.Tensor:
+    """The sum of N workers' `dequantize`, float32 [n], in worker order: ((0 + d_0) + d_1) + ...
+
+    words is int32 [N, bits * ceil(n / 32)], scales float32 [N, ceil(n / block)]. A partial sum
+    that is denormal becomes 0.
+    """
+    words = _tensor(words, tf.int32, 2, "words")
+    scales = _tensor(scales, tf.float32, 2, "scales")
+    _check_quantized(words, scales, n, levels, bits, block)
+    if words.shape[0] != scales.shape[0]:
+        raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
+    return _chosen(words).dequantize_sum(words, scales, n, levels, bits, block)
+
+
+def _check_quantized(words, scales, n: int, levels: int, bits: int, block: int) -> None:
+    _check_length(n)
+    _check_codes(levels, bits)
+    _check_size(words, packed_words(n, bits), "words")
+    _check_size(scales, _blocks(n, block), "scales")
+
+
+def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The k elements of float32 x [n] largest in magnitude: values [k], int32 indices [k].
+
+    Magnitudes compare as integers, the bits without the sign, so NaN is above infinity and
+    denormals are themselves; of equal ones the lower index wins. Indices ascend and the values are
+    x's own bits. 1 <= k <= n, else ValueError.
+    """
+    x = _floats(x)
+    if not 1 <= k <= x.shape[0]:
+        raise ValueError(f"k must be from 1 to {x.shape[0]}, the number of elements, not {k}.")
+    return _chosen(x).top_k(x, k)
+
+
+def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """float32 x [n] at int32 indices [k]: float32 [k]. An index outside x is an error."""
+    x = _floats(x)
+    indices = _tensor(indices, tf.int32, 1, "indices")
+    return _chosen(x).gather(x, indices)
+
+
+def scatter_sum(
+    values: tf.Tensor, indices: tf.Tensor, counts: tf.Tensor | None, n: int
+) -> tf.Tensor:
+    """The sum of N workers' sparse vectors, float32 [n]: from zero, added in worker order.
+
+    values is float32 [N, k], indices int32 [N, k], ascending and unique within a worker. Of worker
+    w only the first counts[w] entries count (counts int32 [N]), or all without counts. Denormals,
+    given or arising, count as zero. An index outside [0, n) among the entries that count is an
+    error natively and ignored by the reference.
+    """
+    values = _tensor(values, tf.float32, 2, "values")
+    indices = _tensor(indices, tf.int32, 2, "indices")
+    if values.shape != indices.shape:
+        raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
+    if counts is not None:
+        counts = _tensor(counts, tf.int32, 1, "counts")
+        _check_size(counts, values.shape[0], "counts")
+    _check_length(n)
+    return _chosen(values).scatter_sum(values, indices, counts, n)
+
+
+def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """A bool scalar: whether no element of these float32 tensors, of any shape, is NaN or infinite."""
+    xs = [tf.reshape(x, [-1]) for x in xs]
+    for x in xs:
+        if x.dtype != tf.float32:
+            raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
+    if not xs:
+        return tf.constant(True)
+    return _chosen(xs[0]).all_finite(xs)

@@ -1,0 +1,206 @@
+"""The meaning of every operation, in plain TensorFlow; the native library is tested against it.
+
+Arguments arrive checked (see `grace_tf.ops`): vectors with static shapes, Python integers for sizes.
+Two rules make results independent of how a machine treats denormal numbers: whatever compares
+magnitudes or signs works on the bits as integers, and a denormal (|x| < 2^-126) counts as zero
+wherever arithmetic is done. Under XLA the compiler may fuse a multiply and an add; everywhere else
+the results are bit-equal on every machine.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+_PHILOX = 1  # TF's number of the algorithm
+_MAGNITUDE = 0x7FFFFFFF
+_INFINITY = 0x7F800000
+_SMALLEST_NORMAL = 0x00800000
+_SIGN = -(2**31)
+SMALLEST_SCALE = 2.0**-110
+
+
+def _bits(x: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(x, tf.int32)
+
+
+def _flush(x: tf.Tensor) -> tf.Tensor:
+    """x with every denormal replaced by +0."""
+    return tf.where(_bits(x) & _MAGNITUDE < _SMALLEST_NORMAL, 0.0, x)
+
+
+def _not_negative(x: tf.Tensor) -> tf.Tensor:
+    bits = _bits(x)
+    return ((bits >= 0) & (bits <= _INFINITY)) | (bits == _SIGN)
+
+
+def _pad_to(x: tf.Tensor, length: int) -> tf.Tensor:
+    missing = length - x.shape[0]
+    return tf.pad(x, [[0, missing]]) if missing else x
+
+
+def _groups(n: int) -> int:
+    return -(-n // 32)
+
+
+def _pack(codes: tf.Tensor, bits: int) -> tf.Tensor:
+    """int32 codes [n] to words [bits * ceil(n / 32)]: word p of a group holds bit p of its codes."""
+    groups = _groups(codes.shape[0])
+    codes = tf.reshape(_pad_to(codes, 32 * groups), [groups, 1, 32])
+    planes = tf.bitwise.right_shift(codes, tf.range(bits)[:, tf.newaxis]) & 1
+    # No two terms share a bit, so the sum is an "or", also where bit 31 makes it negative.
+    words = tf.reduce_sum(tf.bitwise.left_shift(planes, tf.range(32)), axis=-1)
+    return tf.reshape(words, [groups * bits])
+
+
+def _unpack(words: tf.Tensor, n: int, bits: int) -> tf.Tensor:
+    """The inverse of `_pack`: words [bits * ceil(n / 32)] to int32 codes [n]."""
+    groups = _groups(n)
+    words = tf.reshape(words, [groups, bits, 1])
+    planes = tf.bitwise.right_shift(words, tf.range(32)) & 1
+    codes = tf.reduce_sum(tf.bitwise.left_shift(planes, tf.range(bits)[:, tf.newaxis]), axis=1)
+    return tf.reshape(codes, [32 * groups])[:n]
+
+
+def _low_word(value: int | tf.Tensor) -> tf.Tensor:
+    """The low 32 bits of an integer of any width or sign, as uint64."""
+    if isinstance(value, int):
+        return tf.constant(value & 0xFFFFFFFF, tf.uint64)
+    return tf.bitcast(tf.cast(value, tf.int64) & 0xFFFFFFFF, tf.uint64)
+
+
+def _two_words(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    return low | tf.bitwise.left_shift(high, tf.constant(32, tf.uint64))
+
+
+def random_words(n: int, key) -> tf.Tensor:
+    counter = _two_words(_low_word(key.step), _low_word(key.variable << 8 | key.draw))
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[n],
+        key=tf.reshape(_two_words(_low_word(key.seed), _low_word(key.worker)), [1]),
+        counter=tf.stack([tf.zeros_like(counter), counter]),
+        alg=_PHILOX,
+        dtype=tf.uint32,
+    )
+    return tf.bitcast(words, tf.int32)
+
+
+def _top_24_bits(words: tf.Tensor) -> tf.Tensor:
+    return tf.bitwise.right_shift(words, 8) & 0xFFFFFF
+
+
+def uniform(n: int, key) -> tf.Tensor:
+    return tf.cast(_top_24_bits(random_words(n, key)), tf.float32) * 2.0**-24
+
+
+def random_normal(n: int, key) -> tf.Tensor:
+    twelve = tf.reshape(_top_24_bits(random_words(12 * n, key)), [n, 12])
+    return tf.cast(tf.reduce_sum(twelve, axis=1) - (6 << 24), tf.float32) * 2.0**-24
+
+
+def pack_signs(x: tf.Tensor) -> tf.Tensor:
+    return _pack(tf.cast(_not_negative(x), tf.int32), 1)
+
+
+def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    return tf.cast(2 * _unpack(words, n, 1) - 1, tf.float32)
+
+
+def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    votes = tf.foldl(
+        lambda total, own: total + (2 * _unpack(own, n, 1) - 1), words, tf.zeros([n], tf.int32)
+    )
+    return tf.cast(tf.sign(votes), tf.float32)
+
+
+def _pairwise_sum(rows: tf.Tensor) -> tf.Tensor:
+    """Sums each row of [rows, 2^m] over adjacent pairs, then pairs of pairs, and so on."""
+    while rows.shape[1] > 1:
+        rows = rows[:, 0::2] + rows[:, 1::2]
+    return rows[:, 0]
+
+
+def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
+    n = x.shape[0]
+    block = min(block, n)
+    blocks = -(-n // block)
+    rows = tf.reshape(_pad_to(x, blocks * block), [blocks, block])
+    if norm == "max":
+        # As integers NaN is the largest magnitude, so it is never lost in the maximum.
+        scale = tf.bitcast(tf.reduce_max(_bits(rows) & _MAGNITUDE, axis=1), tf.float32)
+        return tf.where(scale < SMALLEST_SCALE, 0.0, scale)
+    squares = tf.square(tf.cast(_flush(rows), tf.float64))
+    squares = tf.pad(squares, [[0, 0], [0, (1 << (block - 1).bit_length()) - block]])
+    scale = tf.sqrt(_pairwise_sum(squares))
+    return tf.cast(tf.where(scale < SMALLEST_SCALE, tf.zeros_like(scale), scale), tf.float32)
+
+
+def _per_element(per_block: tf.Tensor, n: int, block: int) -> tf.Tensor:
+    """Repeats the value of each block over its elements: [ceil(n / block)] to [n]."""
+    block = min(block, n)
+    blocks = per_block.shape[0]
+    return tf.reshape(tf.broadcast_to(per_block[:, tf.newaxis], [blocks, block]), [-1])[:n]
+
+
+def _quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """The correctly rounded float32 x / y.
+
+    Graph optimisers turn a division by or of a constant into a product with a rounded reciprocal.
+    In float64 that error stays below what a quotient of float32 keeps from a rounding boundary.
+    """
+    return tf.cast(tf.cast(x, tf.float64) / tf.cast(y, tf.float64), tf.float32)
+
+
+def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
+    n = x.shape[0]
+    levels_f = tf.constant(levels, tf.float32)
+    # The quotient of a huge scale is denormal, hence the flush.
+    inverse = tf.where(scales < SMALLEST_SCALE, 0.0, _flush(_quotient(levels_f, scales)))
+    a = _flush(tf.abs(x)) * _per_element(inverse, n, block)
+    q = tf.round(a) if key is None else tf.floor(a + uniform(n, key))
+    # Written as a comparison so that NaN, which compares false, becomes the top level.
+    q = tf.cast(tf.where(q < levels_f, q, levels_f), tf.int32)
+    return _pack(tf.where(_bits(x) < 0, levels - q, levels + q), bits)
+
+
+def dequantize(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
+    code = tf.minimum(_unpack(words, n, bits), 2 * levels)
+    levels_f = tf.constant(levels, tf.float32)
+    unit = tf.where(scales < SMALLEST_SCALE, 0.0, _quotient(scales, levels_f))
+    return tf.cast(code - levels, tf.float32) * _per_element(unit, n, block)
+
+
+def dequantize_sum(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
+    def add(total, own):
+        return _flush(total + dequantize(own[0], own[1], n, levels, bits, block))
+
+    return tf.foldl(add, (words, scales), tf.zeros([n]))
+
+
+def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    indices = tf.sort(tf.math.top_k(_bits(x) & _MAGNITUDE, k).indices)
+    return tf.gather(x, indices), indices
+
+
+def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    return tf.gather(x, indices)
+
+
+def scatter_sum(values, indices, counts, n: int) -> tf.Tensor:
+    workers, k = values.shape
+    if counts is None:
+        counts = tf.fill([workers], k)
+
+    def add(total, own):
+        value, index, count = own
+        used = (tf.range(k) < count) & (index >= 0) & (index < n)
+        # One place beyond the end takes what is not used.
+        index = tf.where(used, index, n)
+        new = _flush(tf.gather(total, index) + _flush(value))
+        return tf.tensor_scatter_nd_update(total, index[:, tf.newaxis], new)
+
+    return tf.foldl(add, (values, indices, counts), tf.zeros([n + 1]))[:n]
+
+
+def all_finite(xs: list[tf.Tensor]) -> tf.Tensor:
+    finite = [tf.reduce_all(_bits(x) & _INFINITY < _INFINITY) for x in xs]
+    return tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)

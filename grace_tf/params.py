@@ -1,0 +1,51 @@
+"""GRACE's parameter dictionaries, in our words."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from grace_tf.core import registry
+from grace_tf.plan import settings
+
+# GRACE's key -> ours, for hyperparameters.
+_HYPERPARAMETERS = {
+    "compress_ratio": "ratio",
+    "threshold": "threshold",
+    "quantum_num": "levels",
+    "bucket_size": "block",
+    "compress_rank": "rank",
+}
+_IGNORED = {
+    "communicator": "the collective follows from the method",
+    "world_size": "the size follows from the surroundings",
+    "kernel": "there is one kernel an operation",
+}
+
+
+def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `wrap` or `Aggregator` for a dictionary of GRACE's `grace_from_params`.
+
+        optimizer = grace_tf.wrap(optimizer, **grace_tf.from_params({"compressor": "topk", "compress_ratio": 0.01}))
+
+    `communicator`, `world_size` and `kernel` are dropped: ours follow from the method and the
+    surroundings.  `memory` absent means GRACE's default, none.  Hyperparameters keep GRACE's defaults only where
+    given.  Raises ValueError for methods and memories that are not available, TypeError for keys that
+    the method does not have.
+    """
+    params = dict(params)
+    name = params.pop("compressor", "none")
+    memory = params.pop("memory", "none")
+    if name == memory == "powersgd":
+        memory = "residual"  # GRACE's PowerSGD memory is a residual; Q is the compressor's own state
+    for key in _IGNORED:
+        params.pop(key, None)
+    keywords: dict[str, Any] = {}
+    for key, value in params.items():
+        if key not in _HYPERPARAMETERS:
+            known = ["compressor", "memory", *_IGNORED, *_HYPERPARAMETERS]
+            raise TypeError(f"GRACE's parameter {key!r} has no counterpart; known: {', '.join(known)}.")
+        keywords[_HYPERPARAMETERS[key]] = value
+    if name == "qsgd" and "block" not in keywords:
+        keywords.update(norm="l2", block=None, levels=keywords.get("levels", 127))
+    settings(registry.get(name, **keywords), memory=memory)  # raises what wrap() would
+    return {"compressor": name, "memory": memory, **keywords}

@@ -1,0 +1,1 @@
+"""Public checks for compressors, ours and yours."""

@@ -1,0 +1,1 @@
+"""How buffers cross: in one process, through tf.distribute, or between plain processes."""

@@ -1,0 +1,90 @@
+"""What the line asks of a network, and nothing more: four collectives over flat buffers."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Sequence
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Handed:
+    """One buffer that one worker handed to a collective: what a link should see."""
+
+    kind: str
+    dtype: str
+    elements: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * tf.as_dtype(self.dtype).size
+
+
+class Transport(abc.ABC):
+    """Carries flat buffers between `size` workers, of which `workers` live in this process (graph).
+
+    Every method takes one rank-1 tensor per worker of this process, in the order of `workers`, and
+    returns one result per such worker; the results are the same bits on every worker.  `key` is a
+    positive 31-bit integer that names the collective: equal on all workers, different for
+    any two collectives that may be under way together, the same on every step.
+
+    A subclass writes the four `_collectives`; the public ones add the book-keeping of what was handed
+    over while a graph was traced (or, eagerly, a step run), see `record`.
+    """
+
+    size: int
+    workers: tuple[int, ...]
+
+    def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+        """Elementwise sum over all workers: float16, bfloat16, float32, float64, int32, int64."""
+        self._note("sum", buffers)
+        return self._sum(list(buffers), key)
+
+    def max(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+        """Elementwise maximum over all workers, same dtypes as `sum`."""
+        self._note("max", buffers)
+        return self._max(list(buffers), key)
+
+    def gather(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+        """`[size, n]`: row w is worker w's buffer, bit for bit (int32 words travel untouched)."""
+        self._note("gather", buffers)
+        return self._gather(list(buffers), key)
+
+    def all_to_all(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+        """Buffers are `[size, n]`; row j of worker w becomes row w of worker j."""
+        self._note("all_to_all", buffers)
+        return self._all_to_all(list(buffers), key)
+
+    def device(self, position: int):
+        """A context for ops of the worker at this position of `workers`."""
+        return tf.device(None)
+
+    def record(self) -> list[Handed]:
+        """Starts a new record of what one worker hands to collectives, and returns it (it fills up)."""
+        self._record: list[Handed] = []
+        return self._record
+
+    def _note(self, kind: str, buffers: Sequence[tf.Tensor]) -> None:
+        if len(buffers) != len(self.workers):
+            raise ValueError(
+                f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of this "
+                f"process, but got {len(buffers)}."
+            )
+        if self.size > 1 and getattr(self, "_record", None) is not None:
+            self._record.append(
+                Handed(kind, buffers[0].dtype.name, int(buffers[0].shape.num_elements()))
+            )
+
+    @abc.abstractmethod
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...

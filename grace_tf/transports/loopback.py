@@ -1,0 +1,59 @@
+"""All workers in one process: simulation, tests, one worker alone, and the replicas of one graph."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import tensorflow as tf
+
+from grace_tf.transports.base import Transport
+
+
+class Loopback(Transport):
+    """Collectives by plain copies between `size` workers of this process.
+
+    With `devices`, worker i computes on devices[i] and every result is formed on its own device.  Sums
+    run in worker order.
+    """
+
+    def __init__(self, size: int = 1, devices: Sequence[str] | None = None) -> None:
+        if devices is not None and len(devices) != size:
+            raise ValueError(f"{size} workers need {size} devices, not {len(devices)}.")
+        self.size = size
+        self.workers = tuple(range(size))
+        self._devices = devices
+
+    def device(self, position: int):
+        return tf.device(None if self._devices is None else self._devices[position])
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return self._everywhere(lambda: _fold(tf.add, buffers))
+
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return self._everywhere(lambda: _fold(tf.maximum, buffers))
+
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return self._everywhere(lambda: tf.stack(buffers))
+
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        received = []
+        for i in range(self.size):
+            with self.device(i):
+                received.append(tf.stack([buffer[i] for buffer in buffers]))
+        return received
+
+    def _everywhere(self, compute) -> list[tf.Tensor]:
+        if self._devices is None:
+            return [compute()] * self.size
+        results = []
+        for i in range(self.size):
+            with self.device(i):
+                results.append(compute())
+        return results
+
+
+def _fold(combine, buffers: list[tf.Tensor]) -> tf.Tensor:
+    total = buffers[0]
+    for buffer in buffers[1:]:
+        total = combine(total, buffer)
+    return total

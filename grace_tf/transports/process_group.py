@@ -1,0 +1,253 @@
+"""One plain process per worker, over TensorFlow's own collectives (gRPC ring between the hosts' CPUs)."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from grace_tf.transports import rendezvous
+from grace_tf.transports.base import Transport
+
+PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); the ones below belong to the group
+HANDSHAKE_WORDS = 64
+BROADCAST_BYTES = 16 << 20  # above some 50 MB TensorFlow's ring slows down
+
+_GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
+_HANDSHAKE_KEY = 1
+_BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16
+_BROADCAST_UNIT = 256  # bytes
+_JOB = "worker"
+_SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+# What CollectiveGatherV2 and CollectiveAllToAllV2 both carry, and what travels as one of those.
+_MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
+_MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
+
+FAILURES = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.UnknownError,
+)
+
+
+class ProcessGroup(Transport):
+    """Collectives between `len(addresses)` processes, this one being worker `rank` of them.
+
+    The processes meet when the group is made: it returns when all have come and raises RuntimeError
+    when one has not within `timeout` seconds.  Every collective later on gives up after `timeout`
+    seconds too, and at once when a peer's process is gone; TensorFlow then refuses all further
+    collectives, so the process has to be started again.  Inside a `tf.function` (so in `fit`) the
+    error that surfaces is TensorFlow's own, `explain(error)` says it in a sentence; `handshake` and
+    what `grace_tf` offers eagerly raise RuntimeError with that sentence.
+
+    Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N; gather n (N - 1);
+    all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
+
+    Attributes: rank; size; local_rank (position among the workers of the same host); workers, which
+    is (rank,); timeout in seconds; addresses.
+    """
+
+    def __init__(self, addresses: Sequence[str], rank: int, timeout: float = 120.0):
+        self.addresses = tuple(addresses)
+        self.size = len(self.addresses)
+        self.rank = rank
+        self.workers = (rank,)
+        self.timeout = float(timeout)
+        self.local_rank = local_rank(self.addresses, rank)
+        self._signatures: dict[int, tuple] = {}
+        self._members: list[int] | None = None
+        if self.size == 1:
+            return
+        rendezvous.meet(self.addresses, rank, self.timeout)
+        try:
+            # Held, because it owns the server; never entered.
+            self._server = _start_server(self.addresses, rank, self.timeout)
+            self._start()
+        except FAILURES as error:
+            raise RuntimeError(self.explain(error)) from error
+
+    def _start(self) -> None:
+        with tf.init_scope(), tf.device("/CPU:0"):
+            # Collectives that read this handle run one after the other, in the order of the program.
+            self._order = tf.Variable(0.0, trainable=False, name="grace_tf_order")
+        # TensorFlow orders tasks by name, so that task 10 comes before task 2.
+        members = self.handshake([self.rank], "init()")[:, 0].tolist()
+        self._members = None if members == sorted(members) else members
+
+    # Transport
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._reduce(buffers[0], key, "Add")]
+
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._reduce(buffers[0], key, "Max")]
+
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        if self.size == 1 or buffers[0].shape.num_elements() == 0:
+            return [tf.tile(buffers[0][None], [self.size, 1])]
+        self._check(key, "gather", buffers[0])
+        moved = self._move(tf.raw_ops.CollectiveGatherV2, buffers[0], key)
+        return [self._by_rank(tf.reshape(moved, [self.size, buffers[0].shape[0]]))]
+
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        if buffers[0].shape[0] != self.size:
+            raise ValueError(
+                f"all_to_all needs one row per worker, {self.size} rows, but got the shape "
+                f"{buffers[0].shape}."
+            )
+        if self.size == 1 or buffers[0].shape.num_elements() == 0:
+            return [tf.identity(buffers[0])]
+        self._check(key, "all_to_all", buffers[0])
+        sent = buffers[0] if self._members is None else tf.gather(buffers[0], self._members)
+        return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
+
+    def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
+        if buffer.dtype.name not in _SUMMED:
+            raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
+        if self.size == 1 or buffer.shape.num_elements() == 0:
+            return tf.identity(buffer)
+        self._check(key, operation, buffer)
+        with tf.device("/CPU:0"):
+            return tf.raw_ops.CollectiveReduceV2(
+                input=buffer, merge_op=operation, final_op="Id", **self._arguments(key)
+            )
+
+    def _move(self, op, buffer: tf.Tensor, key: int) -> tf.Tensor:
+        if buffer.dtype.name not in _MOVED:
+            raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
+        carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
+        with tf.device("/CPU:0"):
+            moved = op(input=tf.bitcast(buffer, carrier), **self._arguments(key))
+            return tf.bitcast(moved, buffer.dtype)
+
+    def _by_rank(self, rows: tf.Tensor) -> tf.Tensor:
+        return rows if self._members is None else tf.gather(rows, np.argsort(self._members))
+
+    def _check(self, key: int, kind: str, buffer: tf.Tensor) -> None:
+        # TensorFlow ties a key to what it first carried, and aborts the whole process otherwise.
+        new = (kind, buffer.dtype.name, tuple(buffer.shape))
+        old = self._signatures.setdefault(key, new)
+        if old != new:
+            raise ValueError(f"The key {key} belongs to {old} and cannot carry {new}.")
+
+    def _arguments(self, key: int) -> dict:
+        return dict(
+            group_size=self.size,
+            group_key=_GROUP_KEY,
+            instance_key=key,
+            ordering_token=[self._order.handle],
+            communication_hint="ring",
+            timeout_seconds=self.timeout,
+        )
+
+    # Eager
+
+    def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
+        """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
+
+        At most 64 signed 64-bit words.  Raises RuntimeError when a peer is gone, late, came for another
+        `purpose` or with another number of words.  528 bytes per worker.
+        """
+        if len(words) > HANDSHAKE_WORDS:
+            raise ValueError(f"A handshake takes at most {HANDSHAKE_WORDS} words, not {len(words)}.")
+        sent = np.zeros([2 + HANDSHAKE_WORDS], np.int64)
+        sent[:2] = zlib.crc32(purpose.encode()), len(words)
+        sent[2 : 2 + len(words)] = words
+        try:
+            with tf.init_scope():
+                received = self._gather([tf.constant(sent)], _HANDSHAKE_KEY)[0].numpy()
+        except FAILURES as error:
+            raise RuntimeError(self.explain(error)) from error
+        for worker in np.flatnonzero((received[:, :2] != sent[:2]).any(axis=1)):
+            raise RuntimeError(
+                f"Worker {worker} of {self.size} is not where worker {self.rank} is, which came to "
+                f"{purpose}: all workers must make the same calls in the same order."
+            )
+        return received[:, 2 : 2 + len(words)]
+
+    def broadcast(self, data: np.ndarray, root: int) -> np.ndarray:
+        """Worker `root`'s bytes on all workers; uint8 `[n]`, n equal on all; eager, 16 MiB a collective.
+
+        Raises RuntimeError when a peer is gone or late.  Sends 2 n (N - 1) / N bytes per worker.
+        """
+        result = np.empty_like(data)
+        for start in range(0, data.size, BROADCAST_BYTES):
+            piece = data[start : start + BROADCAST_BYTES]
+            units = -(-piece.size // _BROADCAST_UNIT)
+            padded = np.zeros([units * _BROADCAST_UNIT], np.uint8)
+            if self.rank == root:
+                padded[: piece.size] = piece
+            try:
+                with tf.init_scope():
+                    words = tf.constant(padded.view(np.int32))
+                    # Adding the others' zeros to integers changes no bit of them.
+                    summed = self._reduce(words, _BROADCAST_KEYS + units, "Add").numpy()
+            except FAILURES as error:
+                raise RuntimeError(self.explain(error)) from error
+            result[start : start + piece.size] = summed.view(np.uint8)[: piece.size]
+        return result
+
+    def explain(self, error: Exception) -> str:
+        """One sentence for an error of a collective: who is gone or late, as far as the error tells."""
+        peers = {int(number) for number in re.findall(r"/task:(\d+)", str(error))} - {self.rank}
+        if self.size == 2:
+            peers = {1 - self.rank}
+        who = f"worker {min(peers)}" if len(peers) == 1 else "another worker"
+        if isinstance(error, tf.errors.DeadlineExceededError):
+            what = f"did not take part within {self.timeout:g} s"
+        elif isinstance(error, tf.errors.UnavailableError):
+            what = "is gone"
+        else:
+            what = f"is gone or did not take part within {self.timeout:g} s"
+        noise = r"\{\{.*?\}\}|\[Op:\w+\]( name:)?|Collective ops is aborted by:"
+        lines = re.sub(noise, "", str(error)).strip().splitlines() or [""]
+        reason = " ".join(lines[0].split()).rstrip(". ")
+        return (
+            f"Worker {self.rank} of {self.size} cannot go on, {who} {what}; start all of them again "
+            f"({type(error).__name__}: {reason})."
+        )
+
+
+def local_rank(addresses: Sequence[str], rank: int) -> int:
+    """How many workers before `rank` have its host."""
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    return hosts[:rank].count(hosts[rank])
+
+
+def runtime_started() -> bool:
+    """Whether TensorFlow's runtime runs already: its devices and collectives cannot be configured then."""
+    return context.context()._initialized
+
+
+def _start_server(addresses: Sequence[str], rank: int, timeout: float):
+    milliseconds = max(1, round(1000 * timeout))
+    # An empty ConfigProto gives the message type: its Python module moved between TF's versions.
+    jobs = tf.compat.v1.ConfigProto().experimental.coordination_config.coordinated_job_list
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{_JOB}/replica:0/task:0",
+        cluster_register_timeout_in_ms=milliseconds,
+        coordinated_jobs=[jobs.add(name=_JOB, num_tasks=len(addresses))],
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({_JOB: list(addresses)}),
+            task_type=_JOB,
+            task_id=rank,
+            rpc_layer="grpc",
+        ),
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING,
+            timeout_seconds=timeout,
+        ),
+    )

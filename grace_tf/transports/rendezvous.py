@@ -1,0 +1,120 @@
+"""All workers wait for each other, for a bounded time, before TensorFlow's server starts.
+
+TensorFlow's first worker waits for the others without end, so they meet before that over plain TCP, at the
+first worker's address, which its server takes over afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+import zlib
+from typing import Sequence
+
+_HELLO = struct.Struct("!8sIII")  # magic, digest of the addresses, rank, size
+_MAGIC = b"grace_tf"
+_GO = b"go"
+_LONGEST = 1000  # bytes of a refusal
+
+
+def meet(addresses: Sequence[str], rank: int, timeout: float) -> None:
+    """Returns when all workers are here; RuntimeError, one sentence, if not within `timeout` seconds."""
+    host, _, port = addresses[0].rpartition(":")
+    deadline = time.monotonic() + timeout
+    hello = _HELLO.pack(_MAGIC, zlib.crc32(",".join(addresses).encode()), rank, len(addresses))
+    if rank == 0:
+        _receive(addresses, int(port), hello, deadline, timeout)
+        return
+    answer = _ask(host.strip("[]"), int(port), hello, deadline)
+    if answer is None:
+        raise RuntimeError(
+            f"Worker 0 of {len(addresses)} did not come to {addresses[0]} within {timeout:g} s."
+        )
+    if answer != _GO:
+        raise RuntimeError(answer.decode() or f"Worker 0 of {len(addresses)} left before all had come.")
+
+
+def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float) -> None:
+    size, refusal = len(addresses), None
+    here: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as held:
+        try:
+            server = held.enter_context(_server(port))
+        except OSError as error:
+            raise RuntimeError(f"Worker 0 cannot listen at {addresses[0]}: {error}.") from error
+        while refusal is None and len(here) < size - 1:
+            server.settimeout(max(1e-3, deadline - time.monotonic()))
+            try:
+                peer = held.enter_context(server.accept()[0])
+            except TimeoutError:
+                late = ", ".join(str(w) for w in range(1, size) if w not in here)
+                refusal = f"Worker {late} of {size} did not come within {timeout:g} s."
+                break
+            rank, refusal = _check(peer, hello, size, here)
+            if rank is not None:
+                here[rank] = peer
+        gone = [rank for rank, peer in here.items() if not _tell(peer, refusal)]
+    if gone and refusal is None:
+        refusal = f"Worker {gone[0]} of {size} left before all had come."
+    if refusal is not None:
+        raise RuntimeError(refusal)
+
+
+def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | None, str | None]:
+    """The rank of who has connected (None for a stranger), and what is wrong with it, if anything."""
+    try:
+        peer.settimeout(2.0)
+        magic, digest, rank, theirs = _HELLO.unpack(_exactly(peer, _HELLO.size))
+    except (OSError, struct.error):
+        return None, None
+    if magic != _MAGIC:
+        return None, None
+    if (digest, theirs) != _HELLO.unpack(hello)[1::2]:
+        return rank, f"Worker {rank} has other addresses than worker 0: all need the same, in one order."
+    if rank in here or not 0 < rank < size:
+        return rank, f"Two workers came with the rank {rank}: each needs one of its own."
+    return rank, None
+
+
+def _tell(peer: socket.socket, refusal: str | None) -> bool:
+    """Sends the refusal or lets the peer go on; whether it is still there."""
+    try:
+        peer.sendall(_GO if refusal is None else refusal.encode()[:_LONGEST])
+        peer.shutdown(socket.SHUT_WR)
+        peer.settimeout(2.0)
+        return refusal is not None or _exactly(peer, len(_GO)) == _GO
+    except OSError:
+        return False
+
+
+def _ask(host: str, port: int, hello: bytes, deadline: float) -> bytes | None:
+    """Worker 0's answer, empty if it went away; None if it is not there in time."""
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host, port), timeout=left) as peer:
+                peer.sendall(hello)
+                # Worker 0 came later, so its time is up later; its word is what counts.
+                peer.settimeout(None)
+                answer = _exactly(peer, _LONGEST)
+                if answer == _GO:
+                    peer.sendall(_GO)
+                return answer
+        except OSError:
+            time.sleep(min(0.1, max(0.0, left)))
+    return None
+
+
+def _exactly(peer: socket.socket, count: int) -> bytes:
+    """Up to `count` bytes, fewer only at the end of the stream."""
+    data = b""
+    while len(data) < count and (more := peer.recv(count - len(data))):
+        data += more
+    return data
+
+
+def _server(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))

@@ -1,0 +1,87 @@
+"""tf.distribute: replicas of one process in one graph, replicas of several by its own collectives."""
+
+from __future__ import annotations
+
+from typing import Callable, Sequence
+
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils, values
+
+from grace_tf.transports.base import Transport
+from grace_tf.transports.loopback import Loopback
+
+
+class Replicas(Loopback):
+    """The replicas of a strategy that all live in this process, seen from the cross-replica context.
+
+    Gathers are copies between devices.  Sums are too on CPUs; on GPUs they go through the
+    strategy's own reduction (NCCL where it has it).
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, devices: Sequence[str]) -> None:
+        super().__init__(len(devices), devices)
+        self._strategy = strategy
+        self._on_gpus = all("GPU" in device.upper() for device in devices)
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        if not self._on_gpus:
+            return super()._sum(buffers, key)
+        value = values.PerReplica(tuple(buffers))
+        (total,) = self._strategy.extended.batch_reduce_to(
+            tf.distribute.ReduceOp.SUM, [(value, value)]
+        )
+        return list(total.values)
+
+
+class ReplicaContext(Transport):
+    """One replica of a strategy that spans processes (MultiWorkerMirroredStrategy), from inside it."""
+
+    def __init__(self, context: tf.distribute.ReplicaContext) -> None:
+        self._context = context
+        self.size = context.num_replicas_in_sync
+        self.workers = (context.replica_id_in_sync_group,)
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        # identity: a captured tensor has no device, and the strategy needs one
+        return [self._context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(buffers[0]))]
+
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [tf.reduce_max(self._rows(buffers[0]), 0)]  # tf.distribute knows sums and means only
+
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._rows(buffers[0])]
+
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        rows = self._rows(tf.reshape(buffers[0], [-1]))  # tf.distribute has no all-to-all
+        rows = tf.reshape(rows, [self.size, *buffers[0].shape])
+        return [rows[:, self.workers[0]]]
+
+    def _rows(self, buffer: tf.Tensor) -> tf.Tensor:
+        rows = self._context.all_gather(tf.identity(buffer)[None], axis=0)
+        return tf.ensure_shape(rows, [self.size, *buffer.shape])
+
+
+def spans_processes(strategy: tf.distribute.Strategy) -> bool:
+    """Whether some of the strategy's replicas live in other processes."""
+    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+
+
+def across_replicas(
+    context: tf.distribute.ReplicaContext,
+    function: Callable[[Replicas, list[list[tf.Tensor]]], list[list[tf.Tensor]]],
+    tensors: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Calls `function(transport, tensors of every replica)` once for all replicas of this process.
+
+    Called by every replica with its own tensors; returns this replica's of the lists that come back.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def merged(strategy, per_replica):
+        devices = list(strategy.extended.worker_devices)
+        transport = Replicas(strategy, devices)
+        mine = [[strategy.experimental_local_results(v)[i] for v in per_replica] for i in range(len(devices))]
+        results = function(transport, mine)
+        return [distribute_utils.regroup(tuple(row), values.Mirrored) for row in zip(*results)]
+
+    return list(context.merge_call(merged, args=(list(tensors),)))

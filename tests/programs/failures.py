@@ -1,0 +1,57 @@
+"""Worker 0 meets a worker 1 that is gone, late or never comes; says what it was told, exits with 3."""
+
+import json
+import os
+import signal
+import sys
+
+import tensorflow as tf
+
+import grace_tf.group as group
+
+KEY = 1 << 20
+how = sys.argv[1]
+task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+
+def told(attempt):
+    try:
+        attempt()
+    except (RuntimeError, tf.errors.OpError) as error:
+        return [type(error).__name__, str(error)]
+    return None
+
+
+def other_worker():
+    if how == "never":
+        signal.pause()
+    pg = group.init(timeout=5)
+    pg.sum([tf.ones([2])], KEY)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "raises":
+        raise ArithmeticError("a worker's own error")
+    elif how == "returns":
+        sys.exit(0)
+    signal.pause()
+
+
+def first_worker():
+    if how == "never":
+        return {"uninitialised": told(group.rank), "init": told(lambda: group.init(timeout=3))}
+    pg = group.init(timeout=5)
+    step = tf.function(lambda: pg.sum([tf.ones([2])], KEY)[0])
+    step()
+    found = {"barrier": told(group.barrier), "step": told(step)}
+    found["broadcast"] = told(lambda: group.broadcast([tf.Variable(1.0)]))
+    try:
+        step()
+    except tf.errors.OpError as error:
+        found["explained"] = pg.explain(error)
+    return found
+
+
+if task == 1:
+    other_worker()
+print(json.dumps(first_worker()))
+sys.exit(3)

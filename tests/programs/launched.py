@@ -1,0 +1,66 @@
+"""A worker without TensorFlow, for the launcher's tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+config = json.loads(os.environ["TF_CONFIG"])
+rank = config["task"]["index"]
+
+
+def until_ended():
+    while True:
+        signal.pause()
+
+
+def show():
+    print(json.dumps([config, sys.argv[2:], os.environ.get("TF_CPP_MIN_LOG_LEVEL")]))
+    print(f"to stderr from {rank}", file=sys.stderr)
+
+
+def redraw():
+    for step in range(1000):
+        sys.stdout.write(f"\r{step}/1000")
+        sys.stdout.flush()
+    print("\r1000/1000 done\r\nno newline", end="")
+
+
+def fail():
+    if rank == 1:
+        sys.exit(7)
+    until_ended()
+
+
+def signalled():
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    until_ended()
+
+
+def stubborn():
+    """Does not listen to SIGTERM and has a child that does not either."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(json.dumps([os.getpid(), child.pid]), flush=True)
+    if rank == 1:
+        sys.exit(9)
+    until_ended()
+
+
+def end_launcher():
+    """Sends the launcher a signal once both workers are there to be ended."""
+    if rank == 1:
+        os.kill(os.getppid(), int(sys.argv[2]))
+    until_ended()
+
+
+def orphan():
+    with open(sys.argv[2], "w") as file:
+        file.write(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    until_ended()
+
+
+globals()[sys.argv[1]]()

@@ -1,0 +1,153 @@
+"""The launcher: what workers are given, what is shown, how a run ends."""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from grace_tf import launcher
+
+PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
+
+
+def run(*words, workers=2, **keywords):
+    """(exit code, lines on stdout, lines on stderr) of a run of the program."""
+    out, err = io.StringIO(), io.StringIO()
+    keywords = {"timeout": 60, "linger": 0, **keywords}
+    code = launcher.run([PROGRAM, *words], workers, stdout=out, stderr=err, **keywords)
+    return code, out.getvalue().splitlines(), err.getvalue().splitlines()
+
+
+def gone(pid):
+    """Whether the process has ended, waiting for it a while."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 20)[0])
+    finally:
+        os.close(descriptor)
+
+
+class LauncherTest(unittest.TestCase):
+    def test_every_worker_is_told_its_rank_and_all_addresses(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+            code, out, err = run("show", "--flag", "two words", workers=3)
+        self.assertEqual(code, 0)
+        self.assertCountEqual(err, [f"[{rank}] to stderr from {rank}" for rank in range(3)])
+        said = {line[:4]: json.loads(line[4:]) for line in out}
+        self.assertCountEqual(said, ["[0] ", "[1] ", "[2] "])
+        addresses = {tuple(config["cluster"]["worker"]) for config, _, _ in said.values()}
+        self.assertLen1(addresses)
+        ports = {address.rpartition(":")[2] for address in addresses.pop()}
+        self.assertEqual(len(ports), 3)
+        for prefix, (config, arguments, quiet) in said.items():
+            self.assertEqual(config["task"], {"type": "worker", "index": int(prefix[1])})
+            self.assertEqual(arguments, ["--flag", "two words"])
+            self.assertEqual(quiet, "2")
+
+    def assertLen1(self, items):
+        self.assertEqual(len(items), 1, items)
+
+    def test_a_redrawn_line_shows_its_last_state(self):
+        code, out, _ = run("redraw", workers=1)
+        self.assertEqual(code, 0)
+        self.assertEqual(out[-2:], ["[0] 1000/1000 done", "[0] no newline"])
+        self.assertLess(len(out), 500)
+
+    def test_lines_survive_any_cut_into_pieces(self):
+        text = b"a\r\nb\r10%\r20%\n\n\rc\xff\nlast\r"
+        for cut in range(1, len(text)):
+            pipe = mock.Mock()
+            pipe.read1.side_effect = [text[:cut], text[cut:], b""]
+            with mock.patch.object(launcher, "_REDRAW_SECONDS", float("inf")):
+                self.assertEqual(list(launcher._lines(pipe)), ["a", "20%", "", "c\ufffd", "last"])
+
+    def test_the_first_failure_is_the_run_s_and_ends_it(self):
+        code, _, err = run("fail")
+        self.assertEqual(code, 7)
+        self.assertEqual(err, ["[grace_tf] worker 1 ended with exit code 7; ending the other 1."])
+
+    def test_a_signal_is_128_and_its_number(self):
+        code, _, err = run("signalled")
+        self.assertEqual(code, 137)
+        self.assertEqual(err, ["[grace_tf] worker 1 was ended by SIGKILL; ending the other 1."])
+
+    def test_neither_a_stubborn_worker_nor_its_children_stay(self):
+        code, out, _ = run("stubborn", linger=1)
+        self.assertEqual(code, 9)
+        pids = [pid for line in out for pid in json.loads(line[4:])]
+        self.assertEqual(len(pids), 4)
+        self.assertTrue(all(gone(pid) for pid in pids))
+
+    def test_a_signal_to_the_launcher_ends_every_worker(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.getsignal(number)
+            code, _, err = run("end_launcher", str(int(number)))
+            self.assertEqual(code, 128 + number)
+            self.assertIn(f"stopped by {number.name}", err[-1])
+            self.assertIs(signal.getsignal(number), before)
+
+    def test_workers_die_with_a_launcher_that_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "pid"
+            script = (
+                "import runpy; launcher = runpy.run_path(" + repr(launcher.__file__) + "); "
+                f"launcher['run']([{PROGRAM!r}, 'orphan', {str(file)!r}], 1)"
+            )
+            ended = subprocess.run([sys.executable, "-c", script], timeout=60)
+            self.assertEqual(ended.returncode, -signal.SIGKILL)
+            self.assertTrue(gone(int(file.read_text())))
+
+    def test_the_time_limit(self):
+        code, _, err = run("stubborn", workers=1, timeout=0.5)
+        self.assertEqual(code, 124)
+        self.assertEqual(err, ["[grace_tf] the time is up; ending every worker."])
+
+    def test_other_commands_than_python_scripts(self):
+        out = io.StringIO()
+        words = ["sh", "-c", "echo $0 && exit 5", "word"]
+        code = launcher.run(words, 1, stdout=out, stderr=io.StringIO())
+        self.assertEqual((code, out.getvalue()), (5, "[0] word\n"))
+        err = io.StringIO()
+        self.assertEqual(launcher.run(["no-such-command"], 2, stderr=err), 127)
+        self.assertEqual(err.getvalue(), "[grace_tf] there is no command 'no-such-command'.\n")
+
+    def test_hosts(self):
+        self.assertEqual(launcher.parse_hosts("a:2, ::1:3,b"), [("a", 2), ("::1", 3), ("b", 1)])
+        for wrong in ("", "a:0", "a:x", ":2", "a:1,,b:1"):
+            with self.assertRaisesRegex(ValueError, "host:slots"):
+                launcher.parse_hosts(wrong)
+        with self.assertRaisesRegex(ValueError, "'elsewhere' is another host"):
+            run("show", hosts=[("localhost", 1), ("elsewhere", 1)])
+        with self.assertRaisesRegex(ValueError, "2 slots, but 3 workers"):
+            run("show", workers=3, hosts=[("localhost", 2)])
+        with self.assertRaisesRegex(ValueError, "at least one worker"):
+            run("show", workers=0)
+
+    def test_the_command_line(self):
+        parser = argparse.ArgumentParser()
+        launcher.add_arguments(parser)
+        args = parser.parse_args(["-np", "2", "-H", "localhost:2", "--timeout", "9", "--", "a.py", "-np"])
+        with mock.patch.object(launcher, "run", return_value=4) as started:
+            self.assertEqual(launcher.main(args), 4)
+        started.assert_called_once_with(["a.py", "-np"], 2, [("localhost", 2)], timeout=9.0)
+        complaint = io.StringIO()
+        with contextlib.redirect_stderr(complaint):
+            self.assertEqual(launcher.main(parser.parse_args(["-np", "2", "-H", "far:2", "a.py"])), 2)
+        self.assertIn("'far' is another host", complaint.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()
