@@ -1,0 +1,203 @@
+"""Small trainings, for one process or one of several: prints one line of JSON per result.
+
+    train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
+    train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
+    train.py counted STEPS        launches that on two workers, and says what the loopback device carried
+    train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
+    train.py no_init | unequal | wrapped_once     what must end in one sentence
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import launcher
+
+STEPS = 20
+KERAS_3 = keras.__version__.startswith("3")
+
+
+def spec_of(method: str) -> dict:
+    """A method's keywords for this small model."""
+    return {"compressor": method, "min_elements": 64}
+
+
+def data(worker: int, workers: int) -> tf.data.Dataset:
+    """The worker's batches: every worker's share of the same batches, as MirroredStrategy splits them."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=[STEPS, workers, 8, 24]).astype(np.float32)
+    y = rng.integers(0, 5, size=[STEPS, workers, 8])
+    return tf.data.Dataset.from_tensor_slices((x[:, worker], y[:, worker]))
+
+
+def all_data(workers: int) -> tf.data.Dataset:
+    """The same batches with every worker's share in one."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=[STEPS, workers, 8, 24]).astype(np.float32)
+    y = rng.integers(0, 5, size=[STEPS, workers, 8])
+    return tf.data.Dataset.from_tensor_slices((x.reshape([STEPS, -1, 24]), y.reshape([STEPS, -1])))
+
+
+def model(seed: int = 3) -> keras.Model:
+    rng = np.random.default_rng(seed)
+    net = keras.Sequential(
+        [keras.layers.Input([24]), keras.layers.Dense(32, "relu"), keras.layers.Dense(5)]
+    )
+    net.set_weights([rng.normal(size=w.shape).astype(np.float32) / 5 for w in net.get_weights()])
+    return net
+
+
+def compiled(net: keras.Model, optimizer) -> keras.Model:
+    net.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **({"jit_compile": False} if KERAS_3 else {}),
+    )
+    return net
+
+
+def sha(net: keras.Model) -> str:
+    told = hashlib.sha256()
+    for variable in net.trainable_variables:
+        told.update(np.ascontiguousarray(variable.numpy()).tobytes())
+    return told.hexdigest()[:16]
+
+
+def optimizer(**keywords):
+    return grace_tf.wrap(keras.optimizers.SGD(0.05, momentum=0.9), **keywords)
+
+
+def say(**result) -> None:
+    print(json.dumps(result), flush=True)
+
+
+def fit(methods: list[str]) -> None:
+    grace_tf.init(timeout=60)
+    share = data(grace_tf.rank(), grace_tf.size())
+    for method in methods:
+        shas = []
+        for _ in range(2):
+            net = compiled(model(), optimizer(**spec_of(method)))
+            net.fit(share, epochs=1, shuffle=False, verbose=0)
+            shas.append(sha(net))
+        taken = grace_tf.keras.aggregator_of(net.optimizer).bytes_per_step
+        say(method=method, shas=shas, bytes=taken)
+
+
+def nan() -> None:
+    """Says what a NaN gradient on one worker at step 5 leaves behind, without and with loss scaling."""
+    grace_tf.init(timeout=60)
+    for scaled in (False, True):
+        base = optimizer(compressor="topk", ratio=0.25, min_elements=64)
+        used = loss_scaled(base) if scaled else base
+        net, state = model(), grace_tf.keras.aggregator_of(base).state
+        step = training_step(net, used, scaled)
+        for number, (x, y) in enumerate(data(grace_tf.rank(), grace_tf.size()).take(7)):
+            before = [v.numpy() for v in state.variables], sha(net), state.step
+            if number == 5 and grace_tf.rank() == 1:
+                x = x * np.float32("nan")
+            step(x, y)
+            if number == 5:
+                after = [v.numpy() for v in state.variables]
+                say(
+                    scaled=scaled,
+                    state_untouched=all(map(np.array_equal, before[0], after)),
+                    leaves=len(after),
+                    steps=[before[2], state.step],
+                    weights_untouched=before[1] == sha(net),
+                    weights_finite=all(np.isfinite(w.numpy()).all() for w in net.weights),
+                )
+        say(scaled=scaled, end=state.step, sha=sha(net))
+
+
+def loss_scaled(base):
+    if KERAS_3:
+        return keras.optimizers.LossScaleOptimizer(base, initial_scale=16.0)
+    return keras.mixed_precision.LossScaleOptimizer(base, initial_scale=16.0)
+
+
+def training_step(net, used, scaled: bool):
+    weights = net.trainable_variables
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, net(x), from_logits=True)
+            )
+            if scaled:
+                loss = used.scale_loss(loss) if KERAS_3 else used.get_scaled_loss(loss)
+        grads = tape.gradient(loss, weights)
+        if scaled and not KERAS_3:
+            grads = used.get_unscaled_gradients(grads)
+        used.apply_gradients(zip(grads, weights))
+
+    return step
+
+
+def link(steps: int) -> None:
+    """Exchanges a gradient of 2 M elements so many times, through qsgd."""
+    group = grace_tf.init(timeout=60)
+    variable = tf.Variable(tf.zeros([2_000_000]))
+    aggregate = grace_tf.Aggregator("qsgd")
+
+    @tf.function
+    def step(grad):
+        return aggregate([grad], [variable])[0]
+
+    grad = tf.random.stateless_normal([2_000_000], [group.rank, 1])
+    for _ in range(steps):
+        step(grad)
+    say(bytes=aggregate.bytes_per_step)
+
+
+def counted(steps: str) -> None:
+    """Launches `bytes` on two workers and says what the loopback device carried meanwhile."""
+    before = loopback_bytes()
+    command = [sys.executable, __file__, "bytes", steps]
+    code = launcher.run(command, 2, timeout=120)
+    say(code=code, carried=loopback_bytes() - before)
+
+
+def loopback_bytes() -> int:
+    (line,) = [x for x in open("/proc/self/net/dev") if x.strip().startswith("lo:")]
+    return int(line.split()[9])
+
+
+def no_init() -> None:
+    compiled(model(), optimizer(compressor="qsgd", min_elements=64)).fit(data(0, 2), shuffle=False, verbose=0)
+    say(trained=True)
+
+
+def unequal() -> None:
+    group = grace_tf.init(timeout=30)
+    net = compiled(model(seed=group.rank), optimizer(compressor="qsgd", min_elements=64))
+    net.fit(data(group.rank, group.size), shuffle=False, verbose=0)
+    say(trained=True)
+
+
+def wrapped_once() -> None:
+    group = grace_tf.init(timeout=30)
+    plain = keras.optimizers.SGD(0.05)
+    used = grace_tf.wrap(plain, "qsgd", min_elements=64) if group.rank == 0 else plain
+    compiled(model(), used).fit(data(group.rank, group.size), shuffle=False, verbose=0)
+    say(trained=True)
+
+
+if __name__ == "__main__":
+    {
+        "fit": lambda: fit(sys.argv[2:]),
+        "nan": nan,
+        "counted": lambda: counted(sys.argv[2]),
+        "bytes": lambda: link(int(sys.argv[2])),
+        "no_init": no_init,
+        "unequal": unequal,
+        "wrapped_once": wrapped_once,
+    }[sys.argv[1]]()

@@ -1,0 +1,149 @@
+"""Whole trainings in real processes: what every worker ends with, and what must not train on."""
+
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import conftest
+import keras
+import pytest
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import launcher
+
+HERE = pathlib.Path(__file__).parent
+PROGRAM = HERE / "programs" / "train.py"
+sys.path.insert(0, str(PROGRAM.parent))
+import train  # noqa: E402
+
+METHODS = [*grace_tf.available(), "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest"]
+
+
+def launch(*arguments: str, workers: int = 2) -> tuple[int, dict[int, str]]:
+    """The exit code of the program, and what each worker printed."""
+    out = io.StringIO()
+    command = [sys.executable, "-u", str(PROGRAM), *arguments]
+    # The others get time to say their own sentence after the first has failed.
+    code = launcher.run(command, workers, timeout=240, linger=45, stdout=out, stderr=out)
+    said = {rank: "" for rank in range(workers)}
+    for line in out.getvalue().splitlines():
+        match = re.match(r"\[(\d+)\] (.*)", line)
+        if match:
+            said[int(match[1])] += match[2] + "\n"
+    return code, said
+
+
+def results(said: str) -> list[dict]:
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+
+class FitTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        code, said = launch("fit", *METHODS)
+        assert code == 0, said
+        cls.workers = [results(said[rank]) for rank in range(2)]
+
+    def test_workers_and_runs_end_with_the_same_bits(self):
+        self.assertEqual([r["method"] for r in self.workers[0]], METHODS)
+        for first, second in zip(*self.workers):
+            shas = {*first["shas"], *second["shas"]}
+            self.assertLen(shas, 1, first["method"])
+        # The methods differ, so equal SHAs are no accident of a model that does not learn.
+        self.assertLen({r["shas"][0] for r in self.workers[0]}, len(METHODS))
+
+    def test_mirrored_replicas_agree_with_processes(self):
+        strategy = conftest.mirrored(2)
+        for result in self.workers[0]:
+            with strategy.scope():
+                net = train.compiled(train.model(), train.optimizer(**train.spec_of(result["method"])))
+            net.fit(train.all_data(2), epochs=1, shuffle=False, verbose=0)
+            self.assertEqual(train.sha(net), result["shas"][0], result["method"])
+            taken = grace_tf.keras.aggregator_of(net.optimizer).bytes_per_step
+            self.assertEqual(taken, result["bytes"] if result["method"] != "none" else 0)
+
+    def test_none_is_the_mean_computed_by_hand(self):
+        net = train.compiled(train.model(), keras.optimizers.SGD(0.05, momentum=0.9))
+        weights = net.trainable_variables
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @tf.function
+        def gradients(x, y):
+            with tf.GradientTape() as tape:
+                value = loss(y, net(x, training=True))
+            return tape.gradient(value, weights)
+
+        for (x0, y0), (x1, y1) in zip(train.data(0, 2), train.data(1, 2)):
+            mean = [(a + b) / 2 for a, b in zip(gradients(x0, y0), gradients(x1, y1))]
+            net.optimizer.apply_gradients(zip(mean, weights))
+        (none,) = [r for r in self.workers[0] if r["method"] == "none"]
+        self.assertEqual(train.sha(net), none["shas"][0])
+
+
+class NonFiniteTest(tf.test.TestCase):
+    def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
+        code, said = launch("nan")
+        self.assertEqual(code, 0, said)
+        first, second = (results(said[rank]) for rank in range(2))
+        self.assertEqual(first, second)
+        plain, plain_end, scaled, scaled_end = first
+        for step in (plain, scaled):
+            self.assertGreater(step["leaves"], 1)  # the step counter and residuals
+            self.assertTrue(step["state_untouched"])
+            self.assertEqual(step["steps"], [5, 5])
+        # Without loss scaling the optimizer sees the NaN, as without compression.
+        self.assertFalse(plain["weights_finite"])
+        self.assertTrue(scaled["weights_untouched"] and scaled["weights_finite"])
+        self.assertEqual(scaled_end["end"], 6)
+
+
+@pytest.mark.parametrize(
+    "mistake, sentences",
+    [
+        ("no_init", [r"RuntimeError: .*one of 2 workers.*grace_tf\.init\(\)"] * 2),
+        ("unequal", [r"RuntimeError: .*weights differ.*grace_tf\.broadcast"] * 2),
+        (
+            "wrapped_once",
+            [r"RuntimeError: .*worker 1 is gone", r"RuntimeError: .*not wrapped.*grace_tf\.wrap\(\)"],
+        ),
+    ],
+)
+def test_mistakes_end_in_one_sentence_on_every_worker(mistake, sentences):
+    code, said = launch(mistake)
+    assert code not in (0, launcher.TIMED_OUT)
+    for rank, sentence in enumerate(sentences):
+        assert "trained" not in said[rank]
+        # Keras 2 puts its own lines between the error's name and the sentence.
+        assert re.search(sentence, " ".join(said[rank].split())), said[rank]
+
+
+class LinkTest(tf.test.TestCase):
+    def test_the_interface_sees_the_bytes_that_were_announced(self):
+        """Two run lengths apart, so that start-up and broadcast cancel."""
+        carried, announced = {}, 0
+        for steps in (10, 60):
+            command = [*own_network(), sys.executable, str(PROGRAM), "counted", str(steps)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+            last = results(done.stdout)[-1]
+            self.assertEqual(last["code"], 0, done.stdout + done.stderr)
+            carried[steps] = last["carried"]
+            announced = json.loads(re.search(r"\[0\] (.*bytes.*)", done.stdout)[1])["bytes"]
+        per_step = (carried[60] - carried[10]) / 50
+        # The loopback device carries what both workers send; framing may add a tenth.
+        self.assertGreater(per_step, 2 * announced)
+        self.assertLess(per_step, 1.1 * 2 * announced)
+
+
+def own_network() -> list[str]:
+    """A prefix that gives a command a loopback device of its own, where this user may make one."""
+    prefix = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    try:
+        works = subprocess.run([*prefix, "true"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        works = False
+    return prefix if works else []
