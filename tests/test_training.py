@@ -9,6 +9,7 @@ import sys
 
 import conftest
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -100,6 +101,33 @@ class NonFiniteTest(tf.test.TestCase):
         self.assertFalse(plain["weights_finite"])
         self.assertTrue(scaled["weights_untouched"] and scaled["weights_finite"])
         self.assertEqual(scaled_end["end"], 6)
+
+
+class CallbackTest(tf.test.TestCase):
+    def test_weights_are_broadcast_and_metrics_and_statistics_become_means(self):
+        code, said = launch("callback")
+        self.assertEqual(code, 0, said)
+        (*before0, after0), (*before1, after1) = (results(said[rank]) for rank in range(2))
+        self.assertEqual(after0, after1)
+        for epoch, (own0, own1) in enumerate(zip(before0, before1)):
+            self.assertNotEqual(own0["own"], own1["own"])
+            self.assertAllClose(after0["losses"][epoch], (own0["own"] + own1["own"]) / 2)
+        mean = (np.array(before0[-1]["moving"]) + np.array(before1[-1]["moving"])) / 2
+        self.assertAllClose(after0["moving"], mean)
+        self.assertNotAllClose(before0[-1]["moving"], before1[-1]["moving"])
+
+
+class ResumeTest(tf.test.TestCase):
+    def test_training_goes_on_from_each_workers_file_as_if_uninterrupted(self):
+        ends = {}
+        for part in ("whole", "first", "rest"):
+            code, said = launch("resume", self.get_temp_dir(), part)
+            self.assertEqual(code, 0, said)
+            ends[part] = [results(said[rank])[0] for rank in range(2)]
+        self.assertEqual(ends["rest"], ends["whole"])
+        self.assertEqual(ends["whole"][0]["sha"], ends["whole"][1]["sha"])
+        self.assertNotEqual(ends["whole"][0]["residuals"], ends["whole"][1]["residuals"])
+        self.assertNotEqual(ends["first"][0]["sha"], ends["whole"][0]["sha"])
 
 
 @pytest.mark.parametrize(
