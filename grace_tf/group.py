@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from typing import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports.process_group import ProcessGroup, local_rank as _local_rank, runtime_started
+from grace_tf.transports.process_group import ProcessGroup, runtime_started
+from grace_tf.transports.process_group import local_rank as _local_rank
 
 TIMEOUT = 120.0
 _LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
@@ -32,14 +33,15 @@ def init(
 ) -> ProcessGroup:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
-    Without `workers` (the addresses `host:port` of all, in one order) and `rank` (this process' place
-    among them) TF_CONFIG says both; without TF_CONFIG the group is this process alone.  A collective
-    gives up after `timeout` seconds (120).  Where workers share a host, each sees one GPU of its own.
-    It must come before any TensorFlow operation.  Called again with the same or without arguments it
-    returns the same group.
+    Without `workers` (the addresses `host:port` of all, in one order) and `rank` (this process'
+    place among them) TF_CONFIG says both; without TF_CONFIG the group is this process alone.  A
+    collective gives up after `timeout` seconds (120).  Where workers share a host, each sees one
+    GPU of its own. It must come before any TensorFlow operation.  Called again with the same or
+    without arguments it returns the same group.
 
-    Raises ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has already run
-    an operation, if a group with other arguments exists, or if a worker does not come in time.
+    Raises ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
+    already run an operation, if a group with other arguments exists, or if a worker does not come
+    in time.
     """
     global _current
     if timeout is not None and not timeout > 0:
@@ -77,7 +79,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """This process' place among the workers of its host; 0 alone.  RuntimeError if `init` is missing."""
+    """This process' place among its host's workers; 0 alone.  RuntimeError if `init` is missing."""
     return _group().local_rank
 
 
@@ -87,13 +89,13 @@ def size() -> int:
 
 
 def expected_size() -> int:
-    """How many workers the surroundings speak of: TF_CONFIG, or the launchers of MPI and Horovod."""
+    """How many workers the surroundings speak of: TF_CONFIG, MPI's and Horovod's launchers."""
     sizes = [os.environ.get(name, "") for name in _LAUNCHERS]
     return max([len(_cluster()[0]), 1, *(int(text) for text in sizes if text.isdigit())])
 
 
 def barrier() -> None:
-    """Returns when all workers have called it; RuntimeError, one sentence, if one is gone or late."""
+    """Returns when all workers have called it; RuntimeError if one is gone or late."""
     group = _group()
     if group.size > 1:
         group.handshake([], "barrier()")
@@ -102,19 +104,22 @@ def barrier() -> None:
 def broadcast(variables: Iterable, root: int = 0) -> None:
     """Assigns worker `root`'s values to the variables of all workers, bit for bit.
 
-    `variables` is a list of TensorFlow or Keras variables (`model.variables`, `optimizer.variables`) of
-    any dtype but string, with the same dtypes and shapes in the same order on every worker.  Eager.
+    `variables` is a list of TensorFlow or Keras variables (`model.variables`,
+    `optimizer.variables`) of any dtype but string, with the same dtypes and shapes in the same
+    order on every worker.  Eager.
 
-    Raises TypeError for what is no variable or has no bytes, ValueError for a root that does not exist;
-    RuntimeError, on every worker, if the variables or roots differ or a worker is gone.
+    Raises TypeError for what is no variable or has no bytes, ValueError for a root that does not
+    exist; RuntimeError, on every worker, if the variables or roots differ or a worker is gone.
     """
     group = _group()
     resources = [_resource(variable) for variable in variables]
     if not 0 <= root < group.size:
-        raise ValueError(f"There is no worker {root}: the {group.size} workers are 0 to {group.size - 1}.")
+        raise ValueError(
+            f"There is no worker {root}: the {group.size} workers are 0 to {group.size - 1}."
+        )
     if group.size == 1:
         return
-    arrays = [np.ascontiguousarray(resource.numpy()) for resource in resources]
+    arrays = [np.asarray(resource.numpy()) for resource in resources]
     _agree(group, arrays, root)
     data = [array.reshape(-1).view(np.uint8) for array in arrays]
     received = group.broadcast(np.concatenate([*data, np.zeros([0], np.uint8)]), root)
@@ -123,14 +128,15 @@ def broadcast(variables: Iterable, root: int = 0) -> None:
         piece = received[offset : offset + array.nbytes]
         offset += array.nbytes
         if group.rank != root:
-            resource.assign(piece.view(array.dtype).reshape(array.shape))
+            resource.assign(piece.copy().view(array.dtype).reshape(array.shape))
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """This worker's elements of the dataset, w, w + N, …: equally many on every worker.
 
-    The remainder is dropped (collectives need all workers at every step).  The dataset must have the same
-    order on all workers: shard first, then shuffle, or shuffle with a seed.  Alone, the dataset itself.
+    The remainder is dropped (collectives need all workers at every step).  The dataset must have
+    the same order on all workers: shard first, then shuffle, or shuffle with a seed.  Alone, the
+    dataset itself.
 
     Raises ValueError if the cardinality is unknown or smaller than the number of workers.
     """
@@ -140,12 +146,15 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
     count = int(dataset.cardinality())
     if count == tf.data.UNKNOWN_CARDINALITY:
         raise ValueError(
-            "shard() must know how many elements the dataset has, to give each worker equally many; say "
-            "it with dataset.apply(tf.data.experimental.assert_cardinality(n))."
+            "shard() must know how many elements the dataset has, to give each worker equally "
+            "many; say it with dataset.apply(tf.data.experimental.assert_cardinality(n))."
         )
     if count != tf.data.INFINITE_CARDINALITY:
         if count < group.size:
-            raise ValueError(f"{count} elements cannot be shared by {group.size} workers.")
+            raise ValueError(
+                f"The dataset's cardinality, {count}, is less than the number of workers, "
+                f"{group.size}."
+            )
         dataset = dataset.take(count - count % group.size)
     return dataset.shard(group.size, group.rank)
 
@@ -166,8 +175,8 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup
     if len(addresses) > 1:
         if runtime_started():
             raise RuntimeError(
-                "init() must come before the first TensorFlow operation, but TensorFlow's runtime has "
-                "already started: move grace_tf.init() to the top of the program."
+                "init() must come before the first TensorFlow operation, but TensorFlow's runtime "
+                "has already started: move grace_tf.init() to the top of the program."
             )
         gpus = tf.config.get_visible_devices("GPU")
         if gpus:
@@ -205,7 +214,8 @@ def _from_surroundings() -> tuple[tuple[str, ...], int]:
     if "ps" in cluster or kind not in ("chief", "worker"):
         raise ValueError(
             "A process group has chief and worker tasks only, but TF_CONFIG speaks of "
-            f"{'ps' if 'ps' in cluster else kind!r}: parameter servers and evaluators have no gradient to share."
+            f"{'ps' if 'ps' in cluster else kind!r}: parameter servers and evaluators "
+            "have no gradient to share."
         )
     if len(addresses) < 2:
         return tuple(addresses) or ("localhost",), 0
@@ -220,11 +230,13 @@ def _resource(variable) -> tf.Variable:
     held = getattr(variable, "value", None)  # Keras 3; a method of a tf.Variable
     resource = variable if callable(held) or held is None else held
     if not isinstance(resource, tf.Variable):
-        raise TypeError(f"broadcast() takes a list of variables, but got a {type(variable).__name__}.")
+        raise TypeError(
+            f"broadcast() takes a list of variables, but got a {type(variable).__name__}."
+        )
     if resource.dtype.name in ("string", "resource", "variant"):
         raise TypeError(
-            f"broadcast() cannot send {resource.name!r}, whose dtype is {resource.dtype.name}: only "
-            "numbers and booleans have bytes of a fixed size."
+            f"broadcast() cannot send {resource.name!r}, whose dtype is {resource.dtype.name}: "
+            "only numbers and booleans have bytes of a fixed size."
         )
     return resource
 
@@ -235,8 +247,9 @@ def _agree(group: ProcessGroup, arrays: Sequence[np.ndarray], root: int) -> None
     received = group.handshake(words, "broadcast()")
     for worker in np.flatnonzero((received != received[0]).any(axis=1)):
         first, other = received[0].tolist(), received[worker].tolist()
+        shapes = ", in other shapes" if first[:3] == other[:3] else ""
         raise RuntimeError(
             "broadcast() needs the same variables and root on every worker, but worker 0 has "
-            f"{first[0]} of {first[1]} bytes and root {first[2]}, worker {worker} {other[0]} of "
-            f"{other[1]} bytes and root {other[2]}{'' if first[:3] != other[:3] else ', in other shapes'}."
+            f"{first[0]} with {first[1]} bytes and root {first[2]}, worker {worker} has {other[0]} "
+            f"with {other[1]} bytes and root {other[2]}{shapes}."
         )

@@ -1,8 +1,9 @@
-"""`python -m grace_tf run -np N script.py`: starts the worker processes, shows what they print, ends them together.
+"""`python -m grace_tf run -np N script.py`: starts the worker processes, shows what they print,
+ends them together.
 
 Every worker gets the parent's environment and a TF_CONFIG that names all workers; `grace_tf.init()`
-(or `MultiWorkerMirroredStrategy`) reads it.  A worker that fails ends the run: the others are stopped
-and the run returns the exit code of the one that failed first.
+(or `MultiWorkerMirroredStrategy`) reads it.  A worker that fails ends the run: the others are
+stopped and the run returns the exit code of the one that failed first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Iterator, Sequence, TextIO
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
 NOT_FOUND = 127  # as sh(1)
@@ -36,7 +38,7 @@ class _Stopped(Exception):
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """`"localhost:2,127.0.0.1"` -> `[("localhost", 2), ("127.0.0.1", 1)]`; ValueError if it is not such a list."""
+    """`"localhost:2,a"` -> `[("localhost", 2), ("a", 1)]`; ValueError if it is not such a list."""
     hosts = []
     for item in text.split(","):
         name, colon, slots = item.strip().rpartition(":")
@@ -62,11 +64,13 @@ def run(
 
     A command whose first word ends in `.py` runs under this Python, unbuffered.  Each line appears
     with `[rank] ` in front.  The code is 0 if every worker returned 0, else that of the first that
-    failed (128 + n if signal n ended it); then the others have `linger` seconds to end by themselves,
-    get SIGTERM, and 5 s later SIGKILL.  124 after `timeout` seconds, 127 if the command does not exist,
-    128 + n if signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker started is left behind.
+    failed (128 + n if signal n ended it); then the others have `linger` seconds to end by
+    themselves, get SIGTERM, and 5 s later SIGKILL.  124 after `timeout` seconds, 127 if the command
+    does not exist, 128 + n if signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker
+    started is left behind.
 
-    Raises ValueError if `workers` < 1, the command is empty, the hosts have too few slots or are remote.
+    Raises ValueError if `workers` < 1, the command is empty, the hosts have too few slots or are
+    remote.
     """
     if workers < 1:
         raise ValueError(f"A run needs at least one worker, but got {workers}.")
@@ -192,7 +196,7 @@ class _Crew:
 
 
 def _lines(pipe) -> Iterator[str]:
-    """The pipe's lines; of a line redrawn with carriage returns the last state, and one a second."""
+    """The pipe's lines; of a line redrawn with \\r its last state, and one a second."""
     left, shown, shown_at = b"", None, 0.0
     while chunk := pipe.read1(1 << 16):
         *whole, left = (left + chunk).replace(b"\r\n", b"\n").split(b"\n")
@@ -212,7 +216,7 @@ def _lines(pipe) -> Iterator[str]:
 
 
 def _state(line: bytes) -> bytes:
-    """What a terminal would show of a line with carriage returns in it: the last state that is not empty."""
+    """What a terminal shows of a line with carriage returns: the last state not empty."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")
 
 
@@ -288,7 +292,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `run`: -np N [-H host:slots,…] [--timeout S] [--] script.py args…"""
     parser.add_argument("-np", "--workers", type=int, required=True, help="number of workers")
     parser.add_argument("-H", "--hosts", help="host:slots,… (this machine only, for now)")
-    parser.add_argument("--timeout", type=float, help="end the run after this many seconds (exit 124)")
+    parser.add_argument(
+        "--timeout", type=float, help="end the run after this many seconds (exit 124)"
+    )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="script.py or any command, and its arguments"
     )

@@ -49,16 +49,13 @@ class LauncherTest(unittest.TestCase):
         said = {line[:4]: json.loads(line[4:]) for line in out}
         self.assertCountEqual(said, ["[0] ", "[1] ", "[2] "])
         addresses = {tuple(config["cluster"]["worker"]) for config, _, _ in said.values()}
-        self.assertLen1(addresses)
+        self.assertEqual(len(addresses), 1)
         ports = {address.rpartition(":")[2] for address in addresses.pop()}
         self.assertEqual(len(ports), 3)
         for prefix, (config, arguments, quiet) in said.items():
             self.assertEqual(config["task"], {"type": "worker", "index": int(prefix[1])})
             self.assertEqual(arguments, ["--flag", "two words"])
             self.assertEqual(quiet, "2")
-
-    def assertLen1(self, items):
-        self.assertEqual(len(items), 1, items)
 
     def test_a_redrawn_line_shows_its_last_state(self):
         code, out, _ = run("redraw", workers=1)
@@ -139,13 +136,17 @@ class LauncherTest(unittest.TestCase):
     def test_the_command_line(self):
         parser = argparse.ArgumentParser()
         launcher.add_arguments(parser)
-        args = parser.parse_args(["-np", "2", "-H", "localhost:2", "--timeout", "9", "--", "a.py", "-np"])
+        args = parser.parse_args(
+            ["-np", "2", "-H", "localhost:2", "--timeout", "9", "--", "a.py", "-np"]
+        )
         with mock.patch.object(launcher, "run", return_value=4) as started:
             self.assertEqual(launcher.main(args), 4)
         started.assert_called_once_with(["a.py", "-np"], 2, [("localhost", 2)], timeout=9.0)
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):
-            self.assertEqual(launcher.main(parser.parse_args(["-np", "2", "-H", "far:2", "a.py"])), 2)
+            self.assertEqual(
+                launcher.main(parser.parse_args(["-np", "2", "-H", "far:2", "a.py"])), 2
+            )
         self.assertIn("'far' is another host", complaint.getvalue())
 
 

@@ -1,10 +1,12 @@
-"""One plain process per worker, over TensorFlow's own collectives (gRPC ring between the hosts' CPUs)."""
+"""One plain process per worker, over TensorFlow's own collectives (gRPC ring between CPUs)."""
 
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import zlib
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +15,9 @@ from tensorflow.python.eager import context
 from grace_tf.transports import rendezvous
 from grace_tf.transports.base import Transport
 
-PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); the ones below belong to the group
+PLAN_KEYS = (
+    1 << 20
+)  # plans draw their keys from [PLAN_KEYS, 2**31); the ones below belong to the group
 HANDSHAKE_WORDS = 64
 BROADCAST_BYTES = 16 << 20  # above some 50 MB TensorFlow's ring slows down
 
@@ -27,18 +31,6 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
 _MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
 
-FAILURES = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InternalError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.NotFoundError,
-    tf.errors.UnknownError,
-)
-
 
 class ProcessGroup(Transport):
     """Collectives between `len(addresses)` processes, this one being worker `rank` of them.
@@ -50,8 +42,8 @@ class ProcessGroup(Transport):
     error that surfaces is TensorFlow's own, `explain(error)` says it in a sentence; `handshake` and
     what `grace_tf` offers eagerly raise RuntimeError with that sentence.
 
-    Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N; gather n (N - 1);
-    all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
+    Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N;
+    gather n (N - 1); all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
 
     Attributes: rank; size; local_rank (position among the workers of the same host); workers, which
     is (rank,); timeout in seconds; addresses.
@@ -73,12 +65,15 @@ class ProcessGroup(Transport):
             # Held, because it owns the server; never entered.
             self._server = _start_server(self.addresses, rank, self.timeout)
             self._start()
-        except FAILURES as error:
+        except tf.errors.OpError as error:
             raise RuntimeError(self.explain(error)) from error
 
     def _start(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            # TensorFlow's server has put a handler there after which the process lives on.
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
         with tf.init_scope(), tf.device("/CPU:0"):
-            # Collectives that read this handle run one after the other, in the order of the program.
+            # Collectives that read this handle run one after the other, in program order.
             self._order = tf.Variable(0.0, trainable=False, name="grace_tf_order")
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
         members = self.handshake([self.rank], "init()")[:, 0].tolist()
@@ -113,7 +108,9 @@ class ProcessGroup(Transport):
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
         if buffer.dtype.name not in _SUMMED:
-            raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
+            raise TypeError(
+                f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}."
+            )
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.identity(buffer)
         self._check(key, operation, buffer)
@@ -155,18 +152,20 @@ class ProcessGroup(Transport):
     def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
         """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
 
-        At most 64 signed 64-bit words.  Raises RuntimeError when a peer is gone, late, came for another
-        `purpose` or with another number of words.  528 bytes per worker.
+        At most 64 signed 64-bit words.  Raises RuntimeError when a peer is gone, late, came for
+        another `purpose` or with another number of words.  528 bytes per worker.
         """
         if len(words) > HANDSHAKE_WORDS:
-            raise ValueError(f"A handshake takes at most {HANDSHAKE_WORDS} words, not {len(words)}.")
+            raise ValueError(
+                f"A handshake takes at most {HANDSHAKE_WORDS} words, not {len(words)}."
+            )
         sent = np.zeros([2 + HANDSHAKE_WORDS], np.int64)
         sent[:2] = zlib.crc32(purpose.encode()), len(words)
         sent[2 : 2 + len(words)] = words
         try:
             with tf.init_scope():
                 received = self._gather([tf.constant(sent)], _HANDSHAKE_KEY)[0].numpy()
-        except FAILURES as error:
+        except tf.errors.OpError as error:
             raise RuntimeError(self.explain(error)) from error
         for worker in np.flatnonzero((received[:, :2] != sent[:2]).any(axis=1)):
             raise RuntimeError(
@@ -176,7 +175,8 @@ class ProcessGroup(Transport):
         return received[:, 2 : 2 + len(words)]
 
     def broadcast(self, data: np.ndarray, root: int) -> np.ndarray:
-        """Worker `root`'s bytes on all workers; uint8 `[n]`, n equal on all; eager, 16 MiB a collective.
+        """Worker `root`'s bytes on all workers; uint8 `[n]`, n equal on all; eager, 16 MiB a
+        collective.
 
         Raises RuntimeError when a peer is gone or late.  Sends 2 n (N - 1) / N bytes per worker.
         """
@@ -192,13 +192,13 @@ class ProcessGroup(Transport):
                     words = tf.constant(padded.view(np.int32))
                     # Adding the others' zeros to integers changes no bit of them.
                     summed = self._reduce(words, _BROADCAST_KEYS + units, "Add").numpy()
-            except FAILURES as error:
+            except tf.errors.OpError as error:
                 raise RuntimeError(self.explain(error)) from error
             result[start : start + piece.size] = summed.view(np.uint8)[: piece.size]
         return result
 
     def explain(self, error: Exception) -> str:
-        """One sentence for an error of a collective: who is gone or late, as far as the error tells."""
+        """One sentence for an error of a collective: who is gone or late, as far as it tells."""
         peers = {int(number) for number in re.findall(r"/task:(\d+)", str(error))} - {self.rank}
         if self.size == 2:
             peers = {1 - self.rank}
@@ -213,8 +213,8 @@ class ProcessGroup(Transport):
         lines = re.sub(noise, "", str(error)).strip().splitlines() or [""]
         reason = " ".join(lines[0].split()).rstrip(". ")
         return (
-            f"Worker {self.rank} of {self.size} cannot go on, {who} {what}; start all of them again "
-            f"({type(error).__name__}: {reason})."
+            f"Worker {self.rank} of {self.size} cannot go on, {who} {what}; start all of them "
+            f"again ({type(error).__name__}: {reason})."
         )
 
 
@@ -225,7 +225,7 @@ def local_rank(addresses: Sequence[str], rank: int) -> int:
 
 
 def runtime_started() -> bool:
-    """Whether TensorFlow's runtime runs already: its devices and collectives cannot be configured then."""
+    """Whether TensorFlow's runtime runs already, so that nothing can be configured any more."""
     return context.context()._initialized
 
 

@@ -1,7 +1,7 @@
 """All workers wait for each other, for a bounded time, before TensorFlow's server starts.
 
-TensorFlow's first worker waits for the others without end, so they meet before that over plain TCP, at the
-first worker's address, which its server takes over afterwards.
+TensorFlow's first worker waits for the others without end, so they meet before that over plain TCP,
+at the first worker's address, which its server takes over afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 import zlib
-from typing import Sequence
+from collections.abc import Sequence
 
 _HELLO = struct.Struct("!8sIII")  # magic, digest of the addresses, rank, size
 _MAGIC = b"grace_tf"
@@ -20,7 +20,7 @@ _LONGEST = 1000  # bytes of a refusal
 
 
 def meet(addresses: Sequence[str], rank: int, timeout: float) -> None:
-    """Returns when all workers are here; RuntimeError, one sentence, if not within `timeout` seconds."""
+    """Returns when all workers are here; RuntimeError if not within `timeout` seconds."""
     host, _, port = addresses[0].rpartition(":")
     deadline = time.monotonic() + timeout
     hello = _HELLO.pack(_MAGIC, zlib.crc32(",".join(addresses).encode()), rank, len(addresses))
@@ -33,12 +33,15 @@ def meet(addresses: Sequence[str], rank: int, timeout: float) -> None:
             f"Worker 0 of {len(addresses)} did not come to {addresses[0]} within {timeout:g} s."
         )
     if answer != _GO:
-        raise RuntimeError(answer.decode() or f"Worker 0 of {len(addresses)} left before all had come.")
+        raise RuntimeError(
+            answer.decode() or f"Worker 0 of {len(addresses)} left before all had come."
+        )
 
 
 def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float) -> None:
     size, refusal = len(addresses), None
     here: dict[int, socket.socket] = {}
+    refused: list[socket.socket] = []
     with contextlib.ExitStack() as held:
         try:
             server = held.enter_context(_server(port))
@@ -48,14 +51,21 @@ def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float
             server.settimeout(max(1e-3, deadline - time.monotonic()))
             try:
                 peer = held.enter_context(server.accept()[0])
-            except TimeoutError:
-                late = ", ".join(str(w) for w in range(1, size) if w not in here)
-                refusal = f"Worker {late} of {size} did not come within {timeout:g} s."
+            except socket.timeout:
+                late = [str(worker) for worker in range(1, size) if worker not in here]
+                who = f"Worker{'s' * (len(late) > 1)} {', '.join(late)}"
+                refusal = f"{who} of {size} did not come within {timeout:g} s."
                 break
             rank, refusal = _check(peer, hello, size, here)
-            if rank is not None:
+            if rank is None:
+                peer.close()
+            elif refusal is not None:
+                refused.append(peer)
+            else:
                 here[rank] = peer
         gone = [rank for rank, peer in here.items() if not _tell(peer, refusal)]
+        for peer in refused:
+            _tell(peer, refusal)
     if gone and refusal is None:
         refusal = f"Worker {gone[0]} of {size} left before all had come."
     if refusal is not None:
@@ -63,7 +73,7 @@ def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float
 
 
 def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | None, str | None]:
-    """The rank of who has connected (None for a stranger), and what is wrong with it, if anything."""
+    """Who has connected (None: a stranger), and what is wrong with it, if anything."""
     try:
         peer.settimeout(2.0)
         magic, digest, rank, theirs = _HELLO.unpack(_exactly(peer, _HELLO.size))
@@ -72,7 +82,10 @@ def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | No
     if magic != _MAGIC:
         return None, None
     if (digest, theirs) != _HELLO.unpack(hello)[1::2]:
-        return rank, f"Worker {rank} has other addresses than worker 0: all need the same, in one order."
+        return (
+            rank,
+            f"Worker {rank} has other addresses than worker 0: all need the same, in one order.",
+        )
     if rank in here or not 0 < rank < size:
         return rank, f"Two workers came with the rank {rank}: each needs one of its own."
     return rank, None

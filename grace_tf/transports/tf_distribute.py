@@ -39,7 +39,8 @@ class ReplicaContext(Transport):
     def __init__(self, context: tf.distribute.ReplicaContext) -> None:
         self._context = context
         self.size = context.num_replicas_in_sync
-        self.workers = (context.replica_id_in_sync_group,)
+        # A constant tensor; state and random streams are found by the number itself.
+        self.workers = (int(tf.get_static_value(context.replica_id_in_sync_group)),)
 
     def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
         # identity: a captured tensor has no device, and the strategy needs one
@@ -80,7 +81,9 @@ def across_replicas(
     def merged(strategy, per_replica):
         devices = list(strategy.extended.worker_devices)
         transport = Replicas(strategy, devices)
-        mine = [[strategy.experimental_local_results(v)[i] for v in per_replica] for i in range(len(devices))]
+        rows = [strategy.experimental_local_results(v) for v in per_replica]
+        # What is one tensor for all replicas, made outside them, comes as one row.
+        mine = [[row[min(i, len(row) - 1)] for row in rows] for i in range(len(devices))]
         results = function(transport, mine)
         return [distribute_utils.regroup(tuple(row), values.Mirrored) for row in zip(*results)]
 

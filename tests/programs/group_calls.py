@@ -1,6 +1,7 @@
 """What grace_tf offers over a process group, between two workers; one line of JSON per worker."""
 
 import json
+import signal
 
 import keras
 import numpy as np
@@ -8,7 +9,11 @@ import tensorflow as tf
 
 import grace_tf.group as group
 
+caught = []
+signal.signal(signal.SIGTERM, lambda *_: caught.append("the program's own handler"))
 pg = group.init(timeout=60)
+signal.raise_signal(signal.SIGTERM)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 NUMBERS = (
     "float16 bfloat16 float32 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 "
     "complex64 complex128 bool"
@@ -55,6 +60,7 @@ def broadcast_model():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)])
     optimizer = keras.optimizers.Adam(0.1 * (1 + pg.rank))
     optimizer.build(model.trainable_variables)
+    optimizer.iterations.assign(1 + pg.rank)
     before = pg.handshake([digest(model.variables), digest(list_of(optimizer))])
     group.broadcast(model.variables)
     group.broadcast(list_of(optimizer))
@@ -63,7 +69,9 @@ def broadcast_model():
 
 
 def list_of(optimizer):
-    return optimizer.variables() if not isinstance(optimizer.variables, list) else optimizer.variables
+    return (
+        optimizer.variables() if not isinstance(optimizer.variables, list) else optimizer.variables
+    )
 
 
 def digest(variables):
@@ -77,7 +85,9 @@ def refusals():
         "tensor": raised(lambda: group.broadcast([tf.zeros([2])])),
         "root": raised(lambda: group.broadcast(mine, 2)),
         "shapes": raised(lambda: group.broadcast(mine)),
-        "same bytes": raised(lambda: group.broadcast([tf.Variable(tf.zeros([2, 3][:: 1 - 2 * pg.rank]))])),
+        "same bytes": raised(
+            lambda: group.broadcast([tf.Variable(tf.zeros([2, 3][:: 1 - 2 * pg.rank]))])
+        ),
         "count": raised(lambda: group.broadcast(mine[: 1 + pg.rank])),
         "roots": raised(lambda: group.broadcast(mine[1:], pg.rank)),
         "calls": raised(group.barrier if pg.rank == 0 else lambda: pg.handshake([])),
@@ -104,6 +114,7 @@ def shards():
 group.barrier()
 answer = {
     "again": group.init() is pg and group.init(timeout=60) is pg and group.current() is pg,
+    "caught": caught,
     "identity": [group.rank(), group.local_rank(), group.size()],
     "dtypes": [broadcast_all_dtypes(root) for root in (0, 1)],
     "large": broadcast_large(1),
