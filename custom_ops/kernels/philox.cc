@@ -7,44 +7,28 @@
 #include "words.h"
 
 namespace grace {
+// Whole batches of words from block `first` on; seen once per instruction set.
+#define GRACE_WORDS                                                                       \
+  static void Words(const PhiloxSchedule& schedule, uint64_t first, int64_t batches,      \
+                    uint32_t* out) {                                                      \
+    for (int64_t i = 0; i < batches; ++i) {                                               \
+      PhiloxBatch(schedule, first + kBatchBlocks * i, out + kBatch * i);                  \
+    }                                                                                     \
+  }
+
 namespace generic {
-
-// The words of `groups` whole groups from group `first` on.
-static void Words(const PhiloxSchedule& schedule, uint64_t first, int64_t groups, uint32_t* out) {
-  for (int64_t g = 0; g < groups; ++g) PhiloxGroup(schedule, first + g, out + kGroup * g);
-}
-
+GRACE_WORDS
 }  // namespace generic
 
 #if GRACE_X86
 GRACE_BEGIN_AVX2
 namespace avx2 {
-
-static void Words(const PhiloxSchedule& schedule, uint64_t first, int64_t groups, uint32_t* out) {
-  for (int64_t g = 0; g < groups; ++g) {
-    __m256i words[4];
-    PhiloxGroup(schedule, first + g, words);
-    for (int i = 0; i < 4; ++i) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + kGroup * g + 8 * i), words[i]);
-    }
-  }
-}
-
+GRACE_WORDS
 }  // namespace avx2
 GRACE_END
-
 GRACE_BEGIN_AVX512
 namespace avx512 {
-
-static void Words(const PhiloxSchedule& schedule, uint64_t first, int64_t groups, uint32_t* out) {
-  for (int64_t g = 0; g < groups; ++g) {
-    __m512i words[2];
-    PhiloxGroup(schedule, first + g, words);
-    _mm512_storeu_si512(out + kGroup * g, words[0]);
-    _mm512_storeu_si512(out + kGroup * g + 16, words[1]);
-  }
-}
-
+GRACE_WORDS
 }  // namespace avx512
 GRACE_END
 #endif
@@ -53,11 +37,11 @@ void RandomWords(const Executor& executor, const PhiloxKey& key, int64_t n, uint
   const PhiloxSchedule schedule(key);
   const auto fill = GRACE_CHOOSE(Words);
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    const int64_t whole = (end - begin) / kGroup, rest = (end - begin) % kGroup;
-    fill(schedule, begin / kGroup, whole, words + begin);
+    const int64_t whole = (end - begin) / kBatch, rest = (end - begin) % kBatch;
+    fill(schedule, begin / 4, whole, words + begin);
     if (rest == 0) return;
-    uint32_t last[kGroup];
-    fill(schedule, begin / kGroup + whole, 1, last);
+    uint32_t last[kBatch];
+    fill(schedule, begin / 4 + kBatchBlocks * whole, 1, last);
     std::memcpy(words + end - rest, last, rest * sizeof *last);
   });
 }
@@ -70,7 +54,7 @@ void Uniform(const Executor& executor, const PhiloxKey& key, int64_t n, float* o
     uint32_t words[kAtOnce];
     for (int64_t i = begin; i < end; i += kAtOnce) {
       const int64_t count = std::min(kAtOnce, end - i);
-      fill(schedule, i / kGroup, CeilDiv(count, kGroup), words);
+      fill(schedule, i / 4, CeilDiv(count, kBatch), words);
       for (int64_t j = 0; j < count; ++j) {
         out[i + j] = static_cast<float>(static_cast<int32_t>(words[j] >> 8)) * 0x1p-24f;
       }

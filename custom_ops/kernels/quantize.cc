@@ -58,18 +58,20 @@ static void Planes(const int32_t* codes, int32_t bits, uint32_t* words) {
   }
 }
 
-template <bool kStochastic>
+template <bool kStochastic, int kBits>
 static void Groups(const Job& job, int64_t begin, int64_t end, const float* x, uint32_t* words) {
   const Quantization& q = job.quantization;
+  const int32_t bits = kBits ? kBits : q.bits;
   Factors blocks(job.scales, job.n, q.block, q.levels, begin);
-  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += q.bits) {
+  alignas(64) uint32_t random[kBatch];
+  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
     float factors[kGroup];
-    uint32_t random[kGroup];
     int32_t codes[kGroup];
     blocks.Group(i, factors);
-    if (kStochastic) PhiloxGroup(*job.schedule, i / kGroup, random);
-    Codes(x, factors, kStochastic ? random : nullptr, q.levels, codes);
-    Planes(codes, q.bits, words);
+    const int64_t at = (i - begin) % kBatch;
+    if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
+    Codes(x, factors, kStochastic ? random + at : nullptr, q.levels, codes);
+    Planes(codes, bits, words);
   }
 }
 
@@ -80,7 +82,7 @@ GRACE_BEGIN_AVX2
 namespace avx2 {
 
 template <bool kStochastic>
-static inline __m256i Codes(__m256i x, __m256 factor, __m256i random, __m256i levels) {
+static GRACE_INLINE __m256i Codes(__m256i x, __m256 factor, __m256i random, __m256i levels) {
   const __m256 top = _mm256_cvtepi32_ps(levels);
   const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi32(kMagnitude));
   const __m256i normal = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(kSmallestNormal - 1));
@@ -98,7 +100,7 @@ static inline __m256i Codes(__m256i x, __m256 factor, __m256i random, __m256i le
 }
 
 // The low bytes of 32 codes, in order.
-static inline __m256i Bytes(const __m256i* codes) {
+static GRACE_INLINE __m256i Bytes(const __m256i* codes) {
   const __m256i low = _mm256_set1_epi32(0xff);
   const __m256i a = _mm256_packs_epi32(_mm256_and_si256(codes[0], low),
                                        _mm256_and_si256(codes[1], low));
@@ -108,7 +110,7 @@ static inline __m256i Bytes(const __m256i* codes) {
                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-static inline void Planes(__m256i* codes, int32_t bits, uint32_t* words) {
+static GRACE_INLINE void Planes(__m256i* codes, int32_t bits, uint32_t* words) {
   for (int32_t from = 0; from < bits; from += 8) {
     __m256i bytes = Bytes(codes);
     const int32_t count = std::min(bits - from, 8);
@@ -121,12 +123,14 @@ static inline void Planes(__m256i* codes, int32_t bits, uint32_t* words) {
   }
 }
 
-template <bool kStochastic>
+template <bool kStochastic, int kBits>
 static void Groups(const Job& job, int64_t begin, int64_t end, const float* x, uint32_t* words) {
   const Quantization& q = job.quantization;
+  const int32_t bits = kBits ? kBits : q.bits;
   Factors blocks(job.scales, job.n, q.block, q.levels, begin);
+  alignas(64) uint32_t random[kBatch];
   const __m256i levels = _mm256_set1_epi32(q.levels);
-  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += q.bits) {
+  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
     __m256 factors[4];
     if (blocks.Uniform(i)) {
       for (__m256& factor : factors) factor = _mm256_set1_ps(blocks.factor());
@@ -135,13 +139,16 @@ static void Groups(const Job& job, int64_t begin, int64_t end, const float* x, u
       blocks.Group(i, each);
       for (int j = 0; j < 4; ++j) factors[j] = _mm256_loadu_ps(each + 8 * j);
     }
-    __m256i random[4], codes[4];
-    if (kStochastic) PhiloxGroup(*job.schedule, i / kGroup, random);
+    const int64_t at = (i - begin) % kBatch;
+    if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
+    __m256i codes[4];
     for (int j = 0; j < 4; ++j) {
       const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 8 * j));
-      codes[j] = Codes<kStochastic>(v, factors[j], kStochastic ? random[j] : v, levels);
+      const auto* own = reinterpret_cast<const __m256i*>(random + at + 8 * j);
+      const __m256i drawn = kStochastic ? _mm256_load_si256(own) : v;
+      codes[j] = Codes<kStochastic>(v, factors[j], drawn, levels);
     }
-    Planes(codes, q.bits, words);
+    Planes(codes, bits, words);
   }
 }
 
@@ -152,11 +159,11 @@ GRACE_BEGIN_AVX512
 namespace avx512 {
 
 template <bool kStochastic>
-static inline __m512i Codes(__m512i x, __m512 factor, __m512i random, __m512i levels) {
+static GRACE_INLINE __m512i Codes(__m512i x, __m512 factor, __m512i random, __m512i levels) {
   const __m512 top = _mm512_cvtepi32_ps(levels);
-  const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi32(kMagnitude));
-  const __mmask16 normal = _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(kSmallestNormal));
-  __m512 q = _mm512_maskz_mul_ps(normal, _mm512_castsi512_ps(magnitude), factor);
+  const __mmask16 normal = _mm512_test_epi32_mask(x, _mm512_set1_epi32(kInfinity));
+  const __m512i magnitude = _mm512_maskz_and_epi32(normal, x, _mm512_set1_epi32(kMagnitude));
+  __m512 q = _mm512_mul_ps(_mm512_castsi512_ps(magnitude), factor);
   if (kStochastic) {
     const __m512 u = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(random, 8)),
                                    _mm512_set1_ps(0x1p-24f));
@@ -171,12 +178,14 @@ static inline __m512i Codes(__m512i x, __m512 factor, __m512i random, __m512i le
   return _mm512_mask_sub_epi32(up, _mm512_movepi32_mask(x), levels, level);
 }
 
-template <bool kStochastic>
+template <bool kStochastic, int kBits>
 static void Groups(const Job& job, int64_t begin, int64_t end, const float* x, uint32_t* words) {
   const Quantization& q = job.quantization;
+  const int32_t bits = kBits ? kBits : q.bits;
   Factors blocks(job.scales, job.n, q.block, q.levels, begin);
+  alignas(64) uint32_t random[kBatch];
   const __m512i levels = _mm512_set1_epi32(q.levels);
-  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += q.bits) {
+  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
     __m512 factors[2];
     if (blocks.Uniform(i)) {
       factors[0] = factors[1] = _mm512_set1_ps(blocks.factor());
@@ -185,15 +194,19 @@ static void Groups(const Job& job, int64_t begin, int64_t end, const float* x, u
       blocks.Group(i, each);
       for (int j = 0; j < 2; ++j) factors[j] = _mm512_loadu_ps(each + 16 * j);
     }
-    __m512i random[2], codes[2];
-    if (kStochastic) PhiloxGroup(*job.schedule, i / kGroup, random);
+    const int64_t at = (i - begin) % kBatch;
+    if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
+    __m512i codes[2];
     for (int j = 0; j < 2; ++j) {
       const __m512i v = _mm512_loadu_si512(x + 16 * j);
-      codes[j] = Codes<kStochastic>(v, factors[j], kStochastic ? random[j] : v, levels);
+      const uint32_t* own = random + at + 16 * j;
+      const __m512i drawn = kStochastic ? _mm512_load_si512(own) : v;
+      codes[j] = Codes<kStochastic>(v, factors[j], drawn, levels);
     }
-    for (int32_t from = 0; from < q.bits; from += 8) {
-      const int32_t count = std::min(q.bits - from, 8);
-      __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(codes[1]), _mm512_cvtepi32_epi8(codes[0]));
+    for (int32_t from = 0; from < bits; from += 8) {
+      const int32_t count = std::min(bits - from, 8);
+      __m256i bytes =
+          _mm256_set_m128i(_mm512_cvtepi32_epi8(codes[1]), _mm512_cvtepi32_epi8(codes[0]));
       bytes = _mm256_sll_epi16(bytes, _mm_cvtsi32_si128(8 - count));
       for (int32_t p = count - 1; p >= 0; --p) {
         words[from + p] = _mm256_movepi8_mask(bytes);
@@ -210,8 +223,25 @@ GRACE_END
 
 namespace {
 
+using GroupsFunction = decltype(&generic::Groups<true, 0>);
+
+// The usual widths are compiled for themselves, the others share one.
+template <bool kStochastic>
+GroupsFunction ChooseGroups(int32_t bits) {
+  switch (bits) {
+    case 2:
+      return GRACE_CHOOSE(Groups<kStochastic, 2>);
+    case 4:
+      return GRACE_CHOOSE(Groups<kStochastic, 4>);
+    case 8:
+      return GRACE_CHOOSE(Groups<kStochastic, 8>);
+    default:
+      return GRACE_CHOOSE(Groups<kStochastic, 0>);
+  }
+}
+
 // The last, incomplete group: as a whole one from a padded copy, then without the padding's bits.
-void LastGroup(const Job& job, decltype(&generic::Groups<true>) groups, int64_t begin,
+void LastGroup(const Job& job, GroupsFunction groups, int64_t begin,
                const float* x, uint32_t* words) {
   const int64_t rest = job.n - begin;
   float padded[kGroup] = {};
@@ -224,11 +254,13 @@ void LastGroup(const Job& job, decltype(&generic::Groups<true>) groups, int64_t 
 
 void Quantize(const Executor& executor, const float* x, const float* scales, int64_t n,
               const Quantization& quantization, const PhiloxKey* key, uint32_t* words) {
-  const auto groups = key ? GRACE_CHOOSE(Groups<true>) : GRACE_CHOOSE(Groups<false>);
+  const GroupsFunction groups =
+      key ? ChooseGroups<true>(quantization.bits) : ChooseGroups<false>(quantization.bits);
   const PhiloxSchedule schedule(key ? *key : PhiloxKey{});
   const Job job{scales, n, quantization, &schedule};
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t whole = begin + (end - begin) / kGroup * kGroup;
+    const DenormalsAreZero scope;
     uint32_t* own = words + PackedWords(begin, quantization.bits);
     groups(job, begin, whole, x + begin, own);
     own += PackedWords(whole - begin, quantization.bits);

@@ -47,8 +47,8 @@ static void Pack(const float* x, int64_t groups, uint32_t* words) {
     for (int i = 0; i < 4; ++i) {
       const __m256i v =
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + kGroup * g + 8 * i));
-      const __m256i bad = _mm256_or_si256(
-          _mm256_cmpgt_epi32(v, infinity), _mm256_andnot_si256(_mm256_cmpeq_epi32(v, minus_zero), v));
+      const __m256i below = _mm256_andnot_si256(_mm256_cmpeq_epi32(v, minus_zero), v);
+      const __m256i bad = _mm256_or_si256(_mm256_cmpgt_epi32(v, infinity), below);
       negative |= static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(bad))) << (8 * i);
     }
     words[g] = ~negative;
@@ -129,30 +129,44 @@ void UnpackSigns(const Executor& executor, const uint32_t* words, int64_t n, flo
 
 namespace {
 
-// 32 counters side by side: plane p holds bit p of each, so adding a worker's word is a ripple of
-// word-wide half adders, two on average.
-struct Counters {
-  static constexpr int kPlanes = 32;
-  uint32_t planes[kPlanes] = {};
+// One counter for each bit of some words: plane p holds bit p of the counters, so that adding a
+// worker's words is a chain of half adders, each on many words at a time.
+class Tally {
+ public:
+  static constexpr int64_t kWords = 64;
 
-  void Add(uint32_t word) {
-    for (int p = 0; word != 0; ++p) {
-      const uint32_t carry = planes[p] & word;
-      planes[p] ^= word;
-      word = carry;
+  // `planes` must be enough for the number of words that will be added.
+  explicit Tally(int planes) : used_(planes) { std::fill_n(planes_[0], used_ * kWords, 0u); }
+
+  void Add(const uint32_t* words, int64_t count) {
+    uint32_t carry[kWords] = {};
+    std::copy(words, words + count, carry);
+    for (int p = 0; p < used_; ++p) {
+      for (int64_t g = 0; g < kWords; ++g) {
+        const uint32_t next = planes_[p][g] & carry[g];
+        planes_[p][g] ^= carry[g];
+        carry[g] = next;
+      }
     }
   }
 
-  // Bits of the counters above, and of those equal to, `value`.
-  void Compare(uint32_t value, int used, uint32_t* above, uint32_t* equal) const {
-    *above = 0;
-    *equal = 0xffffffffu;
-    for (int p = used - 1; p >= 0; --p) {
+  // Sets the bits of the counters above, and of those equal to, `value`.
+  void Compare(uint32_t value, uint32_t* above, uint32_t* equal) const {
+    std::fill_n(above, kWords, 0u);
+    std::fill_n(equal, kWords, 0xffffffffu);
+    for (int p = used_ - 1; p >= 0; --p) {
       const uint32_t bit = (value >> p & 1) ? 0xffffffffu : 0u;
-      *above |= *equal & planes[p] & ~bit;
-      *equal &= ~(planes[p] ^ bit);
+      for (int64_t g = 0; g < kWords; ++g) {
+        above[g] |= equal[g] & planes_[p][g] & ~bit;
+        equal[g] &= ~(planes_[p][g] ^ bit);
+      }
     }
   }
+
+ private:
+  static constexpr int kMost = 32;
+  int used_;
+  uint32_t planes_[kMost][kWords];
 };
 
 }  // namespace
@@ -162,19 +176,19 @@ void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers,
   const auto expand = GRACE_CHOOSE(Expand);
   const int64_t stride = PackedWords(n, 1);
   const uint32_t half = static_cast<uint32_t>(workers / 2);
-  int used = 1;
-  while (used < Counters::kPlanes - 1 && workers >> used) ++used;
+  int planes = 1;
+  while (workers >> planes) ++planes;
   executor.For(n, kGrain / 4, [=](int64_t begin, int64_t end) {
-    constexpr int64_t kAtOnce = 64;
-    uint32_t above[kAtOnce], tie[kAtOnce];
-    for (int64_t i = begin; i < end; i += kAtOnce * kGroup) {
-      const int64_t count = std::min(kAtOnce * kGroup, end - i), groups = CeilDiv(count, kGroup);
-      for (int64_t g = 0; g < groups; ++g) {
-        Counters counters;
-        for (int64_t w = 0; w < workers; ++w) counters.Add(words[w * stride + i / kGroup + g]);
-        counters.Compare(half, used, &above[g], &tie[g]);
-        if (workers % 2) tie[g] = 0;
+    constexpr int64_t kAtOnce = Tally::kWords * kGroup;
+    uint32_t above[Tally::kWords], tie[Tally::kWords];
+    for (int64_t i = begin; i < end; i += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, end - i);
+      Tally tally(planes);
+      for (int64_t w = 0; w < workers; ++w) {
+        tally.Add(words + w * stride + i / kGroup, CeilDiv(count, kGroup));
       }
+      tally.Compare(half, above, tie);
+      if (workers % 2) std::fill_n(tie, Tally::kWords, 0u);
       const int64_t whole = count / kGroup, rest = count % kGroup;
       expand(above, tie, whole, out + i);
       if (rest) generic::ExpandGroup(above[whole], tie[whole], rest, out + i + kGroup * whole);

@@ -10,7 +10,7 @@
 namespace grace {
 
 constexpr int64_t kGroup = 32;
-// Elements a thread takes at a time: small enough for its cache, large enough to be worth waking it.
+// Elements a thread takes at a time: few enough for its cache, enough to be worth waking it.
 constexpr int64_t kGrain = 1 << 16;
 
 constexpr uint32_t kSignBit = 0x80000000u;

@@ -20,7 +20,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as _graphs
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import native, reference
+from grace_tf.ops import arguments, native, reference
+from grace_tf.ops.words import packed_words
 
 __all__ = [
     "Key",
@@ -86,10 +87,10 @@ def using(implementation: str) -> Iterator[None]:
         _forced.pop()
 
 
-def _on_cpu(x: tf.Tensor) -> bool:
-    if x.device:
+def _on_cpu(x: tf.Tensor | None) -> bool:
+    if x is not None and x.device:
         return "CPU" in x.device.upper()
-    # A graph tensor without a device goes where TensorFlow likes best.
+    # What has no device yet goes where TensorFlow likes best.
     return not tf.config.list_logical_devices("GPU")
 
 
@@ -99,74 +100,22 @@ def _chosen(x: tf.Tensor | None = None) -> ModuleType:
         return _IMPLEMENTATIONS[_forced[-1]]
     if control_flow_util.GraphOrParentsInXlaContext(_graphs.get_default_graph()):
         return reference
-    if x is not None and not _on_cpu(x):
+    if not _on_cpu(x):
         return reference
     return native if native.available(warn=True) else reference
 
 
-def _tensor(x, dtype: tf.DType, rank: int, name: str) -> tf.Tensor:
-    """x as a tensor of this dtype and rank whose shape is known, or an error that says what it is."""
-    x = tf.convert_to_tensor(x)
-    if x.dtype != dtype:
-        raise TypeError(f"{name} must be {dtype.name}, not {x.dtype.name}.")
-    if x.shape.rank != rank or not x.shape.is_fully_defined():
-        raise ValueError(f"{name} must have rank {rank} and a static shape, not {x.shape}.")
-    return x
-
-
-def _floats(x) -> tf.Tensor:
-    x = _tensor(x, tf.float32, 1, "x")
-    if x.shape[0] == 0:
-        raise ValueError("x must have at least one element.")
-    return x
-
-
-def _check_length(n: int) -> None:
-    if not 1 <= n < 2**31:
-        raise ValueError(f"n must be from 1 to 2^31 - 1, not {n}.")
-
-
-def _check_key(key: Key) -> None:
-    if not 0 <= key.variable < 2**24:
-        raise ValueError(f"The key's variable must be from 0 to 2^24 - 1, not {key.variable}.")
-    if not 0 <= key.draw < 256:
-        raise ValueError(f"The key's draw must be from 0 to 255, not {key.draw}.")
-
-
-def _check_codes(levels: int, bits: int) -> None:
-    if not 2 <= bits <= 16:
-        raise ValueError(f"bits must be from 2 to 16, not {bits}.")
-    if not 1 <= levels <= (2**bits - 1) // 2:
-        raise ValueError(f"levels must be from 1 to {(2**bits - 1) // 2} at {bits} bits, not {levels}.")
-
-
-def _check_size(tensor: tf.Tensor, size: int, name: str) -> None:
-    if tensor.shape[-1] != size:
-        raise ValueError(f"{name} must hold {size} values in a row, not {tensor.shape[-1]}.")
-
-
-def _blocks(n: int, block: int) -> int:
-    if block < 1:
-        raise ValueError(f"block must be at least 1, not {block}.")
-    return -(-n // block)
-
-
-def packed_words(n: int, bits: int) -> int:
-    """How many words hold n codes of b bits: bits * ceil(n / 32)."""
-    return bits * -(-n // 32)
-
-
 def random_words(n: int, key: Key) -> tf.Tensor:
     """The first n words of the key's stream, uniform over all bit patterns, as int32 [n]."""
-    _check_length(n)
-    _check_key(key)
+    arguments.check_length(n)
+    arguments.check_key(key)
     return _chosen().random_words(n, key)
 
 
 def uniform(n: int, key: Key) -> tf.Tensor:
     """float32 [n], uniform on [0, 1): the upper 24 bits of each random word, times 2^-24."""
-    _check_length(n)
-    _check_key(key)
+    arguments.check_length(n)
+    arguments.check_key(key)
     return _chosen().uniform(n, key)
 
 
@@ -178,7 +127,7 @@ def random_normal(n: int, key: Key) -> tf.Tensor:
     """
     if not 1 <= n <= (2**31 - 1) // 12:
         raise ValueError(f"n must be from 1 to {(2**31 - 1) // 12}, not {n}.")
-    _check_key(key)
+    arguments.check_key(key)
     return reference.random_normal(n, key)
 
 
@@ -187,15 +136,15 @@ def pack_signs(x: tf.Tensor) -> tf.Tensor:
 
     Zero of either sign gives 1, NaN gives 0. Wire: 1 bit an element.
     """
-    x = _floats(x)
+    x = arguments.floats(x)
     return _chosen(x).pack_signs(x)
 
 
 def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     """float32 [n] of +1 and -1 from the words [ceil(n / 32)] of `pack_signs`."""
-    words = _tensor(words, tf.int32, 1, "words")
-    _check_length(n)
-    _check_size(words, packed_words(n, 1), "words")
+    words = arguments.tensor(words, tf.int32, 1, "words")
+    arguments.check_length(n)
+    arguments.check_size(words, packed_words(n, 1), "words")
     return _chosen(words).unpack_signs(words, n)
 
 
@@ -204,9 +153,9 @@ def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
 
     words is int32 [N, ceil(n / 32)], a row of `pack_signs` per worker.
     """
-    words = _tensor(words, tf.int32, 2, "words")
-    _check_length(n)
-    _check_size(words, packed_words(n, 1), "words")
+    words = arguments.tensor(words, tf.int32, 2, "words")
+    arguments.check_length(n)
+    arguments.check_size(words, packed_words(n, 1), "words")
     return _chosen(words).vote_signs(words, n)
 
 
@@ -218,8 +167,8 @@ def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
     power of two; denormals count as zero. A scale below 2^-110 becomes 0, which makes `quantize`
     send zeros. A NaN in a block makes its scale NaN. A block of n or more means one scale.
     """
-    x = _floats(x)
-    _blocks(x.shape[0], block)
+    x = arguments.floats(x)
+    arguments.count_blocks(x.shape[0], block)
     if norm not in ("max", "l2"):
         raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
     return _chosen(x).block_scales(x, block, norm)
@@ -241,12 +190,12 @@ def quantize(
     elements that are not finite mean nothing. Wire: `bits` an element; 2 <= bits <= 16 and
     2 s + 1 <= 2^bits, else ValueError.
     """
-    x = _floats(x)
-    scales = _tensor(scales, tf.float32, 1, "scales")
-    _check_codes(levels, bits)
-    _check_size(scales, _blocks(x.shape[0], block), "scales")
+    x = arguments.floats(x)
+    scales = arguments.tensor(scales, tf.float32, 1, "scales")
+    arguments.check_codes(levels, bits)
+    arguments.check_size(scales, arguments.count_blocks(x.shape[0], block), "scales")
     if key is not None:
-        _check_key(key)
+        arguments.check_key(key)
     return _chosen(x).quantize(x, scales, levels, bits, block, key)
 
 
@@ -257,9 +206,9 @@ def dequantize(
 
     A code above 2 s, which `quantize` never writes, counts as 2 s.
     """
-    words = _tensor(words, tf.int32, 1, "words")
-    scales = _tensor(scales, tf.float32, 1, "scales")
-    _check_quantized(words, scales, n, levels, bits, block)
+    words = arguments.tensor(words, tf.int32, 1, "words")
+    scales = arguments.tensor(scales, tf.float32, 1, "scales")
+    arguments.check_quantized(words, scales, n, levels, bits, block)
     return _chosen(words).dequantize(words, scales, n, levels, bits, block)
 
 
@@ -271,19 +220,12 @@ def dequantize_sum(
     words is int32 [N, bits * ceil(n / 32)], scales float32 [N, ceil(n / block)]. A partial sum
     that is denormal becomes 0.
     """
-    words = _tensor(words, tf.int32, 2, "words")
-    scales = _tensor(scales, tf.float32, 2, "scales")
-    _check_quantized(words, scales, n, levels, bits, block)
+    words = arguments.tensor(words, tf.int32, 2, "words")
+    scales = arguments.tensor(scales, tf.float32, 2, "scales")
+    arguments.check_quantized(words, scales, n, levels, bits, block)
     if words.shape[0] != scales.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
     return _chosen(words).dequantize_sum(words, scales, n, levels, bits, block)
-
-
-def _check_quantized(words, scales, n: int, levels: int, bits: int, block: int) -> None:
-    _check_length(n)
-    _check_codes(levels, bits)
-    _check_size(words, packed_words(n, bits), "words")
-    _check_size(scales, _blocks(n, block), "scales")
 
 
 def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -293,7 +235,7 @@ def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     denormals are themselves; of equal ones the lower index wins. Indices ascend and the values are
     x's own bits. 1 <= k <= n, else ValueError.
     """
-    x = _floats(x)
+    x = arguments.floats(x)
     if not 1 <= k <= x.shape[0]:
         raise ValueError(f"k must be from 1 to {x.shape[0]}, the number of elements, not {k}.")
     return _chosen(x).top_k(x, k)
@@ -301,8 +243,8 @@ def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """float32 x [n] at int32 indices [k]: float32 [k]. An index outside x is an error."""
-    x = _floats(x)
-    indices = _tensor(indices, tf.int32, 1, "indices")
+    x = arguments.floats(x)
+    indices = arguments.tensor(indices, tf.int32, 1, "indices")
     return _chosen(x).gather(x, indices)
 
 
@@ -316,19 +258,19 @@ def scatter_sum(
     given or arising, count as zero. An index outside [0, n) among the entries that count is an
     error natively and ignored by the reference.
     """
-    values = _tensor(values, tf.float32, 2, "values")
-    indices = _tensor(indices, tf.int32, 2, "indices")
+    values = arguments.tensor(values, tf.float32, 2, "values")
+    indices = arguments.tensor(indices, tf.int32, 2, "indices")
     if values.shape != indices.shape:
         raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
     if counts is not None:
-        counts = _tensor(counts, tf.int32, 1, "counts")
-        _check_size(counts, values.shape[0], "counts")
-    _check_length(n)
+        counts = arguments.tensor(counts, tf.int32, 1, "counts")
+        arguments.check_size(counts, values.shape[0], "counts")
+    arguments.check_length(n)
     return _chosen(values).scatter_sum(values, indices, counts, n)
 
 
 def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """A bool scalar: whether no element of these float32 tensors, of any shape, is NaN or infinite."""
+    """A bool scalar: whether these float32 tensors, of any shape, hold no NaN and no infinity."""
     xs = [tf.reshape(x, [-1]) for x in xs]
     for x in xs:
         if x.dtype != tf.float32:

@@ -1,6 +1,6 @@
 """The meaning of every operation, in plain TensorFlow; the native library is tested against it.
 
-Arguments arrive checked (see `grace_tf.ops`): vectors with static shapes, Python integers for sizes.
+Arguments arrive checked (see `grace_tf.ops`): vectors of static shape, Python integers for sizes.
 Two rules make results independent of how a machine treats denormal numbers: whatever compares
 magnitudes or signs works on the bits as integers, and a denormal (|x| < 2^-126) counts as zero
 wherever arithmetic is done. Under XLA the compiler may fuse a multiply and an add; everywhere else
@@ -43,7 +43,7 @@ def _groups(n: int) -> int:
 
 
 def _pack(codes: tf.Tensor, bits: int) -> tf.Tensor:
-    """int32 codes [n] to words [bits * ceil(n / 32)]: word p of a group holds bit p of its codes."""
+    """int32 codes [n] to words: word p of a group of 32 codes holds bit p of them."""
     groups = _groups(codes.shape[0])
     codes = tf.reshape(_pad_to(codes, 32 * groups), [groups, 1, 32])
     planes = tf.bitwise.right_shift(codes, tf.range(bits)[:, tf.newaxis]) & 1
@@ -53,7 +53,7 @@ def _pack(codes: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _unpack(words: tf.Tensor, n: int, bits: int) -> tf.Tensor:
-    """The inverse of `_pack`: words [bits * ceil(n / 32)] to int32 codes [n]."""
+    """The inverse of `_pack`: words to int32 codes [n]."""
     groups = _groups(n)
     words = tf.reshape(words, [groups, bits, 1])
     planes = tf.bitwise.right_shift(words, tf.range(32)) & 1

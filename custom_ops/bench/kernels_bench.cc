@@ -1,0 +1,122 @@
+// How fast the kernels are, as a share of a plain read of the same floats in the same run.
+//
+//     kernels_bench [millions of floats = 25] [threads = 1]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#include "../kernels/dispatch.h"
+#include "../kernels/finite.h"
+#include "../kernels/philox.h"
+#include "../kernels/quantize.h"
+#include "../kernels/scales.h"
+#include "../kernels/signs.h"
+#include "../kernels/sparse.h"
+#include "../kernels/top_k.h"
+#include "../tests/testing.h"
+
+namespace grace {
+
+// The least of several times, in seconds: what the machine does when nothing else disturbs it.
+double Seconds(const std::function<void()>& body) {
+  using Clock = std::chrono::steady_clock;
+  double least = 1e9;
+  const auto start = Clock::now();
+  for (int i = 0; i < 3 || (i < 30 && Clock::now() - start < std::chrono::milliseconds(600)); ++i) {
+    const auto before = Clock::now();
+    body();
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - before).count());
+  }
+  return least;
+}
+
+class Bench {
+ public:
+  Bench(int64_t n, int threads) : n_(n), executor_(threads), x_(Gradient(n)), out_(n), words_(n) {}
+
+  void Run() {
+    const int64_t n = n_;
+    // Reading and comparing is as little as one can do with every element.
+    read_ = Seconds([&] { AllFinite(executor_, x_.data(), n); });
+    Print("read (all finite)", read_);
+    Print("memcpy", Seconds([&] {
+            executor_.For(n, kGrain, [&](int64_t begin, int64_t end) {
+              std::memcpy(&out_[begin], &x_[begin], 4 * (end - begin));
+            });
+          }));
+    for (const char* isa : {"avx512", "avx2", "generic"}) {
+      if (SetIsa(isa)) Kernels();
+    }
+  }
+
+ private:
+  void Print(const char* name, double seconds) const {
+    std::printf("%-8s %-28s %8.2f ms %7.1f GB/s %5.0f %% of read\n", IsaName(), name, 1e3 * seconds,
+                4e-9 * double(n_) / seconds, 100 * read_ / seconds);
+  }
+
+  void Kernels() {
+    const int64_t n = n_;
+    const PhiloxKey key{1, 2, 3, 4};
+    const float* x = x_.data();
+    Print("all finite", Seconds([&] { AllFinite(executor_, x, n); }));
+    Print("pack signs", Seconds([&] { PackSigns(executor_, x, n, words_.data()); }));
+    Print("unpack signs", Seconds([&] { UnpackSigns(executor_, words_.data(), n, out_.data()); }));
+    Print("vote of 4", Seconds([&] { VoteSigns(executor_, words_.data(), 4, n, out_.data()); }));
+    Print("random words", Seconds([&] { RandomWords(executor_, key, n, words_.data()); }));
+    std::vector<float> scales(4 * CeilDiv(n, 512));
+    for (const auto norm : {Norm::kMax, Norm::kL2}) {
+      Print(norm == Norm::kMax ? "scales, max of 512" : "scales, l2 of 512", Seconds([&] {
+              BlockScales(executor_, x, n, 512, norm, scales.data());
+            }));
+    }
+    std::copy_n(scales.begin(), scales.size() / 4, scales.begin() + scales.size() / 4);
+    char name[40];
+    for (const auto& [levels, bits] : {std::pair{1, 2}, {7, 4}, {127, 8}}) {
+      const Quantization quantization{levels, bits, 512};
+      for (const PhiloxKey* own : {&key, static_cast<const PhiloxKey*>(nullptr)}) {
+        std::snprintf(name, sizeof name, "quantize %d bits%s", bits, own ? "" : ", nearest");
+        Print(name, Seconds([&] {
+                Quantize(executor_, x, scales.data(), n, quantization, own, words_.data());
+              }));
+      }
+      std::snprintf(name, sizeof name, "dequantize %d bits", bits);
+      Print(name, Seconds([&] {
+              Dequantize(executor_, words_.data(), scales.data(), n, quantization, out_.data());
+            }));
+      if (bits > 4) continue;
+      std::snprintf(name, sizeof name, "sum of 2, %d bits", bits);
+      Print(name, Seconds([&] {
+              DequantizeSum(executor_, words_.data(), scales.data(), 2, n, quantization,
+                            out_.data());
+            }));
+    }
+    for (const int64_t k : {n / 100, n / 1000}) {
+      std::vector<int32_t> indices(k);
+      std::vector<float> values(k);
+      std::snprintf(name, sizeof name, "top %s", k == n / 100 ? "1 %" : "0.1 %");
+      Print(name, Seconds([&] { TopK(executor_, x, n, k, values.data(), indices.data()); }));
+      std::snprintf(name, sizeof name, "scatter %s", k == n / 100 ? "1 %" : "0.1 %");
+      Print(name, Seconds([&] {
+              ScatterSum(executor_, values.data(), indices.data(), nullptr, 1, k, n, out_.data());
+            }));
+    }
+  }
+
+  int64_t n_;
+  Threads executor_;
+  std::vector<float> x_, out_;
+  std::vector<uint32_t> words_;
+  double read_ = 0;
+};
+
+}  // namespace grace
+
+int main(int argc, char** argv) {
+  const int64_t n = int64_t(1e6 * (argc > 1 ? std::atof(argv[1]) : 25));
+  grace::Bench(n, argc > 2 ? std::atoi(argv[2]) : 1).Run();
+  return 0;
+}

@@ -1,0 +1,146 @@
+#include "op.h"
+
+#include <cstdio>
+#include <new>
+
+namespace grace {
+namespace {
+
+class Status {
+ public:
+  Status() : status_(TF_NewStatus()) {}
+  ~Status() { TF_DeleteStatus(status_); }
+  Status(const Status&) = delete;
+  Status& operator=(const Status&) = delete;
+  operator TF_Status*() const { return status_; }
+
+  void Check() const {
+    if (TF_GetCode(status_) != TF_OK) throw Invalid(TF_Message(status_));
+  }
+
+  // Describes the exception that is being handled.
+  void FromException() {
+    try {
+      throw;
+    } catch (const Invalid& error) {
+      TF_SetStatus(status_, TF_INVALID_ARGUMENT, error.what());
+    } catch (const std::bad_alloc&) {
+      TF_SetStatus(status_, TF_RESOURCE_EXHAUSTED, "There is not enough memory.");
+    } catch (const std::exception& error) {
+      TF_SetStatus(status_, TF_INTERNAL, error.what());
+    }
+  }
+
+ private:
+  TF_Status* status_;
+};
+
+void SetOnlyOutput(TF_ShapeInferenceContext* context, TF_ShapeHandle* shape, TF_Status* status) {
+  TF_ShapeInferenceContextSetOutput(context, 0, shape, status);
+  TF_DeleteShapeHandle(shape);
+}
+
+}  // namespace
+
+int64_t Attributes::Int(const char* name) const {
+  Status status;
+  int64_t value = 0;
+  TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status);
+  status.Check();
+  return value;
+}
+
+bool Attributes::Bool(const char* name) const {
+  Status status;
+  unsigned char value = 0;
+  TF_OpKernelConstruction_GetAttrBool(construction_, name, &value, status);
+  status.Check();
+  return value != 0;
+}
+
+std::vector<int64_t> Attributes::Ints(const char* name) const {
+  Status status;
+  int32_t size = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction_, name, &size, &bytes, status);
+  status.Check();
+  std::vector<int64_t> values(size);
+  TF_OpKernelConstruction_GetAttrInt64List(construction_, name, values.data(), size, status);
+  status.Check();
+  return values;
+}
+
+std::vector<int64_t> Attributes::Lengths(const char* name) const {
+  std::vector<int64_t> lengths = Ints(name);
+  for (const int64_t length : lengths) Require(length >= 0, "A length must not be negative.");
+  return lengths;
+}
+
+Tensor Call::Input(int i, int rank) const {
+  Status status;
+  TF_Tensor* tensor = nullptr;
+  TF_GetInput(context_, i, &tensor, status);
+  status.Check();
+  Tensor input(tensor);
+  if (input.rank() != rank) {
+    throw Invalid("Input " + std::to_string(i) + " must have rank " + std::to_string(rank) +
+                  ", not " + std::to_string(input.rank()) + ".");
+  }
+  return input;
+}
+
+uint32_t Call::Word(int i) const { return static_cast<uint32_t>(*Input(i, 0).data<int64_t>()); }
+
+Tensor Call::Output(int i, TF_DataType type, int rank, int64_t size, size_t bytes) const {
+  Status status;
+  Tensor output(TF_AllocateOutput(context_, i, type, &size, rank, bytes, status));
+  status.Check();
+  return output;
+}
+
+Tensor Call::Vector(int i, TF_DataType type, int64_t size) const {
+  return Output(i, type, 1, size, 4 * size);
+}
+
+void Call::SetBool(int i, bool value) const { *Output(i, TF_BOOL, 0, 1, 1).data<bool>() = value; }
+
+void OneVector(TF_ShapeInferenceContext* context, TF_Status* status) {
+  SetOnlyOutput(context, TF_ShapeInferenceContextVectorFromSize(context, size_t(-1)), status);
+}
+
+void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
+  SetOnlyOutput(context, TF_ShapeInferenceContextScalar(context), status);
+}
+
+void FailConstruction(TF_OpKernelConstruction* construction) {
+  Status status;
+  status.FromException();
+  TF_OpKernelConstruction_Failure(construction, status);
+}
+
+void FailCall(TF_OpKernelContext* context) {
+  Status status;
+  status.FromException();
+  TF_OpKernelContext_Failure(context, status);
+}
+
+void RegisterOp(const Definition& definition, void* (*create)(TF_OpKernelConstruction*),
+                void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)) {
+  Status status;
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(definition.name);
+  for (const char* input : definition.inputs) TF_OpDefinitionBuilderAddInput(op, input);
+  for (const char* output : definition.outputs) TF_OpDefinitionBuilderAddOutput(op, output);
+  for (const char* attribute : definition.attributes) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, definition.shapes);
+  TF_RegisterOpDefinition(op, status);
+  if (TF_GetCode(status) == TF_OK) {
+    TF_KernelBuilder* kernel =
+        TF_NewKernelBuilder(definition.name, "CPU", create, compute, destroy);
+    TF_RegisterKernelBuilder(definition.name, kernel, status);
+  }
+  // The loader finds the operation missing; this says why.
+  if (TF_GetCode(status) != TF_OK) {
+    std::fprintf(stderr, "%s: %s\n", definition.name, TF_Message(status));
+  }
+}
+
+}  // namespace grace

@@ -1,0 +1,142 @@
+// What an operation needs of TensorFlow, with the C API's bookkeeping done in one place.
+//
+// An operation is a struct with a constructor from Attributes and `Compute(const Call&) const`,
+// which throws Invalid when its inputs do not fit. Register<Op>(definition) makes it known.
+#pragma once
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../kernels/words.h"
+#include "tf_c_api.h"
+#include "thread_pool.h"
+
+namespace grace {
+
+// Becomes tf.errors.InvalidArgumentError.
+struct Invalid : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void Require(bool fits, const char* otherwise) {
+  if (!fits) throw Invalid(otherwise);
+}
+
+// The attributes of a node; a missing one throws Invalid.
+class Attributes {
+ public:
+  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
+  int64_t Int(const char* name) const;
+  bool Bool(const char* name) const;
+  std::vector<int64_t> Ints(const char* name) const;
+  // As Ints, none of them negative.
+  std::vector<int64_t> Lengths(const char* name) const;
+
+ private:
+  TF_OpKernelConstruction* construction_;
+};
+
+// A tensor of a call; owns one reference.
+class Tensor {
+ public:
+  explicit Tensor(TF_Tensor* tensor) : tensor_(tensor) {}
+  Tensor(Tensor&& other) noexcept : tensor_(other.tensor_) { other.tensor_ = nullptr; }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() {
+    if (tensor_) TF_DeleteTensor(tensor_);
+  }
+
+  int rank() const { return TF_NumDims(tensor_); }
+  int64_t size(int axis = 0) const { return TF_Dim(tensor_, axis); }
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(TF_TensorData(tensor_));
+  }
+
+ private:
+  TF_Tensor* tensor_;
+};
+
+// One execution of an operation.
+class Call {
+ public:
+  explicit Call(TF_OpKernelContext* context) : context_(context), threads_(context) {}
+  const Executor& executor() const { return threads_; }
+  int inputs() const { return TF_NumInputs(context_); }
+  int outputs() const { return TF_NumOutputs(context_); }
+
+  // The i-th input, which must have this rank.
+  Tensor Input(int i, int rank) const;
+  // The low word of the integer that the i-th input, an int64 scalar, is.
+  uint32_t Word(int i) const;
+  // The i-th output as a new vector of 4-byte elements.
+  Tensor Vector(int i, TF_DataType type, int64_t size) const;
+  // The i-th output as a bool scalar.
+  void SetBool(int i, bool value) const;
+
+ private:
+  Tensor Output(int i, TF_DataType type, int rank, int64_t size, size_t bytes) const;
+
+  TF_OpKernelContext* context_;
+  ThreadPool threads_;
+};
+
+using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
+
+// Every output is a vector, of a length that is told by attributes, which shape functions of the C
+// API cannot read: after `extra` inputs, `outputs` for every `inputs` of them.
+template <int inputs, int outputs, int extra = 0>
+void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const int64_t items = (TF_ShapeInferenceContextNumInputs(context) - extra) / inputs;
+  for (int i = 0; i < items * outputs && TF_GetCode(status) == TF_OK; ++i) {
+    TF_ShapeHandle* vector = TF_ShapeInferenceContextVectorFromSize(context, size_t(-1));
+    TF_ShapeInferenceContextSetOutput(context, i, vector, status);
+    TF_DeleteShapeHandle(vector);
+  }
+}
+
+void OneVector(TF_ShapeInferenceContext* context, TF_Status* status);
+void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status);
+
+struct Definition {
+  const char* name;
+  std::initializer_list<const char*> inputs;
+  std::initializer_list<const char*> outputs;
+  std::initializer_list<const char*> attributes;
+  ShapeFunction shapes;
+};
+
+void RegisterOp(const Definition& definition, void* (*create)(TF_OpKernelConstruction*),
+                void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*));
+void FailConstruction(TF_OpKernelConstruction* construction);
+void FailCall(TF_OpKernelContext* context);
+
+// Defines the operation and its CPU kernel; for a static initialiser, so that loading is enough.
+template <class Op>
+bool Register(const Definition& definition) {
+  RegisterOp(
+      definition,
+      [](TF_OpKernelConstruction* construction) -> void* {
+        try {
+          return new Op(Attributes(construction));
+        } catch (...) {
+          FailConstruction(construction);
+          return nullptr;
+        }
+      },
+      [](void* op, TF_OpKernelContext* context) {
+        try {
+          Call call(context);
+          static_cast<const Op*>(op)->Compute(call);
+        } catch (...) {
+          FailCall(context);
+        }
+      },
+      [](void* op) { delete static_cast<Op*>(op); });
+  return true;
+}
+
+}  // namespace grace

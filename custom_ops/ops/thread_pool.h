@@ -1,0 +1,23 @@
+// TensorFlow's own threads as an Executor.
+#pragma once
+
+#include "../kernels/parallel.h"
+#include "tf_c_api.h"
+
+namespace grace {
+
+// The intra-op threads of the device that runs this kernel; the calling thread works with them, and
+// alone if TensorFlow does not let us have them.
+class ThreadPool : public Executor {
+ public:
+  explicit ThreadPool(TF_OpKernelContext* context) : context_(context) {}
+  void For(int64_t total, int64_t grain, const Body& body) const override;
+
+ private:
+  TF_OpKernelContext* context_;
+};
+
+// How many threads work on one kernel, for tests; 0 is as many as the device has.
+void SetThreads(int threads);
+
+}  // namespace grace
