@@ -178,7 +178,8 @@ def _deliver(group: Group, outcome, result: Share, share: Share, size: int, summ
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
     if not total.dtype.is_floating:
         return total // size
-    return total / tf.cast(size, total.dtype)
+    # Graphs turn a division by a constant into this product, and eager steps must give the same bits.
+    return total * tf.constant(1 / size, total.dtype)
 
 
 def _context(plan: Plan, group: Group, share: Share, transport: Transport, i: int) -> Context:

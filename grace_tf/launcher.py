@@ -23,6 +23,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from grace_tf.hosts import check_hosts, parse_hosts
+
 TIMED_OUT = 124  # as coreutils' timeout(1)
 NOT_FOUND = 127  # as sh(1)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -35,19 +37,6 @@ class _Stopped(Exception):
     def __init__(self, number: int):
         super().__init__(number)
         self.number = number
-
-
-def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """`"localhost:2,a"` -> `[("localhost", 2), ("a", 1)]`; ValueError if it is not such a list."""
-    hosts = []
-    for item in text.split(","):
-        name, colon, slots = item.strip().rpartition(":")
-        if not colon:
-            name, slots = slots, "1"
-        if not name or not slots.isdigit() or int(slots) < 1:
-            raise ValueError(f"-H takes host:slots,host:slots,…, but got {item.strip()!r}.")
-        hosts.append((name, int(slots)))
-    return hosts
 
 
 def run(
@@ -76,7 +65,7 @@ def run(
         raise ValueError(f"A run needs at least one worker, but got {workers}.")
     if not command:
         raise ValueError("A run needs a command, such as: train.py --epochs 3.")
-    _check_hosts(hosts, workers)
+    check_hosts(hosts, workers)
     words = list(command)
     if words[0].endswith(".py"):
         words = [sys.executable, "-u", *words]
@@ -258,18 +247,6 @@ def _signals_raise():
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _check_hosts(hosts: Sequence[tuple[str, int]] | None, workers: int) -> None:
-    for name, _ in hosts or ():
-        if name not in ("localhost", "::1", socket.gethostname()) and not name.startswith("127."):
-            raise ValueError(
-                f"{name!r} is another host: this launcher starts workers on this machine only; on "
-                "several, start one process on each with TF_CONFIG set, remote hosts come later."
-            )
-    if hosts and sum(slots for _, slots in hosts) < workers:
-        slots = sum(slots for _, slots in hosts)
-        raise ValueError(f"The hosts have {slots} slots, but {workers} workers were asked for.")
 
 
 def _environments(workers: int) -> list[dict[str, str]]:

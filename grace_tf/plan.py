@@ -106,7 +106,8 @@ def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Comp
     compressor, own = registry.resolve(what, **hyperparameters)
     chosen = registry.get_memory(own if memory == "auto" else memory)
     if chosen.requires_nonexpansive and not compressor.nonexpansive:
-        nearest = ' or rounding="nearest"' if hasattr(compressor, "rounding") else ""
+        stages = [compressor, *(stage for _, stage in getattr(compressor, "inner", ()))]
+        nearest = ' or rounding="nearest"' if any(hasattr(s, "rounding") for s in stages) else ""
         raise ValueError(
             f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} is not; "
             f'use memory="none"{nearest}.'

@@ -20,7 +20,8 @@ class PowerSGD(Compressor):
     Shapes: any float32 tensor.
     Wire: two rounds of all-reduce, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes, or dense
     float32[n]: 4n bytes.
-    State: q float32[b, r] per variable, the same on every worker.
+    State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a maximum of 1,
+    which changes no result and keeps M Q in range.
     Raises: ValueError for a rank below 1.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback).
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
@@ -69,7 +70,7 @@ class PowerSGD(Compressor):
         ]
         replies = yield Sum(first)
         ps = [
-            tf.linalg.qr(tf.reshape(reply["p"], [s[0], s[2]]))[0] if s else None
+            _orthonormal(tf.reshape(reply["p"], [s[0], s[2]])) if s else None
             for reply, s in zip(replies, sizes)
         ]
         mine = [tf.matmul(m, p, transpose_a=True) if s else None for m, p, s in zip(ms, ps, sizes)]
@@ -86,5 +87,16 @@ class PowerSGD(Compressor):
             q = tf.reshape(second[i]["q"], [s[1], s[2]])
             totals.append(tf.reshape(tf.matmul(ps[i], q, transpose_b=True), shape))
             sent.append(tf.reshape(tf.matmul(ps[i], mine[i], transpose_b=True), shape))
-            kept.append({"q": q / ctx.size})
+            kept.append({"q": _unit_columns(q)})
         return totals, sent, kept
+
+
+def _unit_columns(x):
+    """x with every column divided by its largest magnitude; columns of zeros stay."""
+    return tf.math.divide_no_nan(x, tf.reduce_max(tf.abs(x), axis=0))
+
+
+def _orthonormal(p):
+    """An orthonormal basis whose span holds the columns of p [a, r], a >= r; finite for any finite p."""
+    # QR squares what it gets.
+    return tf.linalg.qr(_unit_columns(p))[0]

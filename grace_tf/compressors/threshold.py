@@ -12,7 +12,7 @@ from grace_tf.core.registry import register
     "threshold",
     family="sparsification",
     paper="arXiv:1911.08727",
-    examples=("threshold:threshold=1.0,capacity=0.5", "threshold:threshold=0,capacity=1.0"),
+    examples=("threshold:threshold=1.0,capacity=0.25", "threshold:threshold=0,capacity=1.0"),
 )
 class Threshold(Compressor):
     """Sends the elements with |x| > threshold, at most m = max(1, ⌊capacity·n⌋): C(x) = x on them, else 0.

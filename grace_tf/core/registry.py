@@ -46,7 +46,8 @@ def register(name: str, *, family: str, paper: str, memory: str | None = None, e
     def declare(cls: type) -> type:
         if not (isinstance(cls, type) and issubclass(cls, Compressor)):
             raise TypeError(f"register({name!r}) takes a subclass of grace_tf.Compressor, not {cls!r}.")
-        cls = dataclasses.dataclass(frozen=True)(cls)
+        if "__dataclass_params__" not in vars(cls):
+            cls = dataclasses.dataclass(frozen=True)(cls)
         cls.name = name
         parameters = {f.name: _default(f) for f in dataclasses.fields(cls)}
         _add(Entry(name, cls, parameters, family, paper, memory, tuple(examples), cls.__doc__ or ""))
@@ -137,8 +138,8 @@ def resolve(what: Union[str, Compressor], **hyperparameters: Any) -> tuple[Compr
         raise TypeError(f"{name} has no hyperparameter {unknown[0]!r}; it has: {has}.")
     built = entry.build(**given)
     compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
-    if stages:
-        compressor = compressor.then(**dict(_stage(stage) for stage in stages))
+    for part, stage in map(_stage, stages):
+        compressor = compressor.then(**{part: stage})
     return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
 
 
@@ -197,6 +198,8 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise ValueError(f"A spec is written name:key=value,key=value, not {text!r}.")
+        if key.strip() in given:
+            raise ValueError(f"{key.strip()!r} is given twice in {text!r}.")
         given[key.strip()] = _value(value.strip())
     return name.strip(), given
 

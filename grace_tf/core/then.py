@@ -24,6 +24,11 @@ class Then(Compressor):
     inner: tuple[tuple[str, Compressor], ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.outer, Then) or any(isinstance(stage, Then) for _, stage in self.inner):
+            raise ValueError("Composites do not nest: refine further parts of one outer method with then().")
+        named = [part for part, _ in self.inner]
+        if len(set(named)) < len(named):
+            raise ValueError(f"A part of {self.outer} is refined twice: {', '.join(named)}.")
         parts = self.outer.wire(tf.TensorSpec([4096], tf.float32)) if self.outer.one_round else {}
         for part, stage in self.inner:
             if not self.outer.one_round or not stage.one_round:
@@ -32,8 +37,8 @@ class Then(Compressor):
                 raise ValueError(f"{self.outer} has no payload part {part!r}; it has: {', '.join(parts)}.")
             if part in self.outer.exact_parts and not stage.lossless:
                 raise ValueError(f"{stage} is lossy, but the part {part!r} of {self.outer} must stay exact.")
-            if not stage.lossless and not parts[part].dtype.is_floating:
-                raise ValueError(f"{stage} compresses float parts, but {part!r} is {parts[part].dtype.name}.")
+            if not stage.lossless and parts[part].dtype != tf.float32:
+                raise ValueError(f"{stage} compresses float32 parts, but {part!r} is {parts[part].dtype.name}.")
             if stage.aggregates != "sum":
                 raise ValueError(f"{stage} gives a consensus and cannot refine a part of {self.outer}.")
 
@@ -49,6 +54,10 @@ class Then(Compressor):
     aggregates = property(lambda self: self.outer.aggregates)
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
+
+    def then(self, **parts: Compressor) -> Compressor:
+        """Further parts of the same outer method compressed."""
+        return Then(self.outer, self.inner + tuple(parts.items()))
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
         parts = dict(self.outer.wire(spec))
@@ -74,11 +83,10 @@ class Then(Compressor):
 
     def aggregate(self, payloads: Payload, ctx: Context) -> tf.Tensor:
         def every_worker(stage, parts, inner_ctx):
-            rows = [
-                stage.decompress({k: v[w] for k, v in parts.items()}, inner_ctx)
-                for w in range(ctx.size)
-            ]
-            return tf.stack(rows)
+            # A loop, so that the graph does not grow with the number of workers.
+            return tf.map_fn(
+                lambda part: stage.decompress(part, inner_ctx), parts, fn_output_signature=inner_ctx.spec
+            )
 
         return self.outer.aggregate(self._expand(payloads, ctx, every_worker), ctx)
 

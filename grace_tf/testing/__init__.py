@@ -1,1 +1,6 @@
-"""Public checks for compressors, ours and yours."""
+"""Public checks for compressors, ours and yours, and several workers in one process."""
+
+from grace_tf.testing.conformance import Check, Report, check_compressor, load
+from grace_tf.testing.workers import Workers
+
+__all__ = ["Check", "Report", "Workers", "check_compressor", "load"]

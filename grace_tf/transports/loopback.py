@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Sequence
 
 import tensorflow as tf
@@ -27,10 +28,10 @@ class Loopback(Transport):
         return tf.device(None if self._devices is None else self._devices[position])
 
     def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return self._everywhere(lambda: _fold(tf.add, buffers))
+        return self._everywhere(lambda: functools.reduce(_add, buffers))
 
     def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return self._everywhere(lambda: _fold(tf.maximum, buffers))
+        return self._everywhere(lambda: functools.reduce(tf.maximum, buffers))
 
     def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
         return self._everywhere(lambda: tf.stack(buffers))
@@ -52,8 +53,6 @@ class Loopback(Transport):
         return results
 
 
-def _fold(combine, buffers: list[tf.Tensor]) -> tf.Tensor:
-    total = buffers[0]
-    for buffer in buffers[1:]:
-        total = combine(total, buffer)
-    return total
+def _add(total: tf.Tensor, buffer: tf.Tensor) -> tf.Tensor:
+    # The graph's optimizer regroups chains of additions, and AddN, but does not see through a snapshot.
+    return tf.raw_ops.Snapshot(input=tf.add(total, buffer))

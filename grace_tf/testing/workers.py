@@ -1,0 +1,132 @@
+"""Several workers in one process, for tests, research and examples.
+
+workers = Workers(3, "topk:ratio=0.1")
+means = workers([[gradient_of_worker_0], [gradient_of_worker_1], [gradient_of_worker_2]])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf import wire
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
+from grace_tf.core.rounds import Payload, Request
+from grace_tf.exchange import communicate, exchange
+from grace_tf.plan import Plan, make_plan, settings
+from grace_tf.state import State
+from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.loopback import Loopback
+
+
+class Workers:
+    """`size` workers that share a plan and differ in gradients, memories and random streams.
+
+    Takes the keywords of `grace_tf.wrap` (`min_elements` is 1 unless given, so that small examples
+    are compressed) and the paths of the variables for patterns to match, "0", "1", … by default.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        compressor: Any = "qsgd",
+        *,
+        paths: Sequence[str] = (),
+        summed: bool = False,
+        transport: Transport | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.settings = settings(compressor, **{"min_elements": 1, **keywords})
+        self.transport = transport or Loopback(size)
+        self.state = State()
+        self.handed: list[Handed] = []  # what one worker handed to collectives, as last traced
+        self._paths = list(paths)
+        self._summed = summed
+        self._step = tf.function(self.step, autograph=False)
+
+    def __call__(self, grads: Sequence[Sequence[Any]]) -> list[list[tf.Tensor]]:
+        """One traced step: `grads[w]` are worker w's; returns what each worker gets.
+
+        That is the mean over workers, or with `summed` the sum of gradients divided by `size`.
+        """
+        return self._step([[tf.convert_to_tensor(g) for g in mine] for mine in grads])
+
+    def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        """The same without the function around it: eager, or part of the caller's graph."""
+        plan, transport = self.prepare(grads[0]), self.transport
+        self.handed = transport.record()
+        shares = [self.state.share(w, plan.groups, list(mine)) for w, mine in enumerate(grads)]
+        results = exchange(plan, shares, transport, self._summed)
+        return [self.state.commit(w, result) for w, result in enumerate(results)]
+
+    def prepare(self, grads: Sequence[tf.Tensor]) -> Plan:
+        """The plan for gradients like these; makes the state that it needs."""
+        paths = self._paths or [str(i) for i in range(len(grads))]
+        specs = [tf.TensorSpec(g.shape, g.dtype) for g in grads]
+        plan = make_plan(self.settings, paths, specs, range(len(specs)))
+        transport = self.transport
+        self.state.place(transport.size, transport.workers, [None] * len(transport.workers))
+        for group in plan.groups:
+            self.state.ensure(group, plan.seed)
+        return plan
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one worker handed to collectives in the last traced step."""
+        return sum(handed.nbytes for handed in self.handed)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one lane group on all workers: `totals[w][lane]`, …, `requests[w][round]`."""
+
+    totals: list[list[tf.Tensor]]
+    sent: list[list[tf.Tensor]]
+    states: list[list[dict[str, tf.Tensor]]]
+    requests: list[list[Request]]
+
+    def payload(self, worker: int, lane: int = 0) -> Payload:
+        """The parts of all rounds of one lane."""
+        parts: Payload = {}
+        for request in self.requests[worker]:
+            parts.update(request.payloads[lane])
+        return parts
+
+
+def run_rounds(
+    compressor: Compressor,
+    xs: Sequence[Sequence[tf.Tensor]],
+    states: Sequence[Sequence[dict[str, tf.Tensor]]],
+    contexts: Sequence[Context],
+) -> Outcome:
+    """Runs a lane group's rounds on all workers in lock-step, over the real wire, without memory.
+
+    `xs[w]`, `states[w]` and `contexts[w]` are worker w's.
+    """
+    transport = Loopback(len(xs))
+    generators = [compressor.rounds(*args) for args in zip(xs, states, contexts)]
+    requests: list[list[Request]] = [[] for _ in xs]
+    results: list[Any] = [None] * len(xs)
+    replies: list[Any] = [None] * len(xs)
+    while any(result is None for result in results):
+        now = []
+        for w, generator in enumerate(generators):
+            try:
+                now.append([generator.send(replies[w])])
+            except StopIteration as stop:
+                results[w] = stop.value
+        if not now:
+            break
+        if len(now) < len(xs):
+            raise AssertionError("The workers do not agree on the number of rounds.")
+        for mine, (request,) in zip(requests, now):
+            mine.append(request)
+        buffers = wire.layout(now[0], flagged=False)
+        bad = [tf.constant(False)] * len(xs)
+        replies = [r for (r,) in communicate(buffers, now, bad, transport, range(len(buffers)))[0]]
+    totals, sent, kept = (list(column) for column in zip(*results))
+    return Outcome(totals, sent, kept, requests)

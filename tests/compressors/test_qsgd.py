@@ -1,0 +1,105 @@
+"""Uniform quantisation."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import grace_tf
+from grace_tf.core.context import Context
+from grace_tf.testing import Workers, cases
+
+
+def roundtrip(spec, x):
+    (got,) = Workers(1, spec)([[x]])
+    return got[0].numpy()
+
+
+def nearest(x, levels, block, norm="max"):
+    """The formula, block by block."""
+    out = np.empty_like(x)
+    for start in range(0, x.size, block):
+        piece = x[start : start + block]
+        c = (
+            np.abs(piece).max()
+            if norm == "max"
+            else np.sqrt(np.sum(piece.astype(np.float64) ** 2)).astype(np.float32)
+        )
+        inverse, unit = np.float32(levels) / c, c / np.float32(levels)
+        q = np.minimum(np.rint(np.abs(piece) * inverse), np.float32(levels))
+        out[start : start + block] = np.copysign(q * unit, piece)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("spec", "levels", "block", "norm"),
+    [
+        ("qsgd:bits=4", 7, 512, "max"),
+        ("qsgd:bits=2,block=32", 1, 32, "max"),
+        ("qsgd:bits=8,block=none,norm=l2", 127, 10**6, "l2"),
+        ("qsgd:levels=5,block=64,norm=l2", 5, 64, "l2"),
+        ("qsgd:bits=16", 32767, 512, "max"),
+    ],
+)
+def test_nearest_is_the_formula(spec, levels, block, norm):
+    x = cases.normal((1613,))
+    np.testing.assert_array_equal(
+        roundtrip(f"{spec},rounding=nearest", x), nearest(x, levels, block, norm)
+    )
+
+
+class QSGDTest(tf.test.TestCase):
+    def test_stochastic_rounding_gives_one_of_two_neighbours(self):
+        x = cases.normal((4096,))
+        got = roundtrip("qsgd:bits=4", x)
+        for start in range(0, 4096, 512):
+            piece, sent = x[start : start + 512], got[start : start + 512]
+            unit = np.abs(piece).max() / 7
+            off = np.abs(sent - piece) / unit
+            self.assertLess(off.max(), 1 + 1e-5)
+            self.assertGreater(off.max(), 0.6)
+
+    def test_a_block_of_zeros_stays_zero(self):
+        # GRACE divided by the norm, 0/0.
+        x = np.concatenate([np.zeros(512), cases.normal((512,)), np.zeros(100)]).astype(np.float32)
+        for spec in ("qsgd", "qsgd:norm=l2", "qsgd:rounding=nearest"):
+            got = roundtrip(spec, x)
+            self.assertAllEqual(got[:512], np.zeros(512))
+            self.assertAllEqual(got[1024:], np.zeros(100))
+            self.assertGreater(np.abs(got[512:1024]).max(), 0)
+        self.assertAllEqual(
+            roundtrip("qsgd:block=none,norm=l2", np.zeros(100, np.float32)), np.zeros(100)
+        )
+
+    def test_the_largest_element_is_exact(self):
+        x = cases.normal((512,))
+        top = np.argmax(np.abs(x))
+        for spec in ("qsgd", "qsgd:bits=2", "qsgd:levels=100"):
+            self.assertAllClose(roundtrip(spec, x)[top], x[top], rtol=1e-6)
+
+    def test_bits_announced_are_bits_sent(self):
+        for bits, levels in ((2, 1), (3, 2), (4, 7), (5, 8), (8, 127), (9, 128), (16, 32767)):
+            wire = grace_tf.get("qsgd", levels=levels, block=None).wire(
+                tf.TensorSpec([32_000], tf.float32)
+            )
+            self.assertEqual(wire["levels"].shape[0], 1000 * bits, levels)
+        # 4 bits in blocks of 512: 1/7.8 of float32
+        nbytes = grace_tf.get("qsgd").nbytes(tf.TensorSpec([1_024_000], tf.float32))
+        self.assertEqual(nbytes, 512_000 + 8_000)
+
+    def test_workers_round_independently(self):
+        # GRACE's CUDA code seeded all workers with the clock, alike.
+        x = tf.constant(cases.normal((4096,)))
+        spec = tf.TensorSpec([4096], tf.float32)
+        compressor = grace_tf.get("qsgd:bits=2")
+        contexts = [Context((spec,), (0,), 0, 0, 2, w) for w in range(2)]
+        errors = [
+            compressor.decompress(compressor.compress(x, c), c.public()) - x for c in contexts
+        ]
+        correlation = np.corrcoef(errors[0], errors[1])[0, 1]
+        self.assertLess(abs(correlation), 0.1)
+
+    def test_the_aggregate_is_the_mean_of_the_workers(self):
+        grads = [[cases.normal((700,), w)] for w in range(3)]
+        got = Workers(3, "qsgd:rounding=nearest")(grads)[1][0]
+        expected = np.mean([nearest(g[0], 7, 512) for g in grads], 0)
+        self.assertAllClose(got, expected, rtol=1e-6, atol=1e-7)

@@ -1,0 +1,104 @@
+"""Composition."""
+
+import pytest
+import tensorflow as tf
+
+import grace_tf
+from grace_tf.core.context import Context
+from grace_tf.core.then import Then
+from grace_tf.testing import cases
+
+TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
+
+
+def context(shape, worker=None, size=2):
+    return Context((tf.TensorSpec(shape, tf.float32),), (0,), 4, 1, size, worker)
+
+
+@pytest.mark.parametrize("outer", ["topk", "randomk", "threshold"])
+@pytest.mark.parametrize(
+    "inner", ["none", "fp16", "qsgd", "qsgd:rounding=nearest", "topk:ratio=0.5"]
+)
+def test_a_composite_has_the_traits_of_all_its_stages(outer, inner):
+    composite = grace_tf.get(outer).then(values=grace_tf.get(inner))
+    for trait in TRAITS:
+        both = getattr(grace_tf.get(outer), trait) and getattr(grace_tf.get(inner), trait)
+        assert getattr(composite, trait) == both, trait
+
+
+class AlgebraTest(tf.test.TestCase):
+    def test_stages_that_change_nothing_change_nothing(self):
+        x, ctx = tf.constant(cases.normal((257,))), context((257,), worker=1)
+        plain = grace_tf.get("topk:ratio=0.1")
+        refined = plain.then(values=grace_tf.get("none"), indices=grace_tf.get("none"))
+        payload = refined.compress(x, ctx)
+        self.assertEqual(set(payload), {"values.values", "indices.values"})
+        sent = plain.decompress(plain.compress(x, ctx), ctx.public())
+        self.assertAllEqual(refined.decompress(payload, ctx.public()), sent)
+
+    def test_a_part_is_decoded_by_its_stage_and_then_by_the_outer_method(self):
+        x, ctx = tf.constant(cases.normal((257,))), context((257,), worker=1)
+        outer, stage = grace_tf.get("topk:ratio=0.1"), grace_tf.get("fp16")
+        sent = outer.compress(x, ctx)
+        by_hand = outer.decompress(
+            {**sent, "values": tf.cast(tf.cast(sent["values"], tf.float16), tf.float32)},
+            ctx.public(),
+        )
+        composite = outer.then(values=stage)
+        self.assertAllEqual(composite.decompress(composite.compress(x, ctx), ctx.public()), by_hand)
+
+    def test_the_wire_holds_the_parts_of_the_stages(self):
+        composite = grace_tf.get("topk:ratio=0.1|values=qsgd:bits=4")
+        wire = composite.wire(tf.TensorSpec([1000], tf.float32))
+        self.assertEqual(
+            {k: v.shape[0] for k, v in wire.items()},
+            {"indices": 100, "values.levels": 16, "values.scales": 1},
+        )
+
+    def test_stages_draw_from_streams_of_their_own(self):
+        ctx = context((64,), worker=0)
+        draws = {
+            ctx.draw,
+            ctx.stage(0).draw,
+            ctx.stage(1).draw,
+            ctx.stage(0).stage(0).draw,
+            ctx.stage(0).stage(1).draw,
+        }
+        self.assertLen(draws, 5)
+        with self.assertRaisesRegex(ValueError, "at most four stages"):
+            ctx.stage(4)
+        with self.assertRaisesRegex(ValueError, "nest at most three deep"):
+            ctx.stage(3).stage(3).stage(3).stage(3)
+
+    def test_then_of_then_is_one_composite(self):
+        none = grace_tf.get("none")
+        one = grace_tf.get("topk").then(values=none).then(indices=none)
+        self.assertEqual(one, grace_tf.get("topk").then(values=none, indices=none))
+        self.assertEqual(grace_tf.get(str(one)), one)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("topk|indices=fp16", "fp16 is lossy, but the part 'indices' of topk must stay exact"),
+        ("threshold|count=qsgd", "must stay exact"),
+        ("topk|signs=fp16", "topk has no payload part 'signs'; it has: values, indices"),
+        ("powersgd|p=fp16", "only methods of one round compose"),
+        ("topk|values=powersgd", "only methods of one round compose"),
+        ("topk|values=signsgd", "signsgd gives a consensus and cannot refine a part"),
+        ("qsgd|levels=fp16", "fp16 compresses float32 parts, but 'levels' is int32"),
+        ("fp16|values=topk", "topk compresses float32 parts, but 'values' is float16"),
+        ("topk|values=fp16|values=fp16", "A part of topk is refined twice"),
+    ],
+)
+def test_refusals(spec, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        grace_tf.get(spec)
+
+
+def test_composites_do_not_nest():
+    composite = grace_tf.get("topk|values=fp16")
+    with pytest.raises(ValueError, match="Composites do not nest"):
+        grace_tf.get("topk").then(values=composite)
+    with pytest.raises(ValueError, match="Composites do not nest"):
+        Then(composite, (("indices", grace_tf.get("none")),))
