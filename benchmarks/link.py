@@ -89,7 +89,9 @@ def main() -> None:
     args = parser.parse_args()
     group = grace_tf.init(timeout=300)
     rng = np.random.default_rng(group.rank)
-    grads = [tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in shapes(args.elements)]
+    grads = [
+        tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in shapes(args.elements)
+    ]
     variables = [tf.Variable(tf.zeros(g.shape)) for g in grads]
     dense = 4 * sum(g.shape.num_elements() for g in grads)
     rows = []

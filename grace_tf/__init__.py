@@ -1,6 +1,6 @@
 """Compressed gradients for distributed TensorFlow and Keras.
 
-    model.compile(optimizer=grace_tf.wrap(opt, "qsgd"), ...)
+model.compile(optimizer=grace_tf.wrap(opt, "qsgd"), ...)
 """
 
 _NEEDED = "grace_tf needs TensorFlow 2.15 or newer: pip install tensorflow-cpu, or pip install 'tensorflow[and-cuda]' for GPUs"

@@ -1,7 +1,8 @@
 """The door for custom training loops, and the engine room of the other doors.
 
-In come gradients and their variables; out go the aggregated gradients.  Between them an `Aggregator`
-finds out who the other workers are, makes the plan, holds the state, and sends everything down the line.
+In come gradients and their variables; out go the aggregated gradients.  Between them an
+`Aggregator` finds out who the other workers are, makes the plan, holds the state, and sends
+everything down the line.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import dataclasses
 import json
 import sys
 import weakref
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
@@ -33,21 +35,21 @@ called = collections.Counter()  # aggregators that a custom training loop called
 class Aggregator(Trackable):
     """Aggregates gradients over all workers, compressed: `grads = aggregate(grads, variables)`.
 
-    Works eagerly and inside tf.function, under MirroredStrategy and MultiWorkerMirroredStrategy (in the replica
-    context), between processes after `grace_tf.init()`, and alone, where the codec and its memory run on
-    one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
+    Works eagerly and inside tf.function, under MirroredStrategy and MultiWorkerMirroredStrategy (in
+    the replica context), between processes after `grace_tf.init()`, and alone, where the codec and
+    its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
     Args:
-      compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns of
-        variable paths to these.
+      compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns
+        of variable paths to these.
       variables: those whose gradients will come, if known; others may join later.
-      reduce: "mean" or "sum" over workers; "auto" is "sum" under a strategy, where losses are divided by the
-        number of replicas, and "mean" everywhere else.
-      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, **hyperparameters: as
-        for `grace_tf.wrap`.
+      reduce: "mean" or "sum" over workers; "auto" is "sum" under a strategy, where losses are
+        divided by the number of replicas, and "mean" everywhere else.
+      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, **hyperparameters:
+        as for `grace_tf.wrap`.
 
-    Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the surroundings tell of
-    more workers than can be reached.
+    Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
+    surroundings tell of more workers than can be reached.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Aggregator(Trackable):
         **keywords: Any,
     ) -> None:
         check_choice("grace_tf", "reduce", reduce, ("auto", "sum", "mean"))
-        self.settings = compressor if isinstance(compressor, Settings) else settings(compressor, **keywords)
+        self.settings = (
+            compressor if isinstance(compressor, Settings) else settings(compressor, **keywords)
+        )
         self.reduce = reduce
         self.state = State()
         self._track_trackable(self.state, "state")
@@ -99,10 +103,11 @@ class Aggregator(Trackable):
         called[id(self)] += 1
         return self.aggregate(grads, variables, host=None)
 
+    @tf.autograph.experimental.do_not_convert
     def aggregate(
         self, grads: Sequence[Any], variables: Sequence[Any], host: Callable[[list], list] | None
     ) -> list[Any]:
-        """As a call; `host` reduces a list of gradients the host's own way where every lane is dense."""
+        """As a call; `host` reduces a list of gradients its own way where every lane is dense."""
         grads, variables = list(grads), list(variables)
         if len(grads) != len(variables):
             raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
@@ -125,8 +130,8 @@ class Aggregator(Trackable):
     ) -> list[list[tf.Tensor]] | None:
         """One summed step of all workers of one process, seen from outside them.
 
-        `grads[i]` are worker i's.  Returns what each worker gets, or None where every lane is dense and
-        the caller's own reduction serves as well.
+        `grads[i]` are worker i's.  Returns what each worker gets, or None where every lane is dense
+        and the caller's own reduction serves as well.
         """
         self.join(variables)
         plan = self._plan(grads[0], [_plain(v) for v in variables], None)
@@ -138,13 +143,11 @@ class Aggregator(Trackable):
     def _reduce(self, grads: list[tf.Tensor], variables: list[Any], host) -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         if context is None:
-            raise RuntimeError("Gradients are aggregated in the replica context: call this inside strategy.run.")
-        strategy = context.strategy
-        if is_parameter_server(strategy):
-            raise ValueError(
-                "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; use "
-                "MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker (grace_tf.init)."
+            raise RuntimeError(
+                "Gradients are aggregated in the replica context: call this inside strategy.run."
             )
+        strategy = context.strategy
+        refuse_parameter_servers(strategy)
         if context.num_replicas_in_sync > 1:
             return self._under_strategy(context, grads, variables, host)
         transport = _between_processes() or Loopback()
@@ -159,7 +162,8 @@ class Aggregator(Trackable):
         strategy = context.strategy
         if getattr(strategy.extended, "_cross_device_ops", None) in other_door:
             raise ValueError(
-                "This strategy's CompressedAllReduce compresses gradients already; use it or grace_tf.wrap, not both."
+                "This strategy's CompressedAllReduce compresses gradients already; use it or "
+                "grace_tf.wrap, not both."
             )
         local = strategy.extended.worker_devices
         summed = self.reduce != "mean"
@@ -183,24 +187,31 @@ class Aggregator(Trackable):
         return across_replicas(context, all_at_once, grads)
 
     def _step(
-        self, plan: Plan, transport: Transport, grads: list[list[tf.Tensor]], summed: bool, first: int = 0
+        self,
+        plan: Plan,
+        transport: Transport,
+        grads: list[list[tf.Tensor]],
+        summed: bool,
+        first: int = 0,
     ) -> list[list[tf.Tensor]]:
         """One step of the workers at positions `first` … of this process."""
         for lane_group in plan.groups:
             self.state.ensure(lane_group, plan.seed)
-        self._handed = transport.record()
         shares = []
         for i, mine in enumerate(grads):
             with transport.device(i):
                 shares.append(self.state.share(first + i, plan.groups, mine))
-        results = exchange(plan, shares, transport, summed)
+        with transport.recorded() as self._handed:
+            results = exchange(plan, shares, transport, summed)
         committed = []
         for i, result in enumerate(results):
             with transport.device(i):
                 committed.append(list(self.state.commit(first + i, result)))
         return committed
 
-    def _plan(self, grads: list[tf.Tensor], variables: list[Any], transport: Transport | None) -> Plan:
+    def _plan(
+        self, grads: list[tf.Tensor], variables: list[Any], transport: Transport | None
+    ) -> Plan:
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
         specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
         known = (ordinals, specs)
@@ -217,7 +228,7 @@ class Aggregator(Trackable):
 def all_reduce(
     grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
 ) -> list[Any]:
-    """Aggregates gradients as an `Aggregator` of these keywords does, keeping it with the variables.
+    """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
 
     The aggregator (state and step) lives as long as the first variable, and is found again by the
     variables and the keywords.
@@ -242,14 +253,15 @@ def _between_processes() -> Transport | None:
     horovod = sys.modules.get("horovod.tensorflow")
     if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
         raise RuntimeError(
-            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start one process "
-            "per worker with TF_CONFIG (python -m grace_tf run) and call grace_tf.init()."
+            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start "
+            "one process per worker (python -m grace_tf run) and call grace_tf.init()."
         )
     expected = group.expected_size()
     if expected > 1:
         raise RuntimeError(
-            f"This process is one of {expected} workers, but nothing connects them, so gradients would not be "
-            "reduced: call grace_tf.init() before the model is built, or train under a tf.distribute strategy."
+            f"This process is one of {expected} workers, but nothing connects them, so gradients "
+            "would not be reduced: call grace_tf.init() before the model is built, or train under "
+            "a tf.distribute strategy."
         )
     return None
 
@@ -258,8 +270,14 @@ def _all_dense(plan: Plan) -> bool:
     return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
 
 
-def is_parameter_server(strategy: tf.distribute.Strategy) -> bool:
-    return "ParameterServer" in type(strategy).__name__
+def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError under a ParameterServerStrategy."""
+    if "ParameterServer" in type(strategy).__name__:
+        raise ValueError(
+            "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; "
+            "use MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker "
+            "(grace_tf.init)."
+        )
 
 
 def _plain(variable: Any) -> Any:
@@ -272,4 +290,3 @@ def _plain(variable: Any) -> Any:
 def _device(variable: Any) -> str | None:
     device = getattr(variable, "device", None)
     return device if isinstance(device, str) and device else None
-

@@ -1,7 +1,7 @@
 """The door of tf.distribute itself: cross-device ops that compress what was announced as gradients.
 
-In come per-replica values with their destinations, in the cross-replica context; the gradients among
-them go down the line with all replicas at once, everything else goes to the inner ops.
+In come per-replica values with their destinations, in the cross-replica context; the gradients
+among them go down the line with all replicas at once, everything else goes to the inner ops.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ from grace_tf.transports.loopback import Loopback
 class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
     """Compressed gradients under `tf.distribute.MirroredStrategy(cross_device_ops=…)`.
 
-    Compresses batched SUM reductions whose destinations are trainable variables: these are gradients.
-    Metrics, losses, SyncBatchNormalization's sums and everything else is reduced by `inner`
-    (`tf.distribute.ReductionToOneDevice()` unless given).  State is trackable by `tf.train.Checkpoint`.
+    Compresses batched SUM reductions whose destinations are trainable variables: these are
+    gradients. Metrics, losses, SyncBatchNormalization's sums and everything else is reduced by
+    `inner` (`tf.distribute.ReductionToOneDevice()` unless given).  State is trackable by
+    `tf.train.Checkpoint`.
 
     Args:
       compressor, memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed,
         **hyperparameters: as for `grace_tf.wrap`.
       inner: the `tf.distribute.CrossDeviceOps` for everything that is not a gradient.
 
-    Raises ValueError or TypeError as `wrap` does, and ValueError at the first step where the strategy's
-    optimizer is wrapped as well.
+    Raises ValueError or TypeError as `wrap` does, and ValueError at the first step where the
+    strategy's optimizer is wrapped as well.
     """
 
-    def __init__(self, compressor: Any = "qsgd", inner: tf.distribute.CrossDeviceOps | None = None, **keywords: Any):
+    def __init__(
+        self,
+        compressor: Any = "qsgd",
+        inner: tf.distribute.CrossDeviceOps | None = None,
+        **keywords: Any,
+    ):
         super().__init__()
         if inner is not None and not isinstance(inner, tf.distribute.CrossDeviceOps):
             raise TypeError(f"inner is a tf.distribute.CrossDeviceOps, not {inner!r}.")
@@ -45,7 +51,9 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
     # TensorFlow passes these by keyword: the parameter names are its own.
 
     def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
-        return self._inner.reduce_implementation(reduce_op, per_replica_value, destinations, options)
+        return self._inner.reduce_implementation(
+            reduce_op, per_replica_value, destinations, options
+        )
 
     def broadcast_implementation(self, tensor, destinations):
         return self._inner.broadcast_implementation(tensor, destinations)
@@ -59,34 +67,44 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         others = [i for i in range(len(pairs)) if i not in set(gradients)]
         reduced: list[Any] = [None] * len(pairs)
         if gradients:
-            for i, total in zip(gradients, self._compressed([pairs[i] for i in gradients], options)):
+            for i, total in zip(
+                gradients, self._compressed([pairs[i] for i in gradients], options)
+            ):
                 reduced[i] = total
         if others:
-            inner = self._inner.batch_reduce_implementation(reduce_op, [pairs[i] for i in others], options)
+            inner = self._inner.batch_reduce_implementation(
+                reduce_op, [pairs[i] for i in others], options
+            )
             for i, total in zip(others, inner):
                 reduced[i] = total
         return reduced
 
     @tf.autograph.experimental.do_not_convert
     def _compressed(self, pairs, options):
-        devices = [value.device for value in pairs[0][0].values]
+        devices = [component.device for component in pairs[0][1].values]
         grads = [
-            [_dense_on(device, value.values[i]) for value, _ in pairs] for i, device in enumerate(devices)
+            [_dense_on(device, value.values[i]) for value, _ in pairs]
+            for i, device in enumerate(devices)
         ]
 
         transport = Loopback(len(devices), devices)
-        totals = self.aggregator.aggregate_replicas(transport, grads, [v for _, v in pairs], devices)
+        totals = self.aggregator.aggregate_replicas(
+            transport, grads, [v for _, v in pairs], devices
+        )
         if totals is None:
-            return self._inner.batch_reduce_implementation(tf.distribute.ReduceOp.SUM, pairs, options)
+            return self._inner.batch_reduce_implementation(
+                tf.distribute.ReduceOp.SUM, pairs, options
+            )
         return [distribute_utils.regroup(row, values.Mirrored) for row in zip(*totals)]
 
 
 def _is_gradient(reduce_op, value, destination) -> bool:
     return (
         reduce_op == tf.distribute.ReduceOp.SUM
-        and isinstance(destination, tf.Variable)
+        and isinstance(destination, values.DistributedVariable)
         and destination.trainable
         and isinstance(value, values.PerReplica)
+        and len(value.values) == len(destination.values)
     )
 
 

@@ -12,7 +12,7 @@ state goes out with a flag that says, alike on every worker, whether it may be c
 from __future__ import annotations
 
 import dataclasses
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -39,7 +39,9 @@ class Share:
     finite: tf.Tensor | None = None
 
 
-def exchange(plan: Plan, shares: Sequence[Share], transport: Transport, summed: bool) -> list[Share]:
+def exchange(
+    plan: Plan, shares: Sequence[Share], transport: Transport, summed: bool
+) -> list[Share]:
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
     With `summed` the host sums gradients that it divided by the number of workers before (Keras under a
@@ -50,7 +52,9 @@ def exchange(plan: Plan, shares: Sequence[Share], transport: Transport, summed: 
         generators, bad = [], []
         for i, share in enumerate(shares):
             with transport.device(i):
-                inputs = [_inputs(group, share, transport.size if summed else 1) for group in bucket]
+                inputs = [
+                    _inputs(group, share, transport.size if summed else 1) for group in bucket
+                ]
                 bad.append(_any_non_finite(bucket, inputs, share))
                 generators.append(
                     [
@@ -133,7 +137,9 @@ def _drive(plan: Plan, b: int, generators, bad, transport: Transport) -> tuple[l
         flags = raised if round_ == 0 else flags
         requests = [
             [
-                _advance(transport, i, g, generator, replies[i][g], outcomes) if requests[i][g] else None
+                _advance(transport, i, g, generator, replies[i][g], outcomes)
+                if requests[i][g]
+                else None
                 for g, generator in enumerate(mine)
             ]
             for i, mine in enumerate(generators)

@@ -1,13 +1,16 @@
 """The first step's comparison: silent disagreement between workers is the worst bug there is.
 
 In come a plan and the variables; the digests of all workers are gathered eagerly (also while a
-graph is traced around), and every worker raises the same sentence where they differ.
+graph is traced around), and every worker raises the same sentence where they differ.  Workers of a
+MultiWorkerMirroredStrategy are not compared: it broadcasts the weights itself, and its replicas
+cannot communicate eagerly while they are traced.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,11 +22,14 @@ from grace_tf.version import __version__
 _WAYS_OUT = (
     ("version", "the grace_tf versions differ: install the same one everywhere"),
     ("seed", "the seeds differ: give wrap() or Aggregator() the same seed everywhere"),
-    ("plan", "the plans differ: wrap the same model with the same compressor and keywords everywhere"),
+    (
+        "plan",
+        "the plans differ: wrap the same model with the same compressor and keywords everywhere",
+    ),
     (
         "weights",
-        "the weights differ: call grace_tf.broadcast(model.variables) before the first step, or add "
-        "grace_tf.keras.Callback() to fit()",
+        "the weights differ: call grace_tf.broadcast(model.variables) before the first step, or "
+        "add grace_tf.keras.Callback() to fit()",
     ),
 )
 
@@ -55,4 +61,3 @@ def digest(arrays: Sequence[np.ndarray]) -> int:
         told.update(f"{array.dtype}{array.shape}".encode())
         told.update(array.view(np.uint8).data if array.ndim else array.tobytes())
     return int.from_bytes(told.digest(), "little")
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Sequence
+from collections.abc import Sequence
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:

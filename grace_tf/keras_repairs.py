@@ -1,4 +1,4 @@
-"""Repairs of Keras 3 that compression under several workers needs; each is applied once, where needed.
+"""Repairs of Keras 3 that training with several workers needs, each applied where needed.
 
 `APPLIED` lists what was repaired, for reports.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import keras
@@ -20,9 +21,9 @@ def agree_on_finite(agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
     """LossScaleOptimizer must skip a step on every worker or on none.
 
     Keras 3 takes `finite` from one worker's own gradients, which are not reduced yet at this point
-    (its comment says they are; optimizers/loss_scale_optimizer.py, checked in 3.0 to 3.15): the other
-    workers apply a non-finite step, or wait in a collective for ever.  `agree(inner_optimizer, finite)`
-    gives the common answer.
+    (its comment says they are; optimizers/loss_scale_optimizer.py, checked in 3.15): the
+    other workers apply a non-finite step, or wait in a collective for ever.
+    `agree(inner_optimizer, finite)` gives the common answer.
     """
     if not KERAS_3 or "agree_on_finite" in APPLIED:
         return
@@ -41,8 +42,8 @@ def name_the_variables_of_gradients() -> None:
     """Cross-device ops must learn which reductions are of gradients, and of which variables.
 
     Keras 3 reduces gradients by `ReplicaContext.all_reduce`, whose destinations are the values
-    themselves; Keras 2 named the variables (optimizers/utils.py).  Only strategies whose cross-device
-    ops compress are served so.
+    themselves; Keras 2 named the variables (optimizers/utils.py).  Only strategies whose
+    cross-device ops compress are served so.
     """
     if not KERAS_3 or "name_the_variables_of_gradients" in APPLIED:
         return
@@ -68,6 +69,121 @@ def name_the_variables_of_gradients() -> None:
 
     TFOptimizer._all_reduce_sum_gradients = _all_reduce_sum_gradients
     APPLIED["name_the_variables_of_gradients"] = "TFOptimizer._all_reduce_sum_gradients"
+
+
+def decide_across_replicas(
+    optimizer: Any, own: Callable, grads: Sequence[Any], variables: Sequence[Any]
+) -> None:
+    """Gradient accumulation and `ema_overwrite_frequency` must decide outside the replicas.
+
+    Keras 3 decides by a condition inside each replica whether to reduce and to update; under a
+    strategy that merges replicas this cannot be traced (optimizers/base_optimizer.py,
+    `_backend_apply_gradients`, checked in 3.15).  `own(grads, variables)` is Keras' way, taken
+    where nothing is to be decided or there is one replica.
+    """
+    context = tf.distribute.get_replica_context()
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)  # not in the first Keras 3
+    overwrites = optimizer.use_ema and optimizer.ema_overwrite_frequency
+    if context is None or context.num_replicas_in_sync == 1 or not (steps or overwrites):
+        own(grads, variables)
+        return
+    APPLIED["decide_across_replicas"] = "_backend_apply_gradients of wrapped optimizers"
+    if steps:
+        accumulated = [
+            optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables
+        ]
+
+        def update(grads):
+            _update(optimizer, [(g + a) / steps for g, a in zip(grads, accumulated)], variables)
+            optimizer._backend_reset_gradient_accumulators()
+
+        def accumulate(grads):
+            optimizer._backend_increment_gradient_accumulators(grads, accumulated)
+
+        _either(context, lambda: optimizer._iterations, steps, update, accumulate, list(grads))
+    else:
+        _update(optimizer, grads, variables)
+    if optimizer.use_ema:
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+    if overwrites:
+        every = optimizer.ema_overwrite_frequency
+
+        def overwrite(_):
+            for variable, average in zip(
+                optimizer._trainable_variables, optimizer._model_variables_moving_average
+            ):
+                variable.assign(average)
+
+        _either(context, lambda: optimizer.iterations, every, overwrite, lambda _: None, [])
+
+
+def _either(context, count, every, due, other, grads) -> None:
+    """Calls `due` in every replica on each `every`-th step of a counter, `other` between them."""
+
+    @tf.autograph.experimental.do_not_convert
+    def decide(strategy, grads):
+        def branch(function):
+            strategy.extended.call_for_each_replica(function, args=(grads,))
+            return tf.constant(True)
+
+        steps = count()
+        steps = steps.value if isinstance(steps, keras.Variable) else steps
+        tf.cond(tf.equal((steps + 1) % every, 0), lambda: branch(due), lambda: branch(other))
+
+    context.merge_call(decide, args=(grads,))
+
+
+def _update(optimizer, grads, variables) -> None:
+    grads = optimizer._clip_gradients(grads)
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(grads, variables, optimizer.learning_rate)
+
+
+def fit_on_several_workers() -> None:
+    """`fit` must run under MultiWorkerMirroredStrategy.
+
+    Keras 3 reduces a whole batch at once, which the strategy does not take, and averages scalar
+    metrics over an axis they do not have (keras-team/keras#20585, checked in 3.15).  Other
+    strategies are served as before.
+    """
+    if not KERAS_3 or "fit_on_several_workers" in APPLIED:
+        return
+    from keras.src.backend.tensorflow import trainer
+
+    own_build = trainer.TensorFlowTrainer._maybe_symbolic_build
+    own_reduce = trainer.reduce_per_replica
+
+    @functools.wraps(own_build)
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        strategy = self._distribute_strategy
+        if iterator is None or not _spans_workers(strategy):
+            own_build(self, iterator, data_batch)
+            return
+        for *_, batches in iterator:
+            batch = next(batches)
+            data_batch = tf.nest.map_structure(
+                lambda v: strategy.experimental_local_results(v)[0], batch
+            )
+            break
+        with strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    @functools.wraps(own_reduce)
+    def reduce_per_replica(values, strategy, reduction):
+        if reduction not in ("auto", "mean") or not _spans_workers(strategy):
+            return own_reduce(values, strategy, reduction)
+        return tf.nest.map_structure(lambda v: strategy.reduce("MEAN", v, axis=None), values)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+    trainer.reduce_per_replica = reduce_per_replica
+    APPLIED["fit_on_several_workers"] = (
+        "_maybe_symbolic_build and reduce_per_replica of the trainer"
+    )
+
+
+def _spans_workers(strategy) -> bool:
+    several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return several and strategy.extended._in_multi_worker_mode()
 
 
 def _reduce_to_variables(strategy, grads_and_vars):

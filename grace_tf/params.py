@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from grace_tf.core import registry
 from grace_tf.plan import settings
@@ -36,14 +37,18 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     name = params.pop("compressor", "none")
     memory = params.pop("memory", "none")
     if name == memory == "powersgd":
-        memory = "residual"  # GRACE's PowerSGD memory is a residual; Q is the compressor's own state
+        memory = (
+            "residual"  # GRACE's PowerSGD memory is a residual; Q is the compressor's own state
+        )
     for key in _IGNORED:
         params.pop(key, None)
     keywords: dict[str, Any] = {}
     for key, value in params.items():
         if key not in _HYPERPARAMETERS:
             known = ["compressor", "memory", *_IGNORED, *_HYPERPARAMETERS]
-            raise TypeError(f"GRACE's parameter {key!r} has no counterpart; known: {', '.join(known)}.")
+            raise TypeError(
+                f"GRACE's parameter {key!r} has no counterpart; known: {', '.join(known)}."
+            )
         keywords[_HYPERPARAMETERS[key]] = value
     if name == "qsgd" and "block" not in keywords:
         keywords.update(norm="l2", block=None, levels=keywords.get("levels", 127))

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import json
 import re
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -92,7 +93,9 @@ def settings(
     """
     if isinstance(compressor, Mapping):
         if hyperparameters:
-            raise TypeError("Hyperparameters beside a mapping are ambiguous; write them into its specs.")
+            raise TypeError(
+                "Hyperparameters beside a mapping are ambiguous; write them into its specs."
+            )
         if not compressor:
             raise ValueError("The mapping of patterns to compressors is empty.")
         routes = tuple((p, *_pair(c, memory)) for p, c in compressor.items())
@@ -202,7 +205,10 @@ def collective_key(*names: Any) -> int:
 
 
 def make_plan(
-    settings: Settings, paths: Sequence[str], specs: Sequence[tf.TensorSpec], ordinals: Sequence[int]
+    settings: Settings,
+    paths: Sequence[str],
+    specs: Sequence[tf.TensorSpec],
+    ordinals: Sequence[int],
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
@@ -226,7 +232,9 @@ def make_plan(
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
     n = spec.shape.num_elements()
     if n is None:
-        raise ValueError(f"The gradient of {path} has the shape {spec.shape}; compression needs a static one.")
+        raise ValueError(
+            f"The gradient of {path} has the shape {spec.shape}; compression needs a static one."
+        )
     compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
     compressor, memory = settings.route(path) if compressed else DENSE
     return Lane(i, ordinal, tuple(spec.shape), spec.dtype.name, compressor, memory)
@@ -246,7 +254,15 @@ def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
 
 def _digest(buckets: Sequence[Sequence[Group]], settings: Settings) -> int:
     told = [
-        [[str(g.compressor), registry.spec_of(g.memory), g.merged, [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes]] for g in bucket]
+        [
+            [
+                str(g.compressor),
+                registry.spec_of(g.memory),
+                g.merged,
+                [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes],
+            ]
+            for g in bucket
+        ]
         for bucket in buckets
     ]
     return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told]))

@@ -2,13 +2,14 @@
 
 In come the nests of tensors that memories and compressors make; out go the same nests read from
 variables, and files.  The variables are made in `init_scope`, outside any strategy's creators, on
-the device of the variable they belong to, and live as long as this object.
+the device of the worker they belong to, and live as long as this object.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,60 +24,102 @@ _META = "grace"  # the array of (format, size, worker ids …) in a saved state
 _FORMAT = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """One leaf as it was saved: `rows[i]` is that of worker `workers[i]` of `size`."""
+
+    rows: np.ndarray
+    size: int
+    workers: tuple[int, ...]
+
+
+class Leaf(Trackable):
+    """One leaf of the state: a variable for every worker of this process.
+
+    `tf.train.Checkpoint` stores the stack of all of them and whose they are.
+    """
+
+    def __init__(self, state: State, stem: str, variables: Sequence[ResourceVariable]) -> None:
+        self._state = state
+        self.stem = stem
+        self.variables = list(variables)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all workers hold the same: the step, and what compressors keep."""
+        return self.stem == "step" or "/compressor/" in self.stem
+
+    def rows(self) -> np.ndarray:
+        """The values of the workers of this process."""
+        return np.stack([variable.numpy() for variable in self.variables])
+
+    def _serialize_to_tensors(self):
+        whose = tf.constant([self._state.size, *self._state.workers], tf.int64)
+        return {"rows": tf.stack([v.read_value() for v in self.variables]), "whose": whose}
+
+    def _restore_from_tensors(self, restored):
+        size, *workers = (int(x) for x in restored["whose"].numpy())
+        self._state.adopt(self, Saved(restored["rows"].numpy(), size, tuple(workers)))
+        return {}  # nothing is left to be run
+
+
 class State(Trackable):
     """The states of the workers of this process.
 
-    Leaves are named `<variable's ordinal>/<memory|compressor>/<leaf>/<worker>`, and `step/<worker>`
-    counts committed steps.  `tf.train.Checkpoint` saves them under these names; `arrays` and `restore`
-    are the same for files of our own.  Nothing here communicates.
+    Leaves are named `<variable's ordinal>/<memory|compressor>/<leaf>`, and `step` counts committed
+    steps.  `tf.train.Checkpoint` saves them under these names; `arrays` and `restore` are the same
+    for files of our own.  Nothing here communicates.
     """
 
     def __init__(self) -> None:
         self.size = 1
         self.workers: tuple[int, ...] = ()
         self.devices: tuple[str | None, ...] = ()
-        self._leaves: dict[str, ResourceVariable] = {}
+        self._leaves: dict[str, Leaf] = {}
         self._names: dict[str, list[str]] = {}  # "ordinal/kind" -> names of leaves
-        self._waiting: Mapping[str, np.ndarray] | None = None
+        self._waiting: dict[str, Saved] = {}  # of leaves that are yet to be made
+        self._warned = False
 
     def place(self, size: int, workers: Sequence[int], devices: Sequence[str | None]) -> None:
         """Says which workers live in this process, and where.  Later calls must agree."""
         now = (size, tuple(workers))
         if self._leaves and now != (self.size, self.workers):
             raise ValueError(
-                f"This optimizer's state belongs to workers {self.workers} of {self.size}, but it is now used "
-                f"by workers {now[1]} of {size}; build it where it trains."
+                f"This state belongs to workers {list(self.workers)} of {self.size}, but is now "
+                f"used by {list(now[1])} of {size}; make the optimizer or Aggregator anew where "
+                "it trains."
             )
         self.size, self.workers = now
         self.devices = tuple(devices)
-        for position in range(len(self.workers)):
-            self._leaf("step", position, np.zeros([], np.int64))
+        self._own("step", {"": np.zeros([], np.int64)})
 
     def ensure(self, group: Group, seed: int) -> None:
         """Makes the variables of a group's lanes that do not exist yet."""
-        for position in range(len(self.workers)):
-            for lane in group.lanes:
-                for leaf, value in _fresh(lambda: group.memory.init_state(lane.spec)).items():
-                    self._own(f"{lane.ordinal}/memory", leaf, position, value)
-            for spec, ordinal in zip(group.specs, group.ordinals):
+        for lane in group.lanes:
+            if f"{lane.ordinal}/memory" not in self._names:
+                state = _fresh(group.memory.init_state, lane.spec)
+                self._own(f"{lane.ordinal}/memory", state)
+        for spec, ordinal in zip(group.specs, group.ordinals):
+            if f"{ordinal}/compressor" not in self._names:
                 ctx = Context((spec,), (ordinal,), 0, seed, self.size)
-                for leaf, value in _fresh(lambda: group.compressor.init_state(spec, ctx)).items():
-                    self._own(f"{ordinal}/compressor", leaf, position, value)
+                state = _fresh(group.compressor.init_state, spec, ctx)
+                self._own(f"{ordinal}/compressor", state)
 
     def share(self, position: int, groups: Sequence[Group], grads: list[tf.Tensor]) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
-        share = Share(grads, {}, {}, self._read("step", position))
+        share = Share(grads, {}, {}, self._variable("step", position).read_value())
         for kind, ordinals in self._owners(groups):
             states = getattr(share, kind)
             for ordinal in ordinals:
+                owner = f"{ordinal}/{kind}"
                 states[ordinal] = {
-                    leaf: self._read(f"{ordinal}/{kind}/{leaf}", position)
-                    for leaf in self._names.get(f"{ordinal}/{kind}", ())
+                    leaf: self._variable(f"{owner}/{leaf}", position).read_value()
+                    for leaf in self._names.get(owner, ())
                 }
         return share
 
     def commit(self, position: int, result: Share) -> list[tf.Tensor]:
-        """Takes in the next states if the step was finite; returns the gradients, non-finite if not."""
+        """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
 
         def keep():
             for kind in ("memory", "compressor"):
@@ -89,7 +132,9 @@ class State(Trackable):
         def refuse():
             # Integer gradients cannot say it; the float ones of the same step do.
             return [
-                tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype)) if g.dtype.is_floating else tf.identity(g)
+                tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype))
+                if g.dtype.is_floating
+                else tf.identity(g)
                 for g in result.grads
             ]
 
@@ -97,82 +142,107 @@ class State(Trackable):
 
     @property
     def variables(self) -> list[ResourceVariable]:
-        """All leaves, in the order of their making."""
-        return list(self._leaves.values())
+        """All variables, leaf by leaf in the order of their making, worker by worker."""
+        return [variable for leaf in self._leaves.values() for variable in leaf.variables]
 
     @property
     def step(self) -> int:
         """Committed steps of the first worker of this process."""
-        return int(self._variable("step", 0).numpy()) if self.workers else 0
+        return int(self._variable("step", 0).numpy()) if self._leaves else 0
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything to save: this process's workers with their ids, and the size."""
-        saved = {name: variable.numpy() for name, variable in self._leaves.items()}
-        saved[_META] = np.array([_FORMAT, self.size, *self.workers], np.int64)
+        """Everything to save: a leaf's rows under its name, and under "grace" whose they are."""
+        here = (self.size, self.workers)
+        saved = {
+            stem: waiting.rows
+            for stem, waiting in self._waiting.items()
+            if not self._leaves or (waiting.size, waiting.workers) == here
+        }
+        if not self._leaves and self._waiting:
+            first = next(iter(self._waiting.values()))
+            here = (first.size, first.workers)
+        saved.update((stem, leaf.rows()) for stem, leaf in self._leaves.items())
+        saved[_META] = np.array([_FORMAT, here[0], *here[1]], np.int64)
         return saved
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Takes in saved arrays, now and for leaves that are yet to be made.
 
-        The same worker of the same size gets its own state back, exactly.  Where the size has changed
-        and all workers' states are in the file, every worker gets their mean (of what workers
-        hold alike, that is the state itself).  What another process saved gives zero residuals and a warning.
+        The same worker of the same size gets its own state back, exactly.  Where the size has
+        changed and all workers' states are in the file, every worker gets their mean (of what
+        workers hold alike, that is the state itself).  What another process saved gives zero
+        residuals and a warning.
         """
         if _META not in arrays:
             raise ValueError("This is no saved state of grace_tf: it names no workers.")
-        self._waiting = dict(arrays)
-        for name, variable in self._leaves.items():
-            value = self._saved(name)
-            if value is not None:
-                variable.assign(value)
+        format_, size, *workers = (int(x) for x in arrays[_META])
+        if format_ != _FORMAT:
+            raise ValueError(
+                f"This saved state has the format {format_}; this version reads {_FORMAT}."
+            )
+        for stem, rows in arrays.items():
+            if stem != _META:
+                saved = Saved(np.asarray(rows), size, tuple(workers))
+                if stem in self._leaves:
+                    self.adopt(self._leaves[stem], saved)
+                else:
+                    self._waiting[stem] = saved
 
-    # What follows is about single leaves.
+    def adopt(self, leaf: Leaf, saved: Saved) -> None:
+        """Gives every worker of this process what is its own of a saved leaf."""
+        for worker, variable in zip(self.workers, leaf.variables):
+            value = self._inherited(leaf, worker, saved)
+            if value.shape != tuple(variable.shape):
+                raise ValueError(
+                    f"The saved state {leaf.stem} has the shape {value.shape}, this one "
+                    f"{tuple(variable.shape)}: it is of another model, or the model's variables "
+                    "came in another order."
+                )
+            variable.assign(value)
 
-    def _own(self, owner: str, leaf: str, position: int, initial: np.ndarray) -> None:
-        names = self._names.setdefault(owner, [])
-        if leaf not in names:
-            names.append(leaf)
-        self._leaf(f"{owner}/{leaf}", position, initial)
+    def _inherited(self, leaf: Leaf, worker: int, saved: Saved) -> np.ndarray:
+        if self.size == saved.size and worker in saved.workers:
+            return saved.rows[saved.workers.index(worker)]
+        if leaf.alike:
+            return saved.rows[0]
+        if saved.size == len(saved.workers):
+            return np.mean(saved.rows, axis=0, dtype=np.float64).astype(saved.rows.dtype)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The saved state of worker {worker} of {self.size} is not in this file, which "
+                f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero.",
+                stacklevel=2,
+            )
+        return np.zeros_like(saved.rows[0])
 
-    def _leaf(self, stem: str, position: int, initial: np.ndarray) -> None:
-        name = f"{stem}/{self.workers[position]}"
-        if name in self._leaves:
+    def _own(self, owner: str, leaves: Mapping[str, np.ndarray]) -> None:
+        """Makes the variables of an owner's leaves, each with its first value or what was saved."""
+        if owner in self._names:
             return
-        saved = self._saved(name)
-        value = initial if saved is None else saved
-        with tf.init_scope(), tf.device(self.devices[position]):
-            variable = ResourceVariable(value, trainable=False, name=f"grace/{name}")
-        self._leaves[name] = variable
-        self._track_trackable(variable, name=name.replace("/", "."))
-        self._handle_deferred_dependencies(name=name.replace("/", "."), trackable=variable)
-
-    def _saved(self, name: str) -> np.ndarray | None:
-        if self._waiting is None:
-            return None
-        _, size, *workers = (int(x) for x in self._waiting[_META])
-        stem, _, worker = name.rpartition("/")
-        rows = [self._waiting.get(f"{stem}/{w}") for w in workers]
-        rows = [row for row in rows if row is not None]
-        if not rows:
-            return None
-        if size == self.size and int(worker) in workers:
-            return self._waiting[name]
-        if stem == "step" or "/compressor/" in stem:
-            return rows[0]  # the same on every worker
-        if size == len(workers):
-            return np.mean(rows, axis=0, dtype=np.float64).astype(rows[0].dtype)
-        warnings.warn(
-            f"The saved state of worker {worker} of {self.size} is not in this file, which holds "
-            f"workers {workers} of {size}: its residuals start from zero.",
-            stacklevel=2,
-        )
-        return None
+        self._names[owner] = list(leaves)
+        for name, value in leaves.items():
+            stem = f"{owner}/{name}" if name else owner
+            made = []
+            for worker, device in zip(self.workers, self.devices):
+                with tf.init_scope(), tf.device(device):
+                    made.append(
+                        ResourceVariable(value, trainable=False, name=f"grace/{stem}/{worker}")
+                    )
+            leaf = self._leaves[stem] = Leaf(self, stem, made)
+            if stem in self._waiting:
+                with tf.init_scope():
+                    self.adopt(leaf, self._waiting.pop(stem))
+            name = stem.replace("/", ".")
+            self._track_trackable(leaf, name=name)
+            self._handle_deferred_dependencies(name=name, trackable=leaf)
 
     def _variable(self, stem: str, position: int) -> ResourceVariable:
-        return self._leaves[f"{stem}/{self.workers[position]}"]
+        return self._leaves[stem].variables[position]
 
-    def _read(self, stem: str, position: int) -> tf.Tensor:
-        return self._variable(stem, position).read_value()
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        # An exported model does not train: its SavedModel holds no compression state.
+        return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
 
     @staticmethod
     def _owners(groups: Sequence[Group]):
@@ -180,7 +250,7 @@ class State(Trackable):
         yield "compressor", [ordinal for group in groups for ordinal in group.ordinals]
 
 
-def _fresh(make) -> dict[str, Any]:
+def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
     """First values as constants, whatever is being traced around this."""
     with tf.init_scope():
-        return {leaf: value.numpy() for leaf, value in make().items()}
+        return {leaf: value.numpy() for leaf, value in init_state(*arguments).items()}

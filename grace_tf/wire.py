@@ -10,7 +10,7 @@ a bucket's first round ends in one more element, the flag: 0, or 1 where the sen
 from __future__ import annotations
 
 import dataclasses
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -66,7 +66,9 @@ def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
                 slot = Slot(g, i, name, tuple(part.shape), part.dtype.name, length)
                 buffers.setdefault((kind, dtype), Buffer(kind, dtype, [])).slots.append(slot)
     if flagged:
-        buffers.setdefault(("sum", "float32"), Buffer("sum", "float32", [])) if not buffers else None
+        buffers.setdefault(
+            ("sum", "float32"), Buffer("sum", "float32", [])
+        ) if not buffers else None
         next(iter(buffers.values())).flagged = True
     return list(buffers.values())
 
@@ -79,7 +81,9 @@ def fuse(buffer: Buffer, requests: Sequence[Request | None], flag: tf.Tensor) ->
         parts.append(part if buffer.kind in ("sum", "max") else _to_words(part))
     if buffer.flagged:
         last = tf.cast(flag, buffer.dtype)[None]
-        parts.append(tf.tile(last[None], [parts[0].shape[0], 1]) if buffer.kind == "all_to_all" else last)
+        parts.append(
+            tf.tile(last[None], [parts[0].shape[0], 1]) if buffer.kind == "all_to_all" else last
+        )
     return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
 
 
@@ -99,7 +103,9 @@ def _to_words(part: tf.Tensor) -> tf.Tensor:
     if part.dtype.size == 4:
         return part if part.dtype == tf.int32 else tf.bitcast(part, tf.int32)
     if part.dtype.size != 2:
-        raise ValueError(f"A gathered payload part has 16 or 32 bits an element, not {part.dtype.name}.")
+        raise ValueError(
+            f"A gathered payload part has 16 or 32 bits an element, not {part.dtype.name}."
+        )
     odd = part.shape[-1] % 2
     if odd:
         part = tf.pad(part, [[0, 0]] * (part.shape.rank - 1) + [[0, 1]])

@@ -14,6 +14,7 @@ LONG = [65537, 2**20 + 1]
 KEY = ops.Key(seed=7, worker=3, step=5, variable=2, draw=1)
 WIDTHS = [(1, 2), (3, 3), (7, 4), (127, 8), (300, 10), (32767, 16)]
 
+
 @functools.cache
 def gradient(n):
     """Normal numbers among zeros of both signs, denormals, ties and a run of one value."""

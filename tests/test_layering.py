@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "handshake": {"wire", "plan", "version"},
     "group": {"transports"},
     "version": set(),
-    "launcher": {"group", "version"},
+    "hosts": set(),
+    "launcher": {"hosts"},
     "keras_repairs": {"aggregator"},
 }
 METHOD_FREE = (

@@ -99,8 +99,15 @@ class NativeTest(SameBits):
             self.assert_same_bits(got, ops.pack_signs(x))
         scales = module.grace_block_scales(xs=xs, block=32, l2=True)
         words = module.grace_quantize(
-            xs=xs, scales=scales, levels=7, bits=4, block=32, stochastic=True,
-            variables=[4, 2, 9], draw=1, **native._stream(KEY),
+            xs=xs,
+            scales=scales,
+            levels=7,
+            bits=4,
+            block=32,
+            stochastic=True,
+            variables=[4, 2, 9],
+            draw=1,
+            **native._stream(KEY),
         )
         values = module.grace_dequantize(
             words=words, scales=scales, lengths=[5, 70, 33], levels=7, bits=4, block=32
@@ -140,8 +147,11 @@ class NativeTest(SameBits):
             lambda: module.grace_gather(xs=[x], indices=[tf.constant([0, 40])]),
             lambda: module.grace_gather(xs=[x], indices=[tf.constant([-1])]),
             lambda: module.grace_scatter_sum(
-                values=[x[tf.newaxis]], indices=[words[tf.newaxis]], counts=[words],
-                lengths=[9], counted=False,
+                values=[x[tf.newaxis]],
+                indices=[words[tf.newaxis]],
+                counts=[words],
+                lengths=[9],
+                counted=False,
             ),
         ]
         for i, call in enumerate(calls):

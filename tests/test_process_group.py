@@ -99,12 +99,13 @@ class CollectivesTest(tf.test.TestCase):
 
     def test_what_would_abort_tensorflow_is_refused_before(self):
         for answer in self.answers(2).values():
-            key, reduced, sent, rows, words = answer["refused"]
+            key, reduced, sent, rows, words, compiled = answer["refused"]
             self.assertIn("cannot carry ('Add', 'float32', (3,))", key)
             self.assertIn("uint8 cannot be reduced; there are float16", reduced)
             self.assertIn("bool cannot be sent; there are", sent)
             self.assertIn("2 rows, but got the shape (3, 2)", rows)
             self.assertIn("at most 64 words, not 65", words)
+            self.assertIn("compile the model with jit_compile=False", compiled)
 
 
 class GroupCallsTest(tf.test.TestCase):

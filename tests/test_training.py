@@ -62,7 +62,9 @@ class FitTest(tf.test.TestCase):
         strategy = conftest.mirrored(2)
         for result in self.workers[0]:
             with strategy.scope():
-                net = train.compiled(train.model(), train.optimizer(**train.spec_of(result["method"])))
+                net = train.compiled(
+                    train.model(), train.optimizer(**train.spec_of(result["method"]))
+                )
             net.fit(train.all_data(2), epochs=1, shuffle=False, verbose=0)
             self.assertEqual(train.sha(net), result["shas"][0], result["method"])
             taken = grace_tf.keras.aggregator_of(net.optimizer).bytes_per_step
@@ -137,7 +139,10 @@ class ResumeTest(tf.test.TestCase):
         ("unequal", [r"RuntimeError: .*weights differ.*grace_tf\.broadcast"] * 2),
         (
             "wrapped_once",
-            [r"RuntimeError: .*worker 1 is gone", r"RuntimeError: .*not wrapped.*grace_tf\.wrap\(\)"],
+            [
+                r"RuntimeError: .*worker 1 is gone",
+                r"RuntimeError: .*not wrapped.*grace_tf\.wrap\(\)",
+            ],
         ),
     ],
 )

@@ -52,12 +52,14 @@ class Threshold(Compressor):
         (m,) = self.wire(ctx.spec)["values"].shape
         values, indices = ops.top_k(tf.reshape(x, [-1]), m)
         passes = tf.abs(values) > self.threshold
-        count = tf.reduce_sum(tf.cast(passes, tf.int32))
+        # Static shapes, so that XLA can compile it: what does not pass goes to one place at the end.
+        places = tf.where(passes, tf.cumsum(tf.cast(passes, tf.int32)) - 1, m)[:, None]
 
         def packed(part):
-            return tf.ensure_shape(tf.pad(tf.boolean_mask(part, passes), [[0, m - count]]), [m])
+            return tf.scatter_nd(places, part, [m + 1])[:m]
 
-        return {"values": packed(values), "indices": packed(indices), "count": count[None]}
+        count = tf.reduce_sum(tf.cast(passes, tf.int32), keepdims=True)
+        return {"values": packed(values), "indices": packed(indices), "count": count}
 
     def decompress(self, payload, ctx):
         return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)

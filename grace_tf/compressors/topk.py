@@ -12,7 +12,11 @@ from grace_tf.core.registry import register
     "topk",
     family="sparsification",
     paper="arXiv:1704.05021",
-    examples=("topk:ratio=0.1", "topk:ratio=1.0", "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest"),
+    examples=(
+        "topk:ratio=0.1",
+        "topk:ratio=1.0",
+        "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest",
+    ),
 )
 class TopK(Compressor):
     """Sends the k = max(1, ⌊ratio·n⌋) elements of largest magnitude, exactly: C(x) = x on them, else 0.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -54,7 +54,9 @@ class Compressor:
 
     def nbytes(self, spec: tf.TensorSpec) -> int:
         """Bytes on the wire for one tensor and one worker, after padding to 32-bit words."""
-        return sum(-(-part.shape[0] * part.dtype.size // 4) * 4 for part in self.wire(spec).values())
+        return sum(
+            -(-part.shape[0] * part.dtype.size // 4) * 4 for part in self.wire(spec).values()
+        )
 
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
         """State between steps.  It must be public: the same on every worker, by construction."""

@@ -65,7 +65,9 @@ class Context:
     def key(self) -> ops.Key:
         """The sender's own random stream for the only lane."""
         if self.worker is None:
-            raise ValueError("A public context has no private random stream: decoding must not draw from it.")
+            raise ValueError(
+                "A public context has no private random stream: decoding must not draw from it."
+            )
         return self._key(self.worker)
 
     def shared_key(self) -> ops.Key:

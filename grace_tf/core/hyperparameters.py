@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 
 def check_integer(owner: str, name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -31,4 +32,6 @@ def check_number(owner: str, name: str, value: Any) -> None:
 def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raises ValueError unless `value` is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"{owner}: {name} is one of {', '.join(map(str, choices))}, not {value!r}.")
+        raise ValueError(
+            f"{owner}: {name} is one of {', '.join(map(str, choices))}, not {value!r}."
+        )

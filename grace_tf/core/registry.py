@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, Callable, Mapping, Union
+from collections.abc import Mapping
+from typing import Any, Callable, Union
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
@@ -35,7 +36,9 @@ _COMPRESSORS: dict[str, Entry] = {}
 _MEMORIES: dict[str, type] = {}
 
 
-def register(name: str, *, family: str, paper: str, memory: str | None = None, examples: tuple[str, ...] = ()):
+def register(
+    name: str, *, family: str, paper: str, memory: str | None = None, examples: tuple[str, ...] = ()
+):
     """Class decorator: makes the class a frozen dataclass and lists it under `name`.
 
     `family` and `paper` go into the table of methods; `memory` names the memory its paper uses;
@@ -45,12 +48,16 @@ def register(name: str, *, family: str, paper: str, memory: str | None = None, e
 
     def declare(cls: type) -> type:
         if not (isinstance(cls, type) and issubclass(cls, Compressor)):
-            raise TypeError(f"register({name!r}) takes a subclass of grace_tf.Compressor, not {cls!r}.")
+            raise TypeError(
+                f"register({name!r}) takes a subclass of grace_tf.Compressor, not {cls!r}."
+            )
         if "__dataclass_params__" not in vars(cls):
             cls = dataclasses.dataclass(frozen=True)(cls)
         cls.name = name
         parameters = {f.name: _default(f) for f in dataclasses.fields(cls)}
-        _add(Entry(name, cls, parameters, family, paper, memory, tuple(examples), cls.__doc__ or ""))
+        _add(
+            Entry(name, cls, parameters, family, paper, memory, tuple(examples), cls.__doc__ or "")
+        )
         return cls
 
     return declare
@@ -64,7 +71,18 @@ def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()
             p.name: None if p.default is p.empty else p.default
             for p in inspect.signature(function).parameters.values()
         }
-        _add(Entry(name, function, parameters, family, paper, None, tuple(examples), function.__doc__ or ""))
+        _add(
+            Entry(
+                name,
+                function,
+                parameters,
+                family,
+                paper,
+                None,
+                tuple(examples),
+                function.__doc__ or "",
+            )
+        )
         return function
 
     return declare
@@ -89,13 +107,19 @@ def _default(field: dataclasses.Field) -> Any:
 def _add(entry: Entry) -> None:
     taken = _COMPRESSORS.get(entry.name)
     # Running a module twice (python -m, a reload) registers the same method again: that is no clash.
-    if taken and getattr(taken.build, "__qualname__", "") != getattr(entry.build, "__qualname__", ""):
+    if taken and getattr(taken.build, "__qualname__", "") != getattr(
+        entry.build, "__qualname__", ""
+    ):
         raise ValueError(f"The name {entry.name!r} is taken by {taken.build!r}.")
     if not entry.name.replace("_", "").isalnum() or entry.name != entry.name.lower():
-        raise ValueError(f"A method's name is lower-case letters, digits and _, not {entry.name!r}.")
+        raise ValueError(
+            f"A method's name is lower-case letters, digits and _, not {entry.name!r}."
+        )
     clash = sorted(RESERVED & set(entry.parameters))
     if clash:
-        raise ValueError(f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name.")
+        raise ValueError(
+            f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name."
+        )
     _COMPRESSORS[entry.name] = entry
 
 
@@ -119,10 +143,14 @@ def resolve(what: Union[str, Compressor], **hyperparameters: Any) -> tuple[Compr
             raise TypeError(f"{what} is an instance; give its hyperparameters to its constructor.")
         name = what.outer.name if isinstance(what, Then) else what.name
         if name not in _COMPRESSORS:
-            raise ValueError(f"{type(what).__name__} is not registered; decorate it with @grace_tf.register(name).")
+            raise ValueError(
+                f"{type(what).__name__} is not registered; decorate it with @grace_tf.register(name)."
+            )
         return what, _auto_memory(what, _COMPRESSORS[name].memory)
     if not isinstance(what, str):
-        raise TypeError(f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}.")
+        raise TypeError(
+            f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}."
+        )
     head, *stages = what.split("|")
     name, given = _parse(head)
     both = sorted(set(given) & set(hyperparameters))
@@ -162,11 +190,15 @@ def get_memory(what: Union[str, Memory]) -> Memory:
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")
     name, given = _parse(what)
     if name not in _MEMORIES:
-        raise ValueError(f"Unknown memory {name!r}; available: auto, {', '.join(sorted(_MEMORIES))}.")
+        raise ValueError(
+            f"Unknown memory {name!r}; available: auto, {', '.join(sorted(_MEMORIES))}."
+        )
     fields = [f.name for f in dataclasses.fields(_MEMORIES[name])]
     unknown = sorted(set(given) - set(fields))
     if unknown:
-        raise TypeError(f"The memory {name} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields) or 'none'}.")
+        raise TypeError(
+            f"The memory {name} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields) or 'none'}."
+        )
     return _MEMORIES[name](**given)
 
 
@@ -178,7 +210,9 @@ def memories() -> list[str]:
 def spec_of(what: Union[Compressor, Memory]) -> str:
     """The spec that builds an equal instance: only what differs from the defaults is named."""
     if isinstance(what, Then):
-        return "|".join([spec_of(what.outer), *(f"{part}={spec_of(stage)}" for part, stage in what.inner)])
+        return "|".join(
+            [spec_of(what.outer), *(f"{part}={spec_of(stage)}" for part, stage in what.inner)]
+        )
     fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
     values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
     return f"{what.name}:{','.join(values)}" if values else what.name

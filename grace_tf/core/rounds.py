@@ -9,7 +9,8 @@ worker w, and row w of the reply came from worker w.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
+from typing import Callable
 
 import tensorflow as tf
 

@@ -25,22 +25,34 @@ class Then(Compressor):
 
     def __post_init__(self) -> None:
         if isinstance(self.outer, Then) or any(isinstance(stage, Then) for _, stage in self.inner):
-            raise ValueError("Composites do not nest: refine further parts of one outer method with then().")
+            raise ValueError(
+                "Composites do not nest: refine further parts of one outer method with then()."
+            )
         named = [part for part, _ in self.inner]
         if len(set(named)) < len(named):
             raise ValueError(f"A part of {self.outer} is refined twice: {', '.join(named)}.")
         parts = self.outer.wire(tf.TensorSpec([4096], tf.float32)) if self.outer.one_round else {}
         for part, stage in self.inner:
             if not self.outer.one_round or not stage.one_round:
-                raise ValueError(f"{self.outer} with {part}={stage}: only methods of one round compose.")
+                raise ValueError(
+                    f"{self.outer} with {part}={stage}: only methods of one round compose."
+                )
             if part not in parts:
-                raise ValueError(f"{self.outer} has no payload part {part!r}; it has: {', '.join(parts)}.")
+                raise ValueError(
+                    f"{self.outer} has no payload part {part!r}; it has: {', '.join(parts)}."
+                )
             if part in self.outer.exact_parts and not stage.lossless:
-                raise ValueError(f"{stage} is lossy, but the part {part!r} of {self.outer} must stay exact.")
+                raise ValueError(
+                    f"{stage} is lossy, but the part {part!r} of {self.outer} must stay exact."
+                )
             if not stage.lossless and parts[part].dtype != tf.float32:
-                raise ValueError(f"{stage} compresses float32 parts, but {part!r} is {parts[part].dtype.name}.")
+                raise ValueError(
+                    f"{stage} compresses float32 parts, but {part!r} is {parts[part].dtype.name}."
+                )
             if stage.aggregates != "sum":
-                raise ValueError(f"{stage} gives a consensus and cannot refine a part of {self.outer}.")
+                raise ValueError(
+                    f"{stage} gives a consensus and cannot refine a part of {self.outer}."
+                )
 
     def _all(self, trait: str) -> bool:
         return all(getattr(c, trait) for c in (self.outer, *(stage for _, stage in self.inner)))
@@ -79,13 +91,17 @@ class Then(Compressor):
         return payload
 
     def decompress(self, payload: Payload, ctx: Context) -> tf.Tensor:
-        return self.outer.decompress(self._expand(payload, ctx, lambda s, p, c: s.decompress(p, c)), ctx)
+        return self.outer.decompress(
+            self._expand(payload, ctx, lambda s, p, c: s.decompress(p, c)), ctx
+        )
 
     def aggregate(self, payloads: Payload, ctx: Context) -> tf.Tensor:
         def every_worker(stage, parts, inner_ctx):
             # A loop, so that the graph does not grow with the number of workers.
             return tf.map_fn(
-                lambda part: stage.decompress(part, inner_ctx), parts, fn_output_signature=inner_ctx.spec
+                lambda part: stage.decompress(part, inner_ctx),
+                parts,
+                fn_output_signature=inner_ctx.spec,
             )
 
         return self.outer.aggregate(self._expand(payloads, ctx, every_worker), ctx)

@@ -58,9 +58,9 @@ class Workers:
     def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """The same without the function around it: eager, or part of the caller's graph."""
         plan, transport = self.prepare(grads[0]), self.transport
-        self.handed = transport.record()
         shares = [self.state.share(w, plan.groups, list(mine)) for w, mine in enumerate(grads)]
-        results = exchange(plan, shares, transport, self._summed)
+        with transport.recorded() as self.handed:
+            results = exchange(plan, shares, transport, self._summed)
         return [self.state.commit(w, result) for w, result in enumerate(results)]
 
     def prepare(self, grads: Sequence[tf.Tensor]) -> Plan:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-from typing import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -31,11 +32,12 @@ class Transport(abc.ABC):
     any two collectives that may be under way together, the same on every step.
 
     A subclass writes the four `_collectives`; the public ones add the book-keeping of what was handed
-    over while a graph was traced (or, eagerly, a step run), see `record`.
+    over while a graph was traced (or, eagerly, a step run), see `recorded`.
     """
 
     size: int
     workers: tuple[int, ...]
+    _record: list[Handed] | None = None
 
     def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
         """Elementwise sum over all workers: float16, bfloat16, float32, float64, int32, int64."""
@@ -61,10 +63,15 @@ class Transport(abc.ABC):
         """A context for ops of the worker at this position of `workers`."""
         return tf.device(None)
 
-    def record(self) -> list[Handed]:
-        """Starts a new record of what one worker hands to collectives, and returns it (it fills up)."""
-        self._record: list[Handed] = []
-        return self._record
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[list[Handed]]:
+        """Within it, the list that it gives takes down what one worker hands to collectives."""
+        record: list[Handed] = []
+        self._record = record
+        try:
+            yield record
+        finally:
+            self._record = None
 
     def _note(self, kind: str, buffers: Sequence[tf.Tensor]) -> None:
         if len(buffers) != len(self.workers):
@@ -72,7 +79,7 @@ class Transport(abc.ABC):
                 f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of this "
                 f"process, but got {len(buffers)}."
             )
-        if self.size > 1 and getattr(self, "_record", None) is not None:
+        if self.size > 1 and self._record is not None:
             self._record.append(
                 Handed(kind, buffers[0].dtype.name, int(buffers[0].shape.num_elements()))
             )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
 
 from grace_tf.transports import rendezvous
 from grace_tf.transports.base import Transport
@@ -138,6 +139,11 @@ class ProcessGroup(Transport):
             raise ValueError(f"The key {key} belongs to {old} and cannot carry {new}.")
 
     def _arguments(self, key: int) -> dict:
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise RuntimeError(
+                "XLA cannot compile collectives between processes: compile the model with "
+                "jit_compile=False, and tf.function without jit_compile."
+            )
         return dict(
             group_size=self.size,
             group_key=_GROUP_KEY,

@@ -1,8 +1,9 @@
-"""tf.distribute: replicas of one process in one graph, replicas of several by its own collectives."""
+"""tf.distribute: replicas of one process in one graph, of several by its own collectives."""
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from collections.abc import Sequence
+from typing import Callable
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
@@ -12,7 +13,7 @@ from grace_tf.transports.loopback import Loopback
 
 
 class Replicas(Loopback):
-    """The replicas of a strategy that all live in this process, seen from the cross-replica context.
+    """The replicas of a strategy that all live in this process, seen from outside them.
 
     Gathers are copies between devices.  Sums are too on CPUs; on GPUs they go through the
     strategy's own reduction (NCCL where it has it).
@@ -34,7 +35,7 @@ class Replicas(Loopback):
 
 
 class ReplicaContext(Transport):
-    """One replica of a strategy that spans processes (MultiWorkerMirroredStrategy), from inside it."""
+    """One replica of a strategy that spans processes (MultiWorkerMirroredStrategy), from inside."""
 
     def __init__(self, context: tf.distribute.ReplicaContext) -> None:
         self._context = context
@@ -74,7 +75,8 @@ def across_replicas(
 ) -> list[tf.Tensor]:
     """Calls `function(transport, tensors of every replica)` once for all replicas of this process.
 
-    Called by every replica with its own tensors; returns this replica's of the lists that come back.
+    Called by every replica with its own tensors; returns this replica's of the lists that come
+    back.
     """
 
     @tf.autograph.experimental.do_not_convert

@@ -34,6 +34,6 @@ if how == "clean":
 else:
     sys.meta_path.insert(0, WithoutTensorFlow()) if how == "without" else old_tensorflow()
     try:
-        import grace_tf
+        import grace_tf  # noqa: F401
     except ImportError as error:
         print(f"{type(error).__name__}: {error}")

@@ -28,7 +28,8 @@ def raised(attempt):
 
 cluster = tf.train.ClusterSpec({job: [f"localhost:{port()}"] for job in ("worker", "ps")})
 servers = [
-    tf.distribute.Server(cluster, job_name=job, task_index=0, protocol="grpc") for job in ("worker", "ps")
+    tf.distribute.Server(cluster, job_name=job, task_index=0, protocol="grpc")
+    for job in ("worker", "ps")
 ]
 strategy = tf.distribute.ParameterServerStrategy(
     tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")

@@ -1,4 +1,4 @@
-"""Loads saved models in a fresh process and trains on: `resume.py 'replicas:path' …`, one line of JSON.
+"""Loads saved models in a fresh process, trains on: `resume.py 'replicas:path' …`, a line of JSON.
 
 Only grace_tf and Keras are imported: the files must need no more.
 """

@@ -1,12 +1,12 @@
 """Small trainings, for one process or one of several: prints one line of JSON per result.
 
-    train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
-    train.py callback             unequal weights, BatchNorm and metrics, kept alike by the callback
-    train.py resume FOLDER PART   whole, or first and rest with a file between
-    train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
-    train.py counted STEPS        launches that on two workers, and says what the loopback device carried
-    train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
-    train.py no_init | unequal | wrapped_once     what must end in one sentence
+train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
+train.py callback             unequal weights, BatchNorm and metrics, kept alike by the callback
+train.py resume FOLDER PART   whole, or first and rest with a file between
+train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
+train.py counted STEPS        launches that on two workers, and says what the loopback device carried
+train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
+train.py no_init | unequal | wrapped_once     what must end in one sentence
 """
 
 from __future__ import annotations
@@ -227,7 +227,9 @@ def loopback_bytes() -> int:
 
 
 def no_init() -> None:
-    compiled(model(), optimizer(compressor="qsgd", min_elements=64)).fit(data(0, 2), shuffle=False, verbose=0)
+    compiled(model(), optimizer(compressor="qsgd", min_elements=64)).fit(
+        data(0, 2), shuffle=False, verbose=0
+    )
     say(trained=True)
 
 

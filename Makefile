@@ -1,0 +1,79 @@
+# A fresh machine needs make, g++ and Python 3.10 or 3.11; everything else comes into two folders here.
+#
+#   make demo         two workers train a CNN on real digits through every method; table and picture
+#   make test         both legs of the tests
+#   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
+#   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11
+#   make native-test  the kernels alone, without TensorFlow
+#   make lint         ruff
+#   make clean        removes everything that was made
+#
+# The first leg runs the checkout (installed editable), the second the package as it is shipped.
+# Choose Pythons with PYTHON= and PYTHON_TF215=, arguments of pytest with PYTEST=.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: demo test test-keras3 test-keras2 native-test lint clean need-python need-python-tf215
+
+# first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
+# A name on PATH may be the shim of a version that is not there, so each is run, not looked up.
+first = $(shell for p in $(2); do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in [(3, m) for m in range(10, $(1) + 1)])' \
+	>/dev/null 2>&1 && echo $$p && break; done)
+PYTHON ?= $(call first,13,python3.13 python3.12 python3.11 python3.10 python3)
+PYTHON_TF215 ?= $(call first,11,python3.11 python3.10 python3)
+
+VENV := .venv
+VENV_TF215 := .venv-tf215
+PYTEST ?=
+NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.h')
+PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
+
+demo: $(VENV)/installed
+	$(VENV)/bin/python -m grace_tf run -np 2 examples/digits.py --out out/digits.png
+
+# Both Pythons are looked for before anything is downloaded.
+test: need-python need-python-tf215 test-keras3 test-keras2
+
+test-keras3: $(VENV)/installed
+	cd tests && ../$(VENV)/bin/python -m grace_tf doctor
+	cd tests && ../$(VENV)/bin/python -m pytest $(PYTEST)
+
+test-keras2: $(VENV_TF215)/installed
+	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
+	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(PYTEST)
+
+need-python:
+	@test -n "$(PYTHON)" || { echo "There is no working Python 3.10 to 3.13 with venv and pip here: install" \
+	  "one (on Debian python3-venv too), or name it: make PYTHON=/path/to/python3." >&2; exit 1; }
+
+need-python-tf215:
+	@test -n "$(PYTHON_TF215)" || { echo "The second leg (TensorFlow 2.15.1, Keras 2.15) needs python3.11 or" \
+	  "python3.10, and neither works here: install one, name it by PYTHON_TF215=/path/to/python3.11, or run" \
+	  "the first leg alone by make test-keras3." >&2; exit 1; }
+
+# Editable: the native library is built into the checkout, and changed Python files need no step.
+$(VENV)/installed: $(NATIVE) | need-python
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[cpu,test,bench]'
+	touch $@
+
+$(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
+	test -x $(VENV_TF215)/bin/python || $(PYTHON_TF215) -m venv $(VENV_TF215)
+	rm -rf build
+	$(VENV_TF215)/bin/python -m pip install --quiet tensorflow-cpu==2.15.1 '.[addons,test]'
+	touch $@
+
+native-test:
+	$(MAKE) -C custom_ops test
+
+lint: $(VENV)/installed
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+
+clean:
+	rm -rf $(VENV) $(VENV_TF215) build dist *.egg-info grace_tf/_ops.so out
+	rm -rf .pytest_cache .ruff_cache .hypothesis tests/.pytest_cache tests/.hypothesis
+	$(MAKE) -C custom_ops clean

@@ -1,0 +1,94 @@
+"""The command line: python -m grace_tf list | describe | check | bench | run | doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import grace_tf
+from grace_tf import bench, describe, doctor, launcher
+from grace_tf.tables import markdown, print_table
+from grace_tf.testing import conformance
+
+WRONG_ARGUMENT = 2  # as argparse
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code; a wrong argument is one sentence and code 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command_function(options)
+    except (ValueError, TypeError) as error:
+        print(f"grace_tf {options.command_name}: {error}", file=sys.stderr)
+        return WRONG_ARGUMENT
+
+
+def list_methods(options: argparse.Namespace) -> int:
+    """The table of registered methods."""
+    if options.markdown:
+        print(markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True)))
+    else:
+        print_table("Registered methods", describe.METHOD_COLUMNS, describe.method_rows())
+    return 0
+
+
+def describe_spec(options: argparse.Namespace) -> int:
+    """What one spec puts on the wire for one tensor."""
+    compressor, memory = grace_tf.core.registry.resolve(options.spec)
+    shape = _shape(options.shape)
+    rows = describe.wire_rows(compressor, shape)
+    print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
+    print(f"of fp32    {describe.fp32_share(compressor, shape)}")
+    print(f"memory     {memory}")
+    print(f"traits     {describe.traits(compressor)}")
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """The conformance suite on a spec, module:Class or file.py:Class; 1 where a check fails."""
+    target = conformance.load(options.target)
+    report = conformance.check_compressor(target, quick=options.quick, report_only=True)
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise ValueError(f"--shape takes sizes such as 1000,1000, not {text!r}.") from None
+    if any(size < 1 for size in shape):
+        raise ValueError(f"--shape takes sizes of at least 1, not {text!r}.")
+    return shape
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m grace_tf", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"grace_tf {grace_tf.__version__}")
+    commands = parser.add_subparsers(dest="command_name", required=True, metavar="command")
+
+    def command(name: str, function, summary: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(command_function=function)
+        return sub
+
+    sub = command("list", list_methods, "the methods: bits per element, memory, traits, paper")
+    sub.add_argument("--markdown", action="store_true", help="as the README shows them")
+
+    sub = command("describe", describe_spec, "what a spec puts on the wire")
+    sub.add_argument("spec", help='such as "topk:ratio=0.01"')
+    sub.add_argument("--shape", default="1000,1000", help="of the tensor (1000,1000)")
+
+    sub = command("check", check, "the conformance suite on a compressor")
+    sub.add_argument("target", help="a spec, module:Class or file.py:Class")
+    sub.add_argument("--quick", action="store_true", help="fewer shapes and draws")
+
+    bench.add_arguments(command("bench", bench.main, "the speed of the codecs on this machine"))
+    launcher.add_arguments(command("run", launcher.main, "start worker processes on this machine"))
+    command("doctor", doctor.main, "versions, native library, repairs, surroundings")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

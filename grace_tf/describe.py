@@ -1,0 +1,93 @@
+"""What the registry and a spec say of themselves: tables of methods, wire parts and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.core import registry
+from grace_tf.core.compressor import Compressor
+from grace_tf.plan import Settings, make_plan
+
+_TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
+_MILLION = tf.TensorSpec([1000, 1000], tf.float32)
+
+METHOD_COLUMNS = ("method", "family", "bits per element", "memory", "traits", "paper")
+WIRE_COLUMNS = ("part", "dtype", "elements", "bytes")
+
+
+def method_rows(links: bool = False) -> list[list[str]]:
+    """One row per registered name, at its defaults; with `links`, papers are Markdown links.
+
+    Bits per element are those of one worker's payload for a matrix of 1000 × 1000 float32.
+    """
+    rows = []
+    for entry in registry.entries():
+        compressor, memory = registry.resolve(entry.name)
+        bits = 8 * compressor.nbytes(_MILLION) / _MILLION.shape.num_elements()
+        name = f"`{entry.name}`" if links else entry.name
+        paper = _link(entry.paper) if links else entry.paper
+        rows.append([name, entry.family, f"{bits:.3g}", memory, traits(compressor), paper])
+    return rows
+
+
+def traits(compressor: Compressor) -> str:
+    """The traits a compressor claims, as words."""
+    claimed = [trait.replace("_", " ") for trait in _TRAITS if getattr(compressor, trait)]
+    if compressor.aggregates != "sum":
+        claimed.append(compressor.aggregates)
+    return ", ".join(claimed) or "-"
+
+
+def wire_rows(compressor: Compressor, shape: Sequence[int]) -> list[list[str]]:
+    """One row per payload part of a float32 tensor of this shape, and one for the total."""
+    spec = tf.TensorSpec(shape, tf.float32)
+    parts = compressor.wire(spec)
+    rows = [
+        [name, part.dtype.name, f"{part.shape[0]:,}", f"{part.shape[0] * part.dtype.size:,}"]
+        for name, part in parts.items()
+    ]
+    elements = spec.shape.num_elements()
+    return [
+        *rows,
+        ["payload, padded to 32-bit words", "", "", f"{compressor.nbytes(spec):,}"],
+        ["fp32", "float32", f"{elements:,}", f"{4 * elements:,}"],
+    ]
+
+
+def announced_bytes(settings: Settings, variables: Sequence[Any]) -> int:
+    """Bytes that one of several workers hands to collectives in a step for these gradients.
+
+    Static: from the plan alone, flags included.
+    """
+    paths = [str(getattr(v, "path", v.name)) for v in variables]
+    specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+    plan = make_plan(settings, paths, specs, range(len(paths)))
+    payloads = sum(group.compressor.nbytes(spec) for group in plan.groups for spec in group.specs)
+    return payloads + _FLAG_BYTES * len(plan.buckets)
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes for people: 1536 → "1.5 KiB"."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    if count < 1024**2:
+        return f"{count / 1024:.1f} KiB"
+    return f"{count / 1024**2:.1f} MiB"
+
+
+def fp32_share(compressor: Compressor, shape: Sequence[int]) -> str:
+    """The payload's size as a share of the float32 tensor: "1/50"."""
+    spec = tf.TensorSpec(shape, tf.float32)
+    return f"1/{4 * spec.shape.num_elements() / compressor.nbytes(spec):.4g}"
+
+
+def _link(paper: str) -> str:
+    if not paper.startswith("arXiv:"):
+        return paper
+    return f"[{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})"
+
+
+_FLAG_BYTES = 4  # the agreed finite flag that ends a bucket's first buffer

@@ -1,0 +1,84 @@
+"""What this installation is made of, for people with a question and for bug reports."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import os
+import platform
+
+import keras
+import tensorflow as tf
+
+from grace_tf import group, keras_repairs
+from grace_tf.ops import native
+from grace_tf.tables import print_table
+from grace_tf.version import __version__
+
+
+def main(options: argparse.Namespace) -> int:
+    """Prints the table of findings."""
+    print_table("grace_tf doctor", ("what", "found"), findings())
+    return 0
+
+
+def findings() -> list[list[str]]:
+    """[what, found] rows."""
+    return [
+        ["grace_tf", __version__],
+        ["Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"],
+        ["TensorFlow", tf.__version__],
+        ["Keras", keras.__version__],
+        ["native operations", native_library()],
+        ["GPUs", _gpus()],
+        ["workers around", _surroundings()],
+        ["Horovod", _horovod()],
+        *_repairs(),
+    ]
+
+
+def native_library() -> str:
+    """Whether the native operations run and with which instructions, or why not."""
+    if not native.available():
+        return f"no, the reference operations serve: {native.why_not()}"
+    return f"yes, {native.isa()}"
+
+
+def _gpus() -> str:
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return "none"
+    return f"{', '.join(gpu.name for gpu in gpus)}; there the reference operations serve"
+
+
+def _surroundings() -> str:
+    try:
+        expected = group.expected_size()
+    except ValueError as error:
+        return str(error)
+    if expected == 1:
+        return "none: no TF_CONFIG or launcher speaks of more than this process"
+    return f"{expected}, by TF_CONFIG or an MPI or Horovod launcher; grace_tf.init() connects them"
+
+
+def _horovod() -> str:
+    installed = importlib.util.find_spec("horovod") is not None
+    return "installed, but not served yet" if installed else "not installed"
+
+
+def _repairs() -> list[list[str]]:
+    """One row per repair of Keras: what it is for, and whether it is in place."""
+    rows = []
+    for name, function in inspect.getmembers(keras_repairs, inspect.isfunction):
+        if name.startswith("_") or function.__module__ != keras_repairs.__name__:
+            continue
+        purpose = (inspect.getdoc(function) or "").splitlines()[0]
+        if name in keras_repairs.APPLIED:
+            state = f"applied to {keras_repairs.APPLIED[name]}"
+        elif keras_repairs.KERAS_3:
+            state = "applied when first needed"
+        else:
+            state = "not needed by this Keras"
+        rows.append([f"repair: {name}", f"{state}. {purpose}"])
+    return rows

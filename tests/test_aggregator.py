@@ -1,0 +1,267 @@
+"""The door for custom loops: eager and traced, alone and in replicas, with state that survives."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from conftest import mirrored
+from models import compiled, fit
+
+import grace_tf
+from grace_tf.keras import aggregator_of
+from grace_tf.transports.loopback import Loopback
+
+LOSSLESS = "topk:ratio=1.0"
+
+
+def some(count=2, seed=0):
+    """Variables and, for three steps, their gradients."""
+    draw = np.random.default_rng(seed)
+    variables = [tf.Variable(draw.normal(size=[7, 5 + i]).astype(np.float32)) for i in range(count)]
+    steps = [
+        [tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables] for _ in range(3)
+    ]
+    return variables, steps
+
+
+class AloneTest(tf.test.TestCase):
+    def test_eager_is_traced_bit_for_bit(self):
+        for method in ("qsgd", "topk:ratio=0.2", "powersgd", "signsgd"):
+            variables, steps = some()
+            eager = grace_tf.Aggregator(method, min_elements=1, seed=3)
+            traced = grace_tf.Aggregator(method, min_elements=1, seed=3)
+            function = tf.function(lambda *grads, to=traced, of=variables: to(grads, of))
+            for grads in steps:
+                for ours, theirs in zip(function(*grads), eager(grads, variables)):
+                    self.assertAllEqual(ours, theirs)
+            self.assertEqual(eager.state.step, 3)
+            for name, rows in eager.state.arrays().items():
+                self.assertAllEqual(rows, traced.state.arrays()[name], name)
+
+    def test_every_method_compiles_by_xla(self):
+        for method in grace_tf.available():
+            variables, (grads, *_) = some()
+            plain = grace_tf.Aggregator(method, min_elements=1)(grads, variables)
+            aggregate = grace_tf.Aggregator(method, min_elements=1)
+            compiled = tf.function(lambda *g: aggregate(g, variables), jit_compile=True)(*grads)
+            for ours, theirs in zip(compiled, plain):
+                self.assertAllClose(ours, theirs, rtol=1e-4, atol=1e-5, msg=method)
+            self.assertEqual(aggregate.state.step, int(method != "none"))
+
+    def test_none_gives_the_gradients_themselves(self):
+        variables, (grads, *_) = some()
+        for ours, theirs in zip(grace_tf.Aggregator("none")(grads, variables), grads):
+            self.assertIs(ours, theirs)
+
+    def test_variables_may_join_later(self):
+        variables, steps = some(3)
+        aggregate = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+        function = tf.function(lambda grads, of: aggregate(grads, of), reduce_retracing=False)
+        function(steps[0][:1], variables[:1])
+        first = aggregate.state.arrays()["0/memory/residual"]
+        self.assertTrue(np.any(first))
+        total = function(steps[1], variables)
+        again = aggregate.state.arrays()
+        # The first variable's residual was sent or kept: nothing of it was lost.
+        compensated = steps[1][0].numpy() + first[0]
+        self.assertAllClose(
+            total[0].numpy() + again["0/memory/residual"][0], compensated, rtol=1e-6
+        )
+        self.assertLen([k for k in again if k.endswith("residual")], 3)
+
+    def test_a_retrace_shares_state(self):
+        (variable,), _ = some(1)
+        aggregate = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+
+        @tf.function
+        def step(x):
+            return aggregate([tf.reduce_sum(x) * variable], [variable])
+
+        for rows in (2, 3, 4):
+            step(tf.ones([rows, 1]))
+            step(tf.ones([rows, rows]))
+        self.assertEqual(aggregate.state.step, 6)
+        self.assertLen(aggregate.state.variables, 2)
+        self.assertGreater(step.experimental_get_tracing_count(), 1)
+
+    def test_none_and_sparse_gradients(self):
+        table, other = tf.Variable(tf.ones([4, 3])), tf.Variable(tf.ones([2]))
+        sparse = tf.IndexedSlices(tf.ones([3, 3]), tf.constant([1, 1, 3]), tf.constant([4, 3]))
+        total, nothing = grace_tf.Aggregator(LOSSLESS, min_elements=1)(
+            [sparse, None], [table, other]
+        )
+        self.assertIsNone(nothing)
+        self.assertAllEqual(total, [[0] * 3, [2] * 3, [0] * 3, [1] * 3])
+
+    def test_half_and_double_gradients_keep_their_dtype(self):
+        for dtype in ("float16", "bfloat16", "float64"):
+            variable = tf.Variable(tf.ones([8], dtype))
+            (total,) = grace_tf.Aggregator(LOSSLESS, min_elements=1)(
+                [2 * variable.read_value()], [variable]
+            )
+            self.assertEqual(total.dtype.name, dtype)
+            self.assertAllEqual(tf.cast(total, tf.float32), [2.0] * 8)
+
+    def test_non_finite_gradients_leave_state_alone(self):
+        variables, steps = some(2)
+        aggregate = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+        aggregate(steps[0], variables)
+        before = aggregate.state.arrays()
+        out = aggregate([steps[1][0], steps[1][1] * np.inf], variables)
+        self.assertTrue(all(np.isnan(g).all() for g in out))
+        for name, rows in aggregate.state.arrays().items():
+            self.assertAllEqual(rows, before[name])
+
+    def test_checkpoint(self):
+        variables, steps = some()
+        path = self.get_temp_dir() + "/c"
+        first = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+        first(steps[0], variables)
+        saved = tf.train.Checkpoint(aggregate=first).save(path)
+        wanted = first(steps[1], variables)
+        for used in (False, True):
+            again = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+            if used:
+                again(steps[2], variables)
+            status = tf.train.Checkpoint(aggregate=again).restore(saved)
+            for ours, theirs in zip(again(steps[1], variables), wanted):
+                self.assertAllEqual(ours, theirs)
+            status.assert_consumed()
+
+    def test_all_reduce_finds_its_aggregator_again(self):
+        variables, steps = some()
+        aggregate = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
+
+        @tf.function
+        def step(*grads):
+            return grace_tf.all_reduce(grads, variables, "topk", ratio=0.1, min_elements=1)
+
+        for grads in steps:
+            for ours, theirs in zip(step(*grads), aggregate(grads, variables)):
+                self.assertAllEqual(ours, theirs)
+        eager = grace_tf.all_reduce(steps[0], variables, "topk", ratio=0.1, min_elements=1)
+        self.assertAllEqual(eager[0], aggregate(steps[0], variables)[0])
+        self.assertEqual(grace_tf.all_reduce([], []), [])
+
+    def test_refusals(self):
+        variables, (grads, *_) = some()
+        with self.assertRaisesRegex(ValueError, "2 gradients came with 1 variables"):
+            grace_tf.Aggregator("qsgd")(grads, variables[:1])
+        with self.assertRaisesRegex(ValueError, "reduce"):
+            grace_tf.Aggregator("qsgd", reduce="max")
+        with self.assertRaisesRegex(ValueError, "static"):
+            tf.function(
+                lambda g: grace_tf.Aggregator("qsgd")([g], [tf.Variable(1.0)]),
+                input_signature=[tf.TensorSpec([None])],
+            ).get_concrete_function()
+        with mirrored(2).scope(), self.assertRaisesRegex(RuntimeError, "inside strategy.run"):
+            grace_tf.Aggregator("qsgd")(grads, variables)
+
+
+class ReplicasTest(tf.test.TestCase):
+    def aggregated(self, replicas=2, compressor=LOSSLESS, **keywords):
+        strategy = mirrored(replicas)
+        with strategy.scope():
+            variable = tf.Variable(tf.zeros([6]))
+        aggregate = grace_tf.Aggregator(compressor, min_elements=1, **keywords)
+
+        def replica():
+            i = tf.distribute.get_replica_context().replica_id_in_sync_group
+            (total,) = aggregate([tf.range(6.0) * (1.0 + tf.cast(i, tf.float32))], [variable])
+            return total
+
+        rows = tf.function(lambda: strategy.run(replica))()
+        eager = strategy.run(replica)
+        self.assertEqual(aggregate.state.step, 0 if compressor == "none" else 2)
+        rows, eager = (strategy.experimental_local_results(r) for r in (rows, eager))
+        for row in (*rows, *eager):
+            self.assertAllEqual(row, rows[0])
+        return rows[0].numpy()
+
+    def test_sum_and_mean_by_hand(self):
+        for compressor in (LOSSLESS, "none"):
+            total = np.arange(6) * (1 + 2 + 3)
+            self.assertAllClose(self.aggregated(3, compressor), total)
+            self.assertAllClose(self.aggregated(3, compressor, reduce="sum"), total)
+            self.assertAllClose(self.aggregated(3, compressor, reduce="mean"), total / 3)
+
+    def test_a_vote_is_never_divided(self):
+        for reduce in ("sum", "mean"):
+            self.assertAllEqual(self.aggregated(3, "signsgd", reduce=reduce), np.ones(6))
+
+    def test_variables_handed_in_by_run_are_the_same_variables(self):
+        strategy = mirrored(2)
+        with strategy.scope():
+            variables = [tf.Variable(tf.ones([6])), tf.Variable(tf.ones([6]))]
+        aggregate = grace_tf.Aggregator("topk:ratio=0.2", min_elements=1)
+        for variable in variables:
+            strategy.run(lambda v: aggregate([v * 2.0], [v]), args=(variable,))
+        names = [name for name in aggregate.state.arrays() if name.endswith("residual")]
+        self.assertEqual(names, ["0/memory/residual", "1/memory/residual"])
+
+
+class HandedTest(tf.test.TestCase):
+    def test_what_others_hand_over_is_not_counted(self):
+        """A process group is one transport for all: metrics, barriers and every aggregator."""
+        variables, (grads, *_) = some()
+        aggregate = grace_tf.Aggregator("none")
+        transport = Loopback(2)
+        aggregate.aggregate_replicas(transport, [grads, grads], variables, [None, None])
+        self.assertEqual(aggregate.bytes_per_step, 0)  # all dense is left to the host
+        aggregate = grace_tf.Aggregator(LOSSLESS, min_elements=1)
+        aggregate.aggregate_replicas(transport, [grads, grads], variables, [None, None])
+        bytes_ = aggregate.bytes_per_step
+        self.assertGreater(bytes_, 0)
+        transport.sum([tf.ones([9])] * 2, 1)
+        self.assertEqual(aggregate.bytes_per_step, bytes_)
+
+
+class PathsTest(tf.test.TestCase):
+    """Which variables a pattern means, seen by which of them have a residual."""
+
+    def remembered(self, **keywords):
+        def named():
+            return keras.Sequential(
+                [
+                    keras.Input((8,)),
+                    keras.layers.Dense(8, name="body"),
+                    keras.layers.Dense(4, name="head"),
+                ]
+            )
+
+        made = compiled(
+            lambda: grace_tf.wrap(keras.optimizers.SGD(0.1), min_elements=1, **keywords), make=named
+        )
+        fit(made, 1)
+        aggregate = grace_tf.Aggregator(min_elements=1, **keywords)
+        variables = made.trainable_variables
+        aggregate([tf.ones(v.shape) for v in variables], variables)
+        names = [
+            sorted(k.split("/")[0] for k in a.state.arrays() if k.endswith("residual"))
+            for a in (aggregate, aggregator_of(made.optimizer))
+        ]
+        self.assertEqual(*names)
+        return [int(name) for name in names[0]]
+
+    def test_patterns(self):
+        # 0 body/kernel, 1 body/bias, 2 head/kernel, 3 head/bias
+        self.assertEqual(self.remembered(compressor="topk"), [0, 1, 2, 3])
+        self.assertEqual(self.remembered(compressor="topk", exclude=".*bias"), [0, 2])
+        self.assertEqual(
+            self.remembered(compressor="topk", exclude=[".*head/.*", ".*body/bias"]), [0]
+        )
+        self.assertEqual(self.remembered(compressor={".*bias": "none", ".*body/.*": "topk"}), [0])
+        self.assertEqual(
+            self.remembered(compressor={"(sequential[^/]*/)?head/kernel": "topk"}), [2]
+        )
+
+    def test_a_built_optimizer_knows_its_paths(self):
+        made = compiled(lambda: keras.optimizers.SGD(0.1))
+        fit(made, 1)
+        grace_tf.wrap(made.optimizer, "topk", exclude=".*kernel", min_elements=1)
+        made.compile(made.optimizer, "mse")
+        fit(made, 1)
+        arrays = aggregator_of(made.optimizer).state.arrays()
+        self.assertEqual(
+            sorted(k for k in arrays if k.endswith("residual")),
+            ["1/memory/residual", "3/memory/residual"],
+        )

@@ -1,0 +1,61 @@
+"""The benchmark on small tensors: what it records, not how fast it is."""
+
+import json
+
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import bench
+from grace_tf.__main__ import main
+from grace_tf.ops import native
+
+SIZE = 6000
+
+
+class BenchTest(tf.test.TestCase):
+    def test_every_registered_method_is_measured(self):
+        methods = grace_tf.available()
+        records = bench.measure(methods, SIZE, workers=2, repeats=1)
+        self.assertEqual([r["method"] for r in records], methods)
+        for record in records:
+            method = grace_tf.get(record["method"])
+            spec = tf.TensorSpec(record["shape"], tf.float32)
+            self.assertEqual(spec.shape.num_elements(), SIZE)
+            self.assertEqual(record["wire_bytes"], method.nbytes(spec))
+            stages = {stage for stage in bench.STAGES if f"{stage}_ms" in record}
+            if not method.one_round:
+                self.assertEqual(stages, {"step"})
+            elif method.commutes_with_sum:
+                self.assertEqual(stages, {"compress", "decompress", "step"})
+            else:
+                self.assertEqual(stages, set(bench.STAGES))
+            for stage in stages:
+                ratio = record[f"{stage}_ms"] / record["read_ms"]
+                self.assertAllClose(record[f"{stage}_reads"], ratio)
+
+    def test_the_error_is_of_what_was_sent(self):
+        methods = ["none", "fp16", "topk:ratio=1.0", "topk:ratio=0.5", "signsgd"]
+        records = bench.measure(methods, SIZE, workers=3, repeats=1)
+        none, fp16, all_kept, half, signs = [r["relative_error"] for r in records]
+        self.assertEqual((none, all_kept), (0.0, 0.0))
+        self.assertBetween(fp16, 1e-5, 2**-11)
+        self.assertBetween(half, 0.01, 0.5)
+        self.assertBetween(signs, 0.1, 1.0)  # at its best scale
+
+    def test_the_tensor_is_a_matrix_as_square_as_can_be(self):
+        shapes = [bench._shape(n) for n in (1_000_000, 12, 7)]
+        self.assertEqual(shapes, [(1000, 1000), (4, 3), (7, 1)])
+
+
+def test_json_lines_begin_with_the_machine(tmp_path, capsys):
+    file = tmp_path / "lines.jsonl"
+    arguments = ["bench", "--methods", "signsgd", "--sizes", "1e3,2e3", "--repeats", "2"]
+    assert main([*arguments, "--against", "reference", "--json", str(file)]) == 0
+    header, *cases = [json.loads(line) for line in file.read_text().splitlines()]
+    assert header["kind"] == "machine"
+    assert (header["tensorflow"], header["repeats"]) == (tf.__version__, 2)
+    implementations = ["native", "reference"] if native.available() else ["reference"]
+    assert header["operations"] == implementations[0]
+    wanted = [(n, o) for n in (1000, 2000) for o in implementations]
+    assert [(c["elements"], c["operations"]) for c in cases] == wanted
+    assert header["read"] in capsys.readouterr().out

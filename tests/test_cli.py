@@ -1,0 +1,162 @@
+"""The command line, in this process: what each command prints and how it refuses."""
+
+import json
+import os
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import describe, doctor, keras_repairs, tables
+from grace_tf.__main__ import main
+
+
+def test_list_has_every_registered_method(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[0] for line in lines if line and line.split()[0] in grace_tf.available()]
+    assert named == grace_tf.available()
+
+
+def test_list_as_markdown_has_a_link_for_every_paper(capsys):
+    assert main(["list", "--markdown"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 2 + len(grace_tf.available())
+    assert "| `topk` | sparsification | 0.64 | residual |" in "\n".join(rows)
+    assert sum("](https://arxiv.org/abs/" in row for row in rows) == len(grace_tf.available()) - 1
+
+
+def test_describe_prints_the_parts_and_the_bytes(capsys):
+    assert main(["describe", "topk:ratio=0.01", "--shape", "1000,1000"]) == 0
+    printed = capsys.readouterr().out
+    cells = [line.split() for line in printed.splitlines()]
+    assert ["values", "float32", "10,000", "40,000"] in cells
+    assert ["indices", "int32", "10,000", "40,000"] in cells
+    assert ["of", "fp32", "1/50"] in cells
+    assert ["memory", "residual"] in cells
+
+
+def test_describe_of_a_composite_names_the_inner_parts(capsys):
+    assert main(["describe", "topk:ratio=0.1|values=qsgd:rounding=nearest"]) == 0
+    assert "values.levels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["describe", "topkk"], "Unknown compressor 'topkk'; available:"),
+        (["describe", "topk:ratio=2"], "ratio is a fraction"),
+        (["describe", "topk:fraction=0.1"], "has no hyperparameter 'fraction'"),
+        (["describe", "topk", "--shape", "3,x"], "--shape takes sizes"),
+        (["describe", "topk", "--shape", "3,0"], "at least 1"),
+        (["check", "no_such_file.py:Class"], "no_such_file.py"),
+        (["bench", "--methods", "topkk"], "Unknown compressor 'topkk'"),
+        (["bench", "--sizes", "many"], "--sizes takes numbers"),
+        (["bench", "--repeats", "0"], "--repeats is at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(capsys, arguments, told):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_an_unknown_command_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train"])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    for command in ("list", "describe", "check", "bench", "run", "doctor"):
+        assert command in told
+
+
+def test_check_passes_an_honest_method_and_fails_a_liar(capsys, tmp_path):
+    assert main(["check", "fp16", "--quick"]) == 0
+    assert "FAILED" not in capsys.readouterr().out
+    liar = tmp_path / "liar.py"
+    liar.write_text(_LIAR)
+    with mock.patch.dict("grace_tf.core.registry._COMPRESSORS"):
+        assert main(["check", f"{liar}:Liar", "--quick"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+_LIAR = '''
+import tensorflow as tf
+import grace_tf
+
+@grace_tf.register("liar", family="cast", paper="-")
+class Liar(grace_tf.Compressor):
+    """Says that nothing is lost, and loses half of it.
+
+    Wire: values float32[n].
+    Paper: none.
+    Differs: none.
+    """
+
+    lossless = True
+
+    def wire(self, spec):
+        return {"values": tf.TensorSpec([spec.shape.num_elements()], tf.float32)}
+
+    def compress(self, x, ctx):
+        return {"values": tf.reshape(x, [-1]) / 2}
+
+    def decompress(self, payload, ctx):
+        return tf.reshape(payload["values"], ctx.spec.shape)
+'''
+
+
+def test_run_returns_the_exit_code_of_the_workers(tmp_path):
+    script = tmp_path / "end.py"
+    script.write_text("import sys; sys.exit(3)\n")
+    assert main(["run", "-np", "2", str(script)]) == 3
+
+
+def test_doctor_tells_versions_repairs_and_surroundings():
+    found = dict(doctor.findings())
+    assert found["TensorFlow"] == tf.__version__
+    assert found["grace_tf"] == grace_tf.__version__
+    assert found["native operations"].startswith(("yes, ", "no, the reference operations serve: "))
+    assert found["workers around"].startswith("none")
+    state = "applied to" if keras_repairs.KERAS_3 else "not needed"
+    assert found["repair: agree_on_finite"].startswith(state)
+
+
+def test_doctor_sees_tf_config():
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    with mock.patch.dict(os.environ, {"TF_CONFIG": config}):
+        assert dict(doctor.findings())["workers around"].startswith("2, ")
+    with mock.patch.dict(os.environ, {"TF_CONFIG": "{"}):
+        assert "TF_CONFIG is not" in dict(doctor.findings())["workers around"]
+
+
+def test_a_plain_table_aligns_its_columns():
+    told = tables.plain("Title", ["a", "column"], [["longer", "1"], ["x", "2"]]).splitlines()
+    assert told[1] == "Title"
+    assert told[3] == "a       column"
+    assert told[5:7] == ["longer  1", "x       2"]
+
+
+def test_markdown_escapes_the_bars_of_composites():
+    assert tables.markdown(["spec"], [["topk|values=qsgd"]]).endswith("| topk\\|values=qsgd |")
+
+
+class AnnouncedBytesTest(tf.test.TestCase):
+    def test_dense_and_compressed_variables_and_flags_add_up(self):
+        from grace_tf.plan import settings
+
+        kernel = tf.Variable(tf.zeros([100, 100]), name="kernel")
+        bias = tf.Variable(tf.zeros([100]), name="bias")
+        wanted = settings("topk:ratio=0.01", min_elements=1000)
+        total = describe.announced_bytes(wanted, [kernel, bias])
+        self.assertEqual(total, 8 * 100 + 4 * 100 + 4)
+        two_buckets = settings("topk:ratio=0.01", min_elements=1000, bucket_bytes=1000)
+        self.assertEqual(describe.announced_bytes(two_buckets, [kernel, bias]), total + 4)
+
+    def test_bytes_for_people(self):
+        told = [describe.bytes_text(n) for n in (12, 1536, 3 * 2**20)]
+        self.assertEqual(told, ["12 B", "1.5 KiB", "3.0 MiB"])

@@ -1,0 +1,154 @@
+"""The README says what the code does.  Renew its tables by: python tests/test_docs.py"""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import grace_tf
+from grace_tf import bench, describe, tables
+from grace_tf.__main__ import _parser
+from grace_tf.core import registry
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DIGITS = ROOT / "benchmarks" / "results" / "digits.jsonl"
+CODEC = ROOT / "benchmarks" / "results" / "codec.jsonl"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def method_table():
+    """What python -m grace_tf list --markdown prints."""
+    return tables.markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True))
+
+
+def digits_table():
+    """The committed run of the demo."""
+    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['accuracy']:.4f}",
+            describe.bytes_text(r["bytes_per_step"]),
+            f"1/{1 / r['ratio']:.1f}",
+        ]
+        for r in results
+    ]
+    return tables.markdown(["method", "test accuracy", "bytes per step", "of fp32"], rows)
+
+
+def codec_table():
+    """The committed run of the benchmark, its largest size."""
+    lines = [json.loads(line) for line in CODEC.read_text(encoding="utf-8").splitlines()]
+    largest = max(line.get("elements", 0) for line in lines)
+    cases = [line for line in lines if line.get("elements") == largest]
+    stock = {c["method"]: c["step_ms"] for c in cases if c["operations"] == "reference"}
+    rows = []
+    for case in cases:
+        if case["operations"] == "native":
+            times = [
+                f"{case[f'{s}_ms']:.1f} ({case[f'{s}_reads']:.1f})" if f"{s}_ms" in case else "-"
+                for s in bench.STAGES
+            ]
+            rows.append([f"`{case['method']}`", *times, f"{stock[case['method']]:.0f}"])
+    return tables.markdown(["method", *bench.STAGES, "step, reference operations"], rows)
+
+
+TABLES = {"methods": method_table, "digits": digits_table, "codec": codec_table}
+
+
+def block(name):
+    """A pattern of the README's text between the markers of a table."""
+    return re.compile(f"(<!-- {name}: begin -->\n)(.*?)(\n?<!-- {name}: end -->)", re.S)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_are_fresh(name):
+    found = block(name).search(README.read_text(encoding="utf-8")).group(2)
+    assert found == TABLES[name](), "stale; renew it by: python tests/test_docs.py"
+
+
+def test_the_digits_are_of_every_method_and_good_enough():
+    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
+    assert {grace_tf.get(r["method"]).name for r in results} == set(grace_tf.available())
+    for result in results:
+        assert result["workers"] == 2
+        assert result["bytes_per_step"] == result["announced_bytes"]
+        assert result["accuracy"] >= 0.95 or grace_tf.get(result["method"]).name == "signsgd"
+
+
+def test_every_public_name_is_documented():
+    text = README.read_text(encoding="utf-8")
+    for name in grace_tf.__all__:
+        if name.startswith("__"):
+            continue
+        assert re.search(rf"\b{name}\b", text), f"the README does not speak of {name}"
+        assert (getattr(grace_tf, name).__doc__ or "").strip(), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", grace_tf.available())
+def test_every_method_says_what_it_sends_and_where_it_comes_from(name):
+    entry = next(entry for entry in registry.entries() if entry.name == name)
+    for section in ("Wire:", "Paper:", "Differs:"):
+        assert re.search(rf"^\s*{section} \S", entry.doc, re.M), f"{name} lacks {section}"
+    assert entry.family and entry.paper
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_snippets_compile(number):
+    compile(SNIPPETS[number], f"README snippet {number}", "exec")
+
+
+def test_there_are_snippets():
+    assert len(SNIPPETS) >= 5
+
+
+def test_the_method_of_the_readme_passes_the_suite(tmp_path):
+    (snippet,) = [s for s in SNIPPETS if "@grace_tf.register" in s]
+    assert len(snippet.splitlines()) <= 40
+    file = tmp_path / "my_file.py"
+    file.write_text(snippet, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("my_file", file)
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict("sys.modules", {"my_file": module}):
+        with mock.patch.dict("grace_tf.core.registry._COMPRESSORS"):
+            spec.loader.exec_module(module)
+            grace_tf.testing.check_compressor("turns", quick=True)
+
+
+def test_specs_in_the_readme_exist():
+    for spec in re.findall(r'"((?:topk|qsgd)[:|][^"]*)"', README.read_text(encoding="utf-8")):
+        grace_tf.get(spec)
+
+
+def test_commands_in_the_readme_exist():
+    text = README.read_text(encoding="utf-8")
+    known = next(a.choices for a in _parser()._actions if a.dest == "command_name")
+    named = set(re.findall(r"python -m grace_tf (\w+)", text))
+    assert named == set(known)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make ([\w-]+)", text, re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_links_lead_somewhere():
+    text = README.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+
+
+def renew():
+    """Writes the tables into the README."""
+    text = README.read_text(encoding="utf-8")
+    for name, make in TABLES.items():
+        table = make()
+        text = block(name).sub(lambda m, table=table: f"{m[1]}{table}\n{m[3].lstrip()}", text)
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()

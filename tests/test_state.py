@@ -1,0 +1,130 @@
+"""What is kept between steps, and how it passes from workers to workers."""
+
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.plan import make_plan, settings
+from grace_tf.state import State
+
+SPECS = [tf.TensorSpec([4, 3]), tf.TensorSpec([5])]
+
+
+def plan_of(compressor):
+    return make_plan(settings(compressor, min_elements=1), ["a", "b"], SPECS, [0, 1])
+
+
+def made(size, workers, compressor="topk:ratio=0.5"):
+    state = State()
+    state.place(size, workers, [None] * len(workers))
+    plan = plan_of(compressor)
+    for group in plan.groups:
+        state.ensure(group, plan.seed)
+    return state
+
+
+def filled(size, workers, compressor="topk:ratio=0.5"):
+    """A state in which worker w's residuals are w + 1 and nine steps are done."""
+    state = made(size, workers, compressor)
+    for name, leaf in state._leaves.items():
+        for worker, variable in zip(workers, leaf.variables):
+            value = 9 if name == "step" else 0.5 if "/compressor/" in name else worker + 1
+            variable.assign(tf.cast(tf.fill(variable.shape, value), variable.dtype))
+    return state
+
+
+class StateTest(tf.test.TestCase):
+    def passed(self, old, size, workers, through):
+        """A state of other workers that takes in an old one, by our files or by checkpoints."""
+        if through == "arrays, before":
+            new = State()
+            new.restore(old.arrays())
+        elif through == "arrays, after":
+            new = made(size, workers)
+            new.restore(old.arrays())
+            return new
+        else:
+            path = tf.train.Checkpoint(state=old).save(self.get_temp_dir() + "/c")
+            new = State() if through.endswith("before") else made(size, workers)
+            tf.train.Checkpoint(state=new).restore(path)
+            if not through.endswith("before"):
+                return new
+        new.place(size, workers, [None] * len(workers))
+        for group in plan_of("topk:ratio=0.5").groups:
+            new.ensure(group, 0)
+        return new
+
+    WAYS = ("arrays, before", "arrays, after", "checkpoint, before", "checkpoint, after")
+
+    def residuals(self, state):
+        rows = state.arrays()["0/memory/residual"]
+        self.assertAllEqual(rows, np.broadcast_to(rows[:, :1, :1], rows.shape))
+        return rows[:, 0, 0].tolist()
+
+    def test_the_same_workers_get_their_own(self):
+        for through in self.WAYS:
+            new = self.passed(filled(2, [0, 1]), 2, [0, 1], through)
+            self.assertEqual(self.residuals(new), [1, 2], through)
+            self.assertEqual(new.step, 9, through)
+
+    def test_another_number_of_workers_keeps_the_mean(self):
+        for through in self.WAYS:
+            for size in (1, 3):
+                new = self.passed(filled(2, [0, 1]), size, list(range(size)), through)
+                self.assertEqual(self.residuals(new), [1.5] * size, through)
+                self.assertEqual(new.step, 9, through)
+
+    def test_what_another_process_saved(self):
+        for through in self.WAYS:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                new = self.passed(filled(2, [1]), 2, [0], through)
+            self.assertEqual(self.residuals(new), [0], through)
+            self.assertEqual(new.step, 9)
+            self.assertLen([w for w in said if "residuals start from zero" in str(w.message)], 1)
+
+    def test_each_rank_gets_its_own_file_back(self):
+        for through in self.WAYS:
+            new = self.passed(filled(2, [1]), 2, [1], through)
+            self.assertEqual(self.residuals(new), [2], through)
+
+    def test_what_all_workers_hold_alike_passes_to_any_of_them(self):
+        old = filled(2, [1], "powersgd:rank=1")
+        new = made(3, [0], "powersgd:rank=1")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            new.restore(old.arrays())
+        names = [name for name in new.arrays() if "/compressor/" in name]
+        self.assertNotEmpty(names)
+        for name in names:
+            self.assertAllEqual(new.arrays()[name], np.full_like(new.arrays()[name], 0.5))
+
+    def test_what_is_not_yet_used_is_not_lost(self):
+        new = State()
+        new.restore(filled(2, [0, 1]).arrays())
+        for name, rows in filled(2, [0, 1]).arrays().items():
+            self.assertAllEqual(new.arrays()[name], rows, name)
+
+    def test_variables_are_plain_and_on_their_workers_device(self):
+        state = State()
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            state.place(2, [0, 1], ["CPU:0", "CPU:1"])
+        self.assertEqual([v.device[-5:] for v in state.variables], ["CPU:0", "CPU:1"])
+        self.assertFalse(any(hasattr(v, "_distributed_container") for v in state.variables))
+
+    def test_refusals(self):
+        state = made(2, [0, 1])
+        with self.assertRaisesRegex(
+            ValueError, r"belongs to workers \[0, 1\] of 2, but is now used by \[0\] of 1"
+        ):
+            state.place(1, [0], [None])
+        with self.assertRaisesRegex(ValueError, "no saved state of grace_tf"):
+            state.restore({"0": np.zeros(1)})
+        other = {**filled(2, [0, 1]).arrays(), "0/memory/residual": np.zeros([2, 7])}
+        with self.assertRaisesRegex(
+            ValueError, r"0/memory/residual has the shape \(7,\), this one \(4, 3\)"
+        ):
+            state.restore(other)
+        with self.assertRaisesRegex(ValueError, "format 8"):
+            state.restore({"grace": np.array([8, 1])})

@@ -1,0 +1,143 @@
+"""All ways to carry buffers inside tf.distribute and one process do the same."""
+
+import numpy as np
+import tensorflow as tf
+from conftest import mirrored
+
+from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
+
+SIZE = 3
+
+
+def rows(dtype="int32", n=5):
+    draw = np.random.default_rng(n).integers(-9, 9, [SIZE, n])
+    return [tf.cast(tf.constant(row), dtype) for row in draw]
+
+
+def squares(n=2):
+    return [tf.reshape(row, [SIZE, n]) for row in rows(n=SIZE * n)]
+
+
+def expected(kind, buffers):
+    arrays = [b.numpy() for b in buffers]
+    if kind == "sum":
+        total = arrays[0]
+        for array in arrays[1:]:
+            total = total + array  # in worker order, as the line promises
+        return [total] * SIZE
+    if kind == "max":
+        return [np.max(arrays, 0)] * SIZE
+    if kind == "gather":
+        return [np.stack(arrays)] * SIZE
+    return [np.stack([array[i] for array in arrays]) for i in range(SIZE)]
+
+
+CASES = [
+    ("sum", rows("float32")),
+    ("sum", rows("int32")),
+    ("sum", rows("float16")),
+    ("max", rows("float32")),
+    ("gather", rows("int32")),
+    ("all_to_all", squares()),
+]
+
+
+def in_replicas(body):
+    """The results of `body(context, i)` of three replicas, traced and eager."""
+    strategy = mirrored(SIZE)
+
+    def replica():
+        context = tf.distribute.get_replica_context()
+        return body(context, context.replica_id_in_sync_group)
+
+    for run in (tf.function(lambda: strategy.run(replica)), lambda: strategy.run(replica)):
+        yield strategy.experimental_local_results(run())
+
+
+def own(buffers, i):
+    return tf.gather(tf.stack(buffers), i)
+
+
+class TransportsTest(tf.test.TestCase):
+    def test_loopback(self):
+        for devices in (None, ["CPU:0", "CPU:1", "CPU:2"]):
+            transport = Loopback(SIZE, devices)
+            for kind, buffers in CASES:
+                results = getattr(transport, kind)(buffers, 1)
+                for i, (ours, theirs) in enumerate(zip(results, expected(kind, buffers))):
+                    self.assertAllEqual(ours, theirs, kind)
+                    if devices:
+                        self.assertEndsWith(ours.device, devices[i])
+
+    def test_replicas_of_one_process(self):
+        for kind, buffers in CASES:
+
+            def body(context, i, kind=kind, buffers=buffers):
+                def all_at_once(transport, lists):
+                    self.assertEqual(transport.workers, (0, 1, 2))
+                    return [[r] for r in getattr(transport, kind)([mine for (mine,) in lists], 1)]
+
+                return across_replicas(context, all_at_once, [own(buffers, i)])[0]
+
+            for results in in_replicas(body):
+                for ours, theirs in zip(results, expected(kind, buffers)):
+                    self.assertAllEqual(ours, theirs, kind)
+
+    def test_one_tensor_made_outside_the_replicas(self):
+        outside = tf.constant([1.0, 2.0])
+
+        def body(context, i):
+            return across_replicas(
+                context,
+                lambda transport, lists: [[t] for t in transport.sum([m for (m,) in lists], 1)],
+                [outside],
+            )[0]
+
+        for results in in_replicas(body):
+            self.assertAllEqual(results, [[3.0, 6.0]] * SIZE)
+
+    def test_from_inside_a_replica(self):
+        for kind, buffers in CASES:
+
+            def body(context, i, kind=kind, buffers=buffers):
+                transport = ReplicaContext(context)
+                self.assertEqual(transport.size, SIZE)
+                self.assertIn(transport.workers, [(0,), (1,), (2,)])  # known while tracing
+                return getattr(transport, kind)([own(buffers, i)], 1)[0]
+
+            for results in in_replicas(body):
+                for ours, theirs in zip(results, expected(kind, buffers)):
+                    self.assertAllEqual(ours, theirs, kind)
+
+    def test_gathers_move_bits(self):
+        """Words that are signalling NaNs as floats arrive untouched."""
+        words = [tf.constant([0x7F812345, 1, -5], tf.int32) + i for i in range(SIZE)]
+
+        def inside(context, i):
+            return ReplicaContext(context).gather([own(words, i)], 1)[0]
+
+        for results in (Loopback(SIZE).gather(words, 1), *in_replicas(inside)):
+            for result in results:
+                self.assertAllEqual(result, tf.stack(words))
+
+    def test_what_was_handed_over_is_recorded(self):
+        transport = Loopback(SIZE)
+        with transport.recorded() as handed:
+            transport.sum(rows("float16", 8), 1)
+            transport.gather(rows("int32", 3), 2)
+        transport.sum(rows("float32", 8), 3)
+        self.assertEqual([(h.kind, h.nbytes) for h in handed], [("sum", 16), ("gather", 12)])
+        alone = Loopback(1)
+        with alone.recorded() as record:
+            alone.sum([tf.ones([4])], 1)
+        self.assertEmpty(record)  # nothing crosses anything
+
+    def test_refusals(self):
+        with self.assertRaisesRegex(ValueError, "3 workers need 3 devices, not 1"):
+            Loopback(3, ["CPU:0"])
+        with self.assertRaisesRegex(ValueError, "carries 3 buffers.*but got 1"):
+            Loopback(3).sum([tf.ones([2])], 1)
+
+    def test_a_mirrored_strategy_lives_in_one_process(self):
+        self.assertFalse(spans_processes(mirrored(2)))
