@@ -4,9 +4,10 @@ Runs as one of several workers (TF_CONFIG), each on an interface of its own or a
 
     python -m grace_tf run -np 2 benchmarks/link.py --elements 25000000 --out link.json
 
-The gradient has the shapes of a small convolutional network scaled up to `--elements`.  Bytes are the interface's
-own count (/proc/self/net/dev, sent, headers included; over loopback both workers' together) over `--steps` steps
-after a warm-up; seconds are the median of these steps.  Worker 0 prints a table and writes JSON.
+The gradient has the shapes of a small convolutional network scaled up to `--elements`.  Bytes are
+the interface's own count (/proc/self/net/dev, sent, headers included; over loopback both workers'
+together) over `--steps` steps after a warm-up; seconds are the median of these steps.  Worker 0
+prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def main() -> None:
         if group.rank == 0:
             print(
                 f"{row['method']:55} announced {row['announced']:>11,}  sent {row['sent']:>11,}  "
-                f"{100 * row['over']:+6.2f} %  1/{row['ratio']:<7.2f} {1000 * row['seconds']:8.1f} ms",
+                f"{100 * row['over']:+6.2f} %  1/{row['ratio']:<7.2f} "
+                f"{1000 * row['seconds']:8.1f} ms",
                 flush=True,
             )
     if group.rank == 0 and args.out:

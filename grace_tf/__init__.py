@@ -3,7 +3,10 @@
 model.compile(optimizer=grace_tf.wrap(opt, "qsgd"), ...)
 """
 
-_NEEDED = "grace_tf needs TensorFlow 2.15 or newer: pip install tensorflow-cpu, or pip install 'tensorflow[and-cuda]' for GPUs"
+_NEEDED = (
+    "grace_tf needs TensorFlow 2.15 or newer: pip install tensorflow-cpu, "
+    "or pip install 'tensorflow[and-cuda]' for GPUs"
+)
 
 try:
     import tensorflow as _tf
@@ -14,8 +17,7 @@ except ModuleNotFoundError as _error:
 if tuple(int(x) for x in _tf.__version__.split(".")[:2]) < (2, 15):
     raise ImportError(f"{_NEEDED} (this is {_tf.__version__}).")
 
-from grace_tf import compressors as _compressors  # noqa: E402  (fills the registry)
-from grace_tf import keras, memories, testing  # noqa: E402
+from grace_tf import keras, testing  # noqa: E402
 from grace_tf.aggregator import Aggregator, all_reduce  # noqa: E402
 from grace_tf.core.compressor import Compressor  # noqa: E402
 from grace_tf.core.memory import Memory  # noqa: E402

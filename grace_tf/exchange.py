@@ -5,8 +5,8 @@
          Memory.update: residual = compensated − sent
 
 Read `exchange` for one step of all workers of this process, `lane_rounds` for one lane group of one
-worker, `communicate` for one round of one bucket.  Nothing here keeps state: it comes in, and the next
-state goes out with a flag that says, alike on every worker, whether it may be committed.
+worker, `communicate` for one round of one bucket.  Nothing here keeps state: it comes in, and the
+next state goes out with a flag that says, alike on every worker, whether it may be committed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def exchange(
 ) -> list[Share]:
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
-    With `summed` the host sums gradients that it divided by the number of workers before (Keras under a
-    strategy); else it takes the mean.  The codec sees the worker's own gradient either way.
+    With `summed` the host sums gradients that it divided by the number of workers before (Keras
+    under a strategy); else it takes the mean.  The codec sees the worker's own gradient either way.
     """
     results = [Share([None] * len(s.grads), {}, {}, s.step, tf.constant(True)) for s in shares]
     for b, bucket in enumerate(plan.buckets):
@@ -83,7 +83,8 @@ def lane_rounds(
     states: Sequence[dict[str, tf.Tensor]],
     ctx: Context,
 ) -> Rounds:
-    """One lane group of one worker, from gradients to aggregates: the composition that `fuses` may replace.
+    """One lane group of one worker, from gradients to aggregates: the composition that `fuses`
+    may replace.
 
     Returns (totals, memory_states, states).  Where the group is merged there is one lane for the
     compressor and still one memory per variable.
@@ -106,7 +107,7 @@ def communicate(
     transport: Transport,
     keys: Sequence[int],
 ) -> tuple[list, list]:
-    """One round of one bucket: `requests[worker][group]` → replies of the same nesting, and flags."""
+    """One round of one bucket: `requests[worker][group]` → replies nested alike, and flags."""
     replies = [[[{} for _ in r.payloads] if r else None for r in mine] for mine in requests]
     flags: list[tf.Tensor | None] = [None] * len(requests)
     for buffer, key in zip(buffers, keys):
@@ -184,7 +185,8 @@ def _deliver(group: Group, outcome, result: Share, share: Share, size: int, summ
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
     if not total.dtype.is_floating:
         return total // size
-    # Graphs turn a division by a constant into this product, and eager steps must give the same bits.
+    # Graphs turn a division by a constant into this product, and eager steps must give the same
+    # bits.
     return total * tf.constant(1 / size, total.dtype)
 
 

@@ -26,12 +26,13 @@ _IGNORED = {
 def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of `wrap` or `Aggregator` for a dictionary of GRACE's `grace_from_params`.
 
-        optimizer = grace_tf.wrap(optimizer, **grace_tf.from_params({"compressor": "topk", "compress_ratio": 0.01}))
+        params = {"compressor": "topk", "compress_ratio": 0.01, "memory": "residual"}
+        optimizer = grace_tf.wrap(optimizer, **grace_tf.from_params(params))
 
     `communicator`, `world_size` and `kernel` are dropped: ours follow from the method and the
-    surroundings.  `memory` absent means GRACE's default, none.  Hyperparameters keep GRACE's defaults only where
-    given.  Raises ValueError for methods and memories that are not available, TypeError for keys that
-    the method does not have.
+    surroundings.  `memory` absent means GRACE's default, none.  Hyperparameters keep GRACE's
+    defaults only where given.  Raises ValueError for methods and memories that are not available,
+    TypeError for keys that the method does not have.
     """
     params = dict(params)
     name = params.pop("compressor", "none")

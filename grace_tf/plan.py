@@ -25,7 +25,7 @@ FIRST_KEY = 2**20  # collective keys below are the process group's own
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The keywords that all doors share, checked; `routes` maps patterns to (compressor, memory)."""
+    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory)."""
 
     routes: tuple[tuple[str, Compressor, Memory], ...]
     granularity: str = "auto"
@@ -112,8 +112,8 @@ def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Comp
         stages = [compressor, *(stage for _, stage in getattr(compressor, "inner", ()))]
         nearest = ' or rounding="nearest"' if any(hasattr(s, "rounding") for s in stages) else ""
         raise ValueError(
-            f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} is not; "
-            f'use memory="none"{nearest}.'
+            f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} "
+            f'is not; use memory="none"{nearest}.'
         )
     return compressor, chosen
 
@@ -154,7 +154,7 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The lanes of one bucket that share compressor, memory and dtype; `merged`: one flat tensor."""
+    """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor."""
 
     lanes: tuple[Lane, ...]
     merged: bool = False
@@ -195,12 +195,12 @@ class Plan:
         return [group for bucket in self.buckets for group in bucket]
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
-        """The 31-bit name of a collective: from the digest, so no worker's order of tracing matters."""
+        """The 31-bit name of a collective: from the digest, so the order of tracing is free."""
         return collective_key(self.digest, self.ordinal, bucket, round_, kind, dtype)
 
 
 def collective_key(*names: Any) -> int:
-    """The 31-bit key of the collective of these names, beyond those that the group keeps for itself."""
+    """The 31-bit key of the collective of these names, beyond those that the group keeps."""
     return FIRST_KEY + _hash("/".join(map(str, names))) % (2**31 - FIRST_KEY)
 
 

@@ -1,10 +1,11 @@
 """From payloads to flat buffers and back.
 
-One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become 32-bit
-words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 16-bit floats are
-packed two to a word, little-endian, an odd last half padded with zero.  `Sum` and `Max` parts keep their dtype.
-Buffers are the concatenation of their parts in the order of (group, lane, part); the first buffer of
-a bucket's first round ends in one more element, the flag: 0, or 1 where the sender met a non-finite value.
+One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become
+32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 16-bit
+floats are packed two to a word, little-endian, an odd last half padded with zero.  `Sum` and
+`Max` parts keep their dtype. Buffers are the concatenation of their parts in the order of (group,
+lane, part); the first buffer of a bucket's first round ends in one more element, the flag: 0, or
+1 where the sender met a non-finite value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", All
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one payload part lies: its group, lane, name and spec, and its elements in the buffer."""
+    """Where one payload part lies: its group, lane, name and spec; its length in the buffer."""
 
     group: int
     lane: int
@@ -66,9 +67,8 @@ def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
                 slot = Slot(g, i, name, tuple(part.shape), part.dtype.name, length)
                 buffers.setdefault((kind, dtype), Buffer(kind, dtype, [])).slots.append(slot)
     if flagged:
-        buffers.setdefault(
-            ("sum", "float32"), Buffer("sum", "float32", [])
-        ) if not buffers else None
+        if not buffers:
+            buffers["sum", "float32"] = Buffer("sum", "float32", [])
         next(iter(buffers.values())).flagged = True
     return list(buffers.values())
 

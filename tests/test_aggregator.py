@@ -42,8 +42,10 @@ class AloneTest(tf.test.TestCase):
             variables, (grads, *_) = some()
             plain = grace_tf.Aggregator(method, min_elements=1)(grads, variables)
             aggregate = grace_tf.Aggregator(method, min_elements=1)
-            compiled = tf.function(lambda *g: aggregate(g, variables), jit_compile=True)(*grads)
-            for ours, theirs in zip(compiled, plain):
+            function = tf.function(
+                lambda *g, to=aggregate, of=variables: to(g, of), jit_compile=True
+            )
+            for ours, theirs in zip(function(*grads), plain):
                 self.assertAllClose(ours, theirs, rtol=1e-4, atol=1e-5, msg=method)
             self.assertEqual(aggregate.state.step, int(method != "none"))
 

@@ -10,8 +10,8 @@ from grace_tf.core.registry import register
 class BF16(Compressor):
     """Sends each element rounded to bfloat16: C(x) = bfloat16(x), to nearest, ties to even.
 
-    Shapes: any float32 tensor.  Decodes to float32; the sum over workers is taken in bfloat16 (8 bits of
-    significand), in the order of the collective.
+    Shapes: any float32 tensor.  Decodes to float32; the sum over workers is taken in bfloat16 (8
+    bits of significand), in the order of the collective.
     Wire: values bfloat16[n], all-reduced: 2n bytes.
     Range: that of float32.
     Paper: Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, section 3.

@@ -10,11 +10,12 @@ from grace_tf.core.registry import register
 class FP16(Compressor):
     """Sends each element rounded to float16: C(x) = float16(x), to nearest, ties to even.
 
-    Shapes: any float32 tensor.  Decodes to float32; the sum over workers is taken in float16 (11 bits of
-    significand), in the order of the collective.
+    Shapes: any float32 tensor.  Decodes to float32; the sum over workers is taken in float16 (11
+    bits of significand), in the order of the collective.
     Wire: values float16[n], all-reduced: 2n bytes.
     Range: a value or a sum beyond 65504 becomes infinite; the line then makes the whole aggregate
-    non-finite on every worker and keeps all state, so that a loss scaler sees it and nothing is lost.
+    non-finite on every worker and keeps all state, so that a loss scaler sees it and nothing is
+    lost.
     Paper: Micikevicius et al. 2018, Mixed Precision Training, section 3.
     Differs: none.
     """

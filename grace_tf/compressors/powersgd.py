@@ -13,20 +13,20 @@ from grace_tf.core.rounds import Sum
 class PowerSGD(Compressor):
     """Sends a rank-r factorisation: P = orth(Σ M Q), Q = Σ Mᵀ P, C(M) = P Qᵀ.
 
-    M is the gradient as a matrix [everything else, last axis] = [a, b], r = min(rank, a, b).  Q is kept
-    between steps (warm start); at first it is normal, drawn alike by all workers.  What one worker sent is
-    P Pᵀ M, the projection of its own matrix.  A variable whose factors would be no smaller than itself,
-    every 1-D one among them, travels dense in the first round's buffer.
+    M is the gradient as a matrix [everything else, last axis] = [a, b], r = min(rank, a, b).  Q
+    is kept between steps (warm start); at first it is normal, drawn alike by all workers.  What
+    one worker sent is P Pᵀ M, the projection of its own matrix.  A variable whose factors would
+    be no smaller than itself, every 1-D one among them, travels dense in the first round's buffer.
     Shapes: any float32 tensor.
     Wire: two rounds of all-reduce, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes, or dense
     float32[n]: 4n bytes.
-    State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a maximum of 1,
-    which changes no result and keeps M Q in range.
+    State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a
+    maximum of 1, which changes no result and keeps M Q in range.
     Raises: ValueError for a rank below 1.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback).
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
-    channels; orthogonalisation by Householder QR, which stays finite on deficient matrices; the residual
-    subtracts what this worker contributed, not the aggregate.
+    channels; orthogonalisation by Householder QR, which stays finite on deficient matrices; the
+    residual subtracts what this worker contributed, not the aggregate.
     """
 
     rank: int = 4
@@ -97,6 +97,6 @@ def _unit_columns(x):
 
 
 def _orthonormal(p):
-    """An orthonormal basis whose span holds the columns of p [a, r], a >= r; finite for any finite p."""
+    """An orthonormal basis that spans the columns of p [a, r], a >= r; finite for any finite p."""
     # QR squares what it gets.
     return tf.linalg.qr(_unit_columns(p))[0]

@@ -24,19 +24,19 @@ from grace_tf.core.registry import register
 class QSGD(Compressor):
     """Sends integer levels of a scale per block: C(x) = c·sign(x)·⌊s·|x|/c + u⌋/s.
 
-    c is the maximum of |x| over the block (`norm="max"`) or its Euclidean norm (`norm="l2"`), s the number
-    of levels on each side of zero: `levels`, else 2^(bits−1) − 1.  u is uniform in [0, 1) for
-    `rounding="stochastic"`, which makes C unbiased; `rounding="nearest"` rounds half to even and makes C
-    nonexpansive, fit for a residual.  Blocks are runs of `block` elements of one variable, None for the
-    whole variable.  A block whose scale is below 2^-110 is sent as zeros.
+    c is the maximum of |x| over the block (`norm="max"`) or its Euclidean norm (`norm="l2"`), s the
+    number of levels on each side of zero: `levels`, else 2^(bits−1) − 1.  u is uniform in [0, 1)
+    for `rounding="stochastic"`, which makes C unbiased; `rounding="nearest"` rounds half to even
+    and makes C nonexpansive, fit for a residual.  Blocks are runs of `block` elements of one
+    variable, None for the whole variable.  A block whose scale is below 2^-110 is sent as zeros.
     Shapes: any float32 tensor.
     Wire: levels int32[b·⌈n/32⌉] as bit planes with b = ⌈log2(2s+1)⌉ bits an element, scales
     float32[⌈n/block⌉], gathered: about n·(b/8 + 4/block) bytes, n/2 + n/128 by default.
-    Raises: ValueError or TypeError for bits outside 2 … 16, levels outside 1 … 32767, a block that is no
-    multiple of 32, an unknown norm or rounding.
+    Raises: ValueError or TypeError for bits outside 2 … 16, levels outside 1 … 32767, a block
+    that is no multiple of 32, an unknown norm or rounding.
     Paper: Alistarh et al. 2017, QSGD, section 3.1; the paper's form is norm="l2", block=None.
-    Differs: the maximum as scale and 4 bits in blocks of 512 by default (section 4 of the paper); levels
-    are bit-packed, not Elias-coded, so that payloads have a fixed size.
+    Differs: the maximum as scale and 4 bits in blocks of 512 by default (section 4 of the paper);
+    levels are bit-packed, not Elias-coded, so that payloads have a fixed size.
     """
 
     bits: int = 4

@@ -17,8 +17,9 @@ from grace_tf.core.registry import register
 class RandomK(Compressor):
     """Sends k = max(1, ⌊ratio·n⌋) elements, a uniformly random subset that changes every step.
 
-    C(x) = x on the subset, else 0; it is not rescaled by n/k, so it is meant for a residual.  The indices
-    come from the shared seed, the step and the variable: only values travel, and they are all-reduced.
+    C(x) = x on the subset, else 0; it is not rescaled by n/k, so it is meant for a residual.  The
+    indices come from the shared seed, the step and the variable: only values travel, and they are
+    all-reduced.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], all-reduced: 4k bytes.
     Raises: ValueError for a ratio outside (0, 1].

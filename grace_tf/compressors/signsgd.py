@@ -11,8 +11,9 @@ from grace_tf.core.registry import register
 class SignSGD(Compressor):
     """Sends signs; the aggregate is the sign of their sum over workers: C(x) = ±1, sign(0) = +1.
 
-    Shapes: any float32 tensor; the aggregate is in {−1, 0, +1}, 0 for a tied vote.  It is a consensus: it
-    is neither summed nor divided by the number of workers, so the learning rate is the step size.
+    Shapes: any float32 tensor; the aggregate is in {−1, 0, +1}, 0 for a tied vote.  It is a
+    consensus: it is neither summed nor divided by the number of workers, so the learning rate is
+    the step size.
     Wire: signs int32[⌈n/32⌉], gathered: n/8 bytes, rounded up to a word.
     Paper: Bernstein et al. 2018, signSGD, algorithm 2 (majority vote).
     Differs: a tied vote gives 0 (the paper leaves it open).  A residual is refused: signs are no

@@ -15,12 +15,13 @@ from grace_tf.core.registry import register
     examples=("threshold:threshold=1.0,capacity=0.25", "threshold:threshold=0,capacity=1.0"),
 )
 class Threshold(Compressor):
-    """Sends the elements with |x| > threshold, at most m = max(1, ⌊capacity·n⌋): C(x) = x on them, else 0.
+    """Sends the elements with |x| > threshold, at most m = max(1, ⌊capacity·n⌋): C(x) = x on
+    them, else 0.
 
     Where more elements pass than fit, the m largest go and the rest stays in the residual.
     Shapes: any float32 tensor of fewer than 2^31 elements.
-    Wire: values float32[m], indices int32[m] ascending, count int32[1], gathered: 8m + 4 bytes on every
-    step; entries from `count` on are zero.
+    Wire: values float32[m], indices int32[m] ascending, count int32[1], gathered: 8m + 4 bytes on
+    every step; entries from `count` on are zero.
     Raises: ValueError for a negative threshold or a capacity outside (0, 1].
     Paper: Dutta et al. 2020, On the Discrepancy between the Theoretical Analysis and Practical
     Implementations of Compressed Communication, section 5.
@@ -52,7 +53,8 @@ class Threshold(Compressor):
         (m,) = self.wire(ctx.spec)["values"].shape
         values, indices = ops.top_k(tf.reshape(x, [-1]), m)
         passes = tf.abs(values) > self.threshold
-        # Static shapes, so that XLA can compile it: what does not pass goes to one place at the end.
+        # Static shapes, so that XLA can compile it: what does not pass goes to one place at the
+        # end.
         places = tf.where(passes, tf.cumsum(tf.cast(passes, tf.int32)) - 1, m)[:, None]
 
         def packed(part):

@@ -19,13 +19,15 @@ from grace_tf.core.registry import register
     ),
 )
 class TopK(Compressor):
-    """Sends the k = max(1, ⌊ratio·n⌋) elements of largest magnitude, exactly: C(x) = x on them, else 0.
+    """Sends the k = max(1, ⌊ratio·n⌋) elements of largest magnitude, exactly: C(x) = x on them,
+    else 0.
 
     Ties go to the lower index.  `ratio` is the fraction kept.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], indices int32[k] ascending, gathered: 8k bytes.
     Raises: ValueError for a ratio outside (0, 1].
-    Paper: Aji and Heafield 2017, Sparse Communication, section 3; Stich et al. 2018, arXiv:1809.07599.
+    Paper: Aji and Heafield 2017, Sparse Communication, section 3; Stich et al. 2018,
+    arXiv:1809.07599.
     Differs: exact selection per variable; the residual (error feedback) is the default memory.
     """
 

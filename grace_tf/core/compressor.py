@@ -15,18 +15,18 @@ State = Mapping[str, tf.Tensor]
 class Compressor:
     """A pure codec: a frozen dataclass that holds hyperparameters and no state.
 
-    A simple method gives `wire`, `compress` and `decompress` for one tensor; `rounds` lifts them to a
-    lane group.  A method of several rounds overrides `rounds` and `init_state`.  Compressors yield requests
-    and never communicate, average, clip, log or keep state.
+    A simple method gives `wire`, `compress` and `decompress` for one tensor; `rounds` lifts them
+    to a lane group.  A method of several rounds overrides `rounds` and `init_state`.  Compressors
+    yield requests and never communicate, average, clip, log or keep state.
 
     Traits are claims that `grace_tf.testing.check_compressor` proves; the defaults claim least.
 
       unbiased            E[decompress(compress(x))] = x
-      nonexpansive        ‖x − decompress(compress(x))‖ ≤ ‖x‖ for every x, so a residual stays bounded
+      nonexpansive        ‖x − decompress(compress(x))‖ ≤ ‖x‖ for every x: residuals stay bounded
       commutes_with_sum   decompress(Σ payloads) = Σ decompress(payload): payloads are all-reduced
       lossless            decompress(compress(x)) = x, bit for bit
       homogeneous         compress and decompress scale with x (tested with powers of two)
-      fixed_size          the whole payload carries information on every step (no count, no capacity)
+      fixed_size          the whole payload carries information on every step (no count or capacity)
       aggregates          "sum", divided by the number of workers where a mean is wanted, or
                           "consensus", which never is
       block               payload parts are concatenations over blocks of this many elements, so a
@@ -108,7 +108,7 @@ class Compressor:
         return type(self).rounds is Compressor.rounds
 
     def then(self, **parts: Compressor) -> Compressor:
-        """This compressor with parts of its payload compressed further: `TopK(0.01).then(values=QSGD())`."""
+        """This with parts of its payload compressed further: `TopK(0.01).then(values=QSGD())`."""
         from grace_tf.core.then import Then  # Then is itself a Compressor
 
         return Then(self, tuple(parts.items()))

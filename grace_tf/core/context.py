@@ -17,8 +17,8 @@ class Context:
     """The public knowledge of a lane group (specs, step, seed, size) and the sender's own number.
 
     `specs[i]` is the `tf.TensorSpec` of lane i, `variables[i]` the ordinal of its variable at first
-    sight.  `step` is an int or an integer scalar tensor that counts committed steps.  `worker` is None
-    in a public context: decoding may draw only from the shared stream.
+    sight.  `step` is an int or an integer scalar tensor that counts committed steps.  `worker` is
+    None in a public context: decoding may draw only from the shared stream.
     """
 
     specs: tuple[tf.TensorSpec, ...]

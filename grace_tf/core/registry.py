@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, Callable, Union
+from typing import Any, Callable
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
@@ -106,7 +106,8 @@ def _default(field: dataclasses.Field) -> Any:
 
 def _add(entry: Entry) -> None:
     taken = _COMPRESSORS.get(entry.name)
-    # Running a module twice (python -m, a reload) registers the same method again: that is no clash.
+    # Running a module twice (python -m, a reload) registers the same method again: that is no
+    # clash.
     if taken and getattr(taken.build, "__qualname__", "") != getattr(
         entry.build, "__qualname__", ""
     ):
@@ -133,7 +134,7 @@ def entries() -> list[Entry]:
     return [_COMPRESSORS[name] for name in available()]
 
 
-def resolve(what: Union[str, Compressor], **hyperparameters: Any) -> tuple[Compressor, str]:
+def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor, str]:
     """(compressor, name of its recipe's memory) of an instance, a name with keywords, or a spec.
 
     Raises ValueError for unknown names and values, TypeError for unknown hyperparameters.
@@ -144,7 +145,8 @@ def resolve(what: Union[str, Compressor], **hyperparameters: Any) -> tuple[Compr
         name = what.outer.name if isinstance(what, Then) else what.name
         if name not in _COMPRESSORS:
             raise ValueError(
-                f"{type(what).__name__} is not registered; decorate it with @grace_tf.register(name)."
+                f"{type(what).__name__} is not registered; decorate it with "
+                "@grace_tf.register(name)."
             )
         return what, _auto_memory(what, _COMPRESSORS[name].memory)
     if not isinstance(what, str):
@@ -177,12 +179,12 @@ def _auto_memory(compressor: Compressor, memory: str | None) -> str:
     return "residual" if compressor.nonexpansive else "none"
 
 
-def get(what: Union[str, Compressor], **hyperparameters: Any) -> Compressor:
-    """The compressor of a name with hyperparameters, a spec such as "topk:ratio=0.01", or an instance."""
+def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
+    """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance."""
     return resolve(what, **hyperparameters)[0]
 
 
-def get_memory(what: Union[str, Memory]) -> Memory:
+def get_memory(what: str | Memory) -> Memory:
     """The memory of a name, a spec or an instance."""
     if isinstance(what, Memory):
         return what
@@ -197,7 +199,8 @@ def get_memory(what: Union[str, Memory]) -> Memory:
     unknown = sorted(set(given) - set(fields))
     if unknown:
         raise TypeError(
-            f"The memory {name} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields) or 'none'}."
+            f"The memory {name} has no hyperparameter {unknown[0]!r}; "
+            f"it has: {', '.join(fields) or 'none'}."
         )
     return _MEMORIES[name](**given)
 
@@ -207,7 +210,7 @@ def memories() -> list[str]:
     return sorted(_MEMORIES)
 
 
-def spec_of(what: Union[Compressor, Memory]) -> str:
+def spec_of(what: Compressor | Memory) -> str:
     """The spec that builds an equal instance: only what differs from the defaults is named."""
     if isinstance(what, Then):
         return "|".join(

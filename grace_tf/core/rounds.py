@@ -1,9 +1,9 @@
 """Requests, and the table of fused lane rounds.
 
 A compressor communicates by yielding a request that holds one payload a lane; it is sent back one
-reply a lane with the same part names: the sum or maximum over workers (`Sum`, `Max`), or every worker's
-part under a leading axis of workers (`Gather`).  Parts of `AllToAll` are `[size, n]`: row w goes to
-worker w, and row w of the reply came from worker w.
+reply a lane with the same part names: the sum or maximum over workers (`Sum`, `Max`), or every
+worker's part under a leading axis of workers (`Gather`).  Parts of `AllToAll` are `[size, n]`:
+row w goes to worker w, and row w of the reply came from worker w.
 """
 
 from __future__ import annotations

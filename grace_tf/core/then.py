@@ -16,8 +16,9 @@ class Then(Compressor):
     """`outer`, with the named parts of its payload compressed by inner stages.
 
     Wire: the outer parts, each refined part replaced by its stage's parts under `part.name`.
-    Traits: a composite is unbiased, nonexpansive, … where all of its stages are.  It is nonexpansive when
-    they are since the parts that carry values hold a subset (or an isometry) of the outer's coordinates.
+    Traits: a composite is unbiased, nonexpansive, … where all of its stages are.  It is
+    nonexpansive when they are since the parts that carry values hold a subset (or an isometry) of
+    the outer's coordinates.
     """
 
     outer: Compressor

@@ -6,4 +6,4 @@ from grace_tf.core.registry import register_memory
 
 @register_memory("none")
 class NoMemory(Memory):
-    """Keeps nothing: what a payload does not carry is lost (right for unbiased methods and votes)."""
+    """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""

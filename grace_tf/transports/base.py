@@ -31,8 +31,8 @@ class Transport(abc.ABC):
     positive 31-bit integer that names the collective: equal on all workers, different for
     any two collectives that may be under way together, the same on every step.
 
-    A subclass writes the four `_collectives`; the public ones add the book-keeping of what was handed
-    over while a graph was traced (or, eagerly, a step run), see `recorded`.
+    A subclass writes the four `_collectives`; the public ones add the book-keeping of what was
+    handed over while a graph was traced (or, eagerly, a step run), see `recorded`.
     """
 
     size: int
@@ -76,8 +76,8 @@ class Transport(abc.ABC):
     def _note(self, kind: str, buffers: Sequence[tf.Tensor]) -> None:
         if len(buffers) != len(self.workers):
             raise ValueError(
-                f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of this "
-                f"process, but got {len(buffers)}."
+                f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of "
+                f"this process, but got {len(buffers)}."
             )
         if self.size > 1 and self._record is not None:
             self._record.append(

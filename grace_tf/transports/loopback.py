@@ -1,4 +1,4 @@
-"""All workers in one process: simulation, tests, one worker alone, and the replicas of one graph."""
+"""All workers in one process: simulation, tests, one worker alone, the replicas of one graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from grace_tf.transports.base import Transport
 class Loopback(Transport):
     """Collectives by plain copies between `size` workers of this process.
 
-    With `devices`, worker i computes on devices[i] and every result is formed on its own device.  Sums
-    run in worker order.
+    With `devices`, worker i computes on devices[i] and every result is formed on its own device.
+    Sums run in worker order.
     """
 
     def __init__(self, size: int = 1, devices: Sequence[str] | None = None) -> None:
@@ -54,5 +54,6 @@ class Loopback(Transport):
 
 
 def _add(total: tf.Tensor, buffer: tf.Tensor) -> tf.Tensor:
-    # The graph's optimizer regroups chains of additions, and AddN, but does not see through a snapshot.
+    # The graph's optimizer regroups chains of additions, and AddN, but does not see through a
+    # snapshot.
     return tf.raw_ops.Snapshot(input=tf.add(total, buffer))

@@ -4,9 +4,9 @@ train.py fit METHOD…          20 steps with each method, twice; SHA of the wei
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by the callback
 train.py resume FOLDER PART   whole, or first and rest with a file between
 train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
-train.py counted STEPS        launches that on two workers, and says what the loopback device carried
-train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
-train.py no_init | unequal | wrapped_once     what must end in one sentence
+train.py counted STEPS        launches that on two workers, and says what the loopback device
+carried train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss
+scaling train.py no_init | unequal | wrapped_once     what must end in one sentence
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def spec_of(method: str) -> dict:
 
 
 def data(worker: int, workers: int) -> tf.data.Dataset:
-    """The worker's batches: every worker's share of the same batches, as MirroredStrategy splits them."""
+    """The worker's share of batches that MirroredStrategy would split alike."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=[STEPS, workers, 8, 24]).astype(np.float32)
     y = rng.integers(0, 5, size=[STEPS, workers, 8])
@@ -94,7 +94,7 @@ def fit(methods: list[str]) -> None:
 
 
 def nan() -> None:
-    """Says what a NaN gradient on one worker at step 5 leaves behind, without and with loss scaling."""
+    """Says what a NaN gradient on worker 1 at step 5 leaves behind."""
     grace_tf.init(timeout=60)
     for scaled in (False, True):
         base = optimizer(compressor="topk", ratio=0.25, min_elements=64)
