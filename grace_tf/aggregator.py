@@ -10,26 +10,28 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-import sys
-import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf import group, handshake
+from grace_tf import handshake
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
 from grace_tf.plan import Plan, Settings, make_plan, settings
 from grace_tf.state import State
+from grace_tf.surroundings import (
+    between_processes,
+    refuse_half_a_reduction,
+    refuse_parameter_servers,
+)
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
 
+_MARK = "_grace_aggregated"  # on variables whose gradients a custom loop has aggregated
 _made = collections.Counter()  # digest -> plans of this process, for their ordinals
-other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
-called = collections.Counter()  # aggregators that a custom training loop called, by id
 
 
 class Aggregator(Trackable):
@@ -43,8 +45,8 @@ class Aggregator(Trackable):
       compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns
         of variable paths to these.
       variables: those whose gradients will come, if known; others may join later.
-      reduce: "mean" or "sum" over workers; "auto" is "sum" under a strategy, where losses are
-        divided by the number of replicas, and "mean" everywhere else.
+      reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
+        losses are divided by the number of replicas, and "mean" everywhere else.
       memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, **hyperparameters:
         as for `grace_tf.wrap`.
 
@@ -100,7 +102,8 @@ class Aggregator(Trackable):
         `grads[i]` is a tensor of static shape, IndexedSlices (made dense) or None, and belongs to
         `variables[i]`.
         """
-        called[id(self)] += 1
+        for variable in variables:
+            setattr(_plain(variable), _MARK, True)
         return self.aggregate(grads, variables, host=None)
 
     @tf.autograph.experimental.do_not_convert
@@ -112,13 +115,14 @@ class Aggregator(Trackable):
         if len(grads) != len(variables):
             raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
         self.join(variables)
+        if len({self._ordinals[id(_plain(v))] for v in variables}) < len(variables):
+            raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, g in enumerate(grads) if g is not None]
+        dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
+        reduced = self._reduce(dense, [_plain(variables[i]) for i in present], host)
         out: list[Any] = [None] * len(grads)
-        if present:
-            dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
-            reduced = self._reduce(dense, [_plain(variables[i]) for i in present], host)
-            for i, total in zip(present, reduced):
-                out[i] = total
+        for i, total in zip(present, reduced):
+            out[i] = total
         return out
 
     def aggregate_replicas(
@@ -134,7 +138,7 @@ class Aggregator(Trackable):
         and the caller's own reduction serves as well.
         """
         self.join(variables)
-        plan = self._plan(grads[0], [_plain(v) for v in variables], None)
+        plan = self._plan(grads[0], [_plain(v) for v in variables])
         if _all_dense(plan):
             return None
         self.state.place(transport.size, transport.workers, devices)
@@ -150,28 +154,39 @@ class Aggregator(Trackable):
         refuse_parameter_servers(strategy)
         if context.num_replicas_in_sync > 1:
             return self._under_strategy(context, grads, variables, host)
-        transport = _between_processes() or Loopback()
-        plan = self._plan(grads, variables, transport)
-        if transport.size == 1 and _all_dense(plan):
+        transport = between_processes() or Loopback()
+
+        def compare(plan: Plan) -> None:
+            # The weights once: with a later plan the training has begun.
+            weights = () if self._plans else variables
+            handshake.compare(transport, plan, weights, self.reduce)
+
+        # Also without any gradient: the other workers wait in the comparison.
+        plan = self._plan(grads, variables, compare if transport.size > 1 else None)
+        if not grads or (transport.size == 1 and _all_dense(plan)):
             return grads
         self.state.place(transport.size, transport.workers, [_device(variables[0])])
-        (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
+        try:
+            (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
+        except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
+            raise RuntimeError(transport.explain(error)) from error
         return reduced
 
     def _under_strategy(self, context, grads, variables, host) -> list[tf.Tensor]:
         strategy = context.strategy
-        if getattr(strategy.extended, "_cross_device_ops", None) in other_door:
-            raise ValueError(
-                "This strategy's CompressedAllReduce compresses gradients already; use it or "
-                "grace_tf.wrap, not both."
-            )
+        refuse_half_a_reduction(strategy)
         local = strategy.extended.worker_devices
         summed = self.reduce != "mean"
-        plan = self._plan(grads, variables, None)
+        spans = spans_processes(strategy)
+
+        def compare(plan: Plan) -> None:
+            handshake.compare_processes(strategy, plan, self.reduce)
+
+        plan = self._plan(grads, variables, compare if spans else None)
         if _all_dense(plan):
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
-        if spans_processes(strategy):
+        if spans:
             transport = ReplicaContext(context)
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
             workers = range(first, first + len(local))
@@ -210,19 +225,28 @@ class Aggregator(Trackable):
         return committed
 
     def _plan(
-        self, grads: list[tf.Tensor], variables: list[Any], transport: Transport | None
+        self,
+        grads: list[tf.Tensor],
+        variables: list[Any],
+        compare: Callable[[Plan], None] | None = None,
     ) -> Plan:
+        """The plan for these gradients; a new one is compared with the other workers' first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
         specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
         known = (ordinals, specs)
         if known not in self._plans:
             plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
-            if transport is not None and transport.size > 1:
-                handshake.compare(transport, plan, variables if not self._plans else ())
+            if compare is not None:
+                compare(plan)
             _made[plan.digest] += 1
             self._plans[known] = plan
         return self._plans[known]
+
+
+def aggregated(variable: Any) -> bool:
+    """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient."""
+    return getattr(_plain(variable), _MARK, False)
 
 
 def all_reduce(
@@ -236,6 +260,8 @@ def all_reduce(
     reduce = keywords.pop("reduce", "auto")
     wanted = settings(compressor, **keywords)
     plain = [_plain(v) for v in variables]
+    if len(plain) != len(grads):
+        raise ValueError(f"{len(grads)} gradients came with {len(plain)} variables.")
     if not plain:
         return []
     kept = plain[0].__dict__.setdefault("_grace_aggregators", {})
@@ -245,39 +271,8 @@ def all_reduce(
     return kept[key](grads, variables)
 
 
-def _between_processes() -> Transport | None:
-    """The process group, or None alone; raises where the surroundings tell of more workers."""
-    current = group.current()
-    if current is not None:
-        return current
-    horovod = sys.modules.get("horovod.tensorflow")
-    if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
-        raise RuntimeError(
-            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start "
-            "one process per worker (python -m grace_tf run) and call grace_tf.init()."
-        )
-    expected = group.expected_size()
-    if expected > 1:
-        raise RuntimeError(
-            f"This process is one of {expected} workers, but nothing connects them, so gradients "
-            "would not be reduced: call grace_tf.init() before the model is built, or train under "
-            "a tf.distribute strategy."
-        )
-    return None
-
-
 def _all_dense(plan: Plan) -> bool:
     return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
-
-
-def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError under a ParameterServerStrategy."""
-    if "ParameterServer" in type(strategy).__name__:
-        raise ValueError(
-            "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; "
-            "use MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker "
-            "(grace_tf.init)."
-        )
 
 
 def _plain(variable: Any) -> Any:

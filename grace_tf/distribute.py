@@ -13,7 +13,8 @@ from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf import keras_repairs
-from grace_tf.aggregator import Aggregator, other_door
+from grace_tf.aggregator import Aggregator
+from grace_tf.surroundings import other_door
 from grace_tf.transports.loopback import Loopback
 
 

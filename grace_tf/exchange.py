@@ -176,14 +176,18 @@ def _deliver(group: Group, outcome, result: Share, share: Share, size: int, summ
             continue
         if group.compressor.aggregates == "sum" and size > 1:
             total = _mean(total, size)
-        result.grads[lane.position] = tf.cast(total, grad.dtype)
+        if grad.dtype != total.dtype:
+            # What is finite as float32 must not stop a narrow gradient's step for ever.
+            result.finite &= _all_finite([total])
+            total = tf.saturate_cast(total, grad.dtype)
+        result.grads[lane.position] = total
         result.memory[lane.ordinal] = memory
     for ordinal, state in zip(group.ordinals, states):
         result.compressor[ordinal] = state
 
 
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
-    if not total.dtype.is_floating:
+    if total.dtype.is_integer:
         return total // size
     # Graphs turn a division by a constant into this product, and eager steps must give the same
     # bits.

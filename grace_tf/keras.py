@@ -6,6 +6,7 @@ one method in which gradients cross workers; everything else stays Keras' own.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf import group, keras_repairs
-from grace_tf.aggregator import Aggregator, called, other_door, refuse_parameter_servers
+from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras_classes import Wrapped, attach, bases, detach, wrapped_class
 from grace_tf.keras_repairs import KERAS_3
 from grace_tf.plan import collective_key, settings
+from grace_tf.surroundings import other_door, refuse_parameter_servers
 
 
 def wrap(
@@ -47,11 +49,12 @@ def wrap(
         a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
       memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
-      exchange: "auto" or "gather".
+      exchange: "auto" or "gather", which are the same for now: every worker gets every payload.
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.
       bucket_bytes: bytes of gradient that are communicated together; never changes a result.
-      seed: of all random draws, 0 … 2^32 − 1; the same on every worker.
+      seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
+        draw the same noise for the same seed: give each its own where it must be independent.
 
     Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
     served.
@@ -68,7 +71,6 @@ def wrap(
         refuse_parameter_servers(tf.distribute.get_strategy())
     inner.__class__ = wrapped_class(type(inner))
     attach(inner, aggregator)
-    keras_repairs.fit_on_several_workers()
     return optimizer
 
 
@@ -115,27 +117,54 @@ def _agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     bad = 1.0 - tf.cast(finite, tf.float32)
     if replicas > 1:
         return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(bad)), 0.0)
-    connected = group.current()
-    if connected is None or connected.size == 1:
+    connected = _several()
+    if connected is None:
         return finite
     return tf.equal(connected.sum([bad[None]], collective_key("finite"))[0][0], 0.0)
 
 
+def _several() -> Any:
+    """The process group, where it has more workers than this one; else None."""
+    connected = group.current()
+    return None if connected is None or connected.size == 1 else connected
+
+
 def _guard(own):
-    """Raises where an optimizer that is not wrapped would update one worker of a group alone."""
+    """Raises where a plain optimizer would not reduce gradients at all, or reduce them twice."""
 
     def guarded(self, grads_and_vars):
-        connected = group.current()
-        alone = connected is None or connected.size == 1
-        if not alone and not called and not isinstance(self, Wrapped):
-            raise RuntimeError(
-                f"This process is worker {connected.rank} of {connected.size}, but its "
-                f"{type(self).__name__} is not wrapped, so gradients would not be reduced: wrap it "
-                "with grace_tf.wrap() on every worker, or aggregate them with grace_tf.Aggregator."
-            )
+        grads_and_vars = list(grads_and_vars)
+        if not isinstance(self, Wrapped):
+            _check_plain(self, [v for g, v in grads_and_vars if g is not None])
         return own(self, grads_and_vars)
 
     return guarded
+
+
+def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raises RuntimeError for variables whose gradients a plain optimizer must not reduce so."""
+    connected = _several()
+    if connected is not None and not all(map(aggregated, variables)):
+        raise RuntimeError(
+            f"This process is worker {connected.rank} of {connected.size}, but its "
+            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: wrap "
+            "it with grace_tf.wrap() on every worker, or aggregate them with grace_tf.Aggregator."
+        )
+    context = tf.distribute.get_replica_context()
+    replicas = 1 if context is None else context.num_replicas_in_sync
+    if replicas > 1 and any(map(aggregated, variables)):
+        raise RuntimeError(
+            "These gradients were reduced by a grace_tf.Aggregator already, and "
+            f"{type(optimizer).__name__} would reduce them once more: use grace_tf.wrap(optimizer) "
+            f"under a strategy instead{'' if KERAS_3 else f', or {_own_reduction_off(optimizer)}'}."
+        )
+
+
+def _own_reduction_off(optimizer: Any) -> str:
+    """How a Keras 2 optimizer is told that gradients are reduced already."""
+    legacy = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+    off = "experimental_aggregate_gradients=False" if legacy else "skip_gradients_aggregation=True"
+    return f"apply_gradients(..., {off})"
 
 
 def _install_guards() -> None:
@@ -163,18 +192,24 @@ class Callback(keras.callbacks.Callback):
         self._root = root
 
     def on_train_begin(self, logs=None):
-        if self._group() is None:
+        if _several() is None:
             return
+        if not self.model.built:
+            raise ValueError(
+                f"grace_tf.keras.Callback broadcasts the model at the start, but {self.model.name} "
+                "has no variables yet: call model.build(input_shape) before fit."
+            )
         optimizer = self.model.optimizer
         own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}
         group.broadcast(list(seen.values()), self._root)
 
     def on_epoch_end(self, epoch, logs=None):
-        connected = self._group()
+        connected = _several()
         if connected is None:
             return
         names = sorted(k for k, v in (logs or {}).items() if isinstance(v, (int, float, np.number)))
+        _check_same_logs(connected, names)
         statistics = [
             v for v in self.model.non_trainable_variables if tf.as_dtype(v.dtype).is_floating
         ]
@@ -184,7 +219,10 @@ class Callback(keras.callbacks.Callback):
         if not flat.size:
             return
         key = collective_key("epoch", flat.size)
-        mean = connected.sum([tf.constant(flat)], key)[0].numpy() / connected.size
+        try:
+            mean = connected.sum([tf.constant(flat)], key)[0].numpy() / connected.size
+        except tf.errors.OpError as error:
+            raise RuntimeError(connected.explain(error)) from error
         for name, value in zip(names, mean):
             logs[name] = float(value)
         offset = len(names)
@@ -193,11 +231,19 @@ class Callback(keras.callbacks.Callback):
             v.assign(np.reshape(mean[offset : offset + n], v.shape))
             offset += n
 
-    @staticmethod
-    def _group():
-        connected = group.current()
-        return None if connected is None or connected.size == 1 else connected
+
+def _check_same_logs(connected: Any, names: Sequence[str]) -> None:
+    """Raises RuntimeError on every worker where not all have logged metrics of these names."""
+    words = [len(names), zlib.crc32("\n".join(names).encode())]
+    counts = connected.handshake(words, "the end of an epoch")
+    if (counts != counts[0]).any():
+        raise RuntimeError(
+            f"The workers log different metrics: {', '.join(map(str, counts[:, 0]))} of them, "
+            f"worker {connected.rank} {', '.join(names) or 'none'}; give validation data to all of "
+            "them or none."
+        )
 
 
 _install_guards()
 keras_repairs.agree_on_finite(_agree)
+keras_repairs.no_xla_between_processes(lambda: _several() is not None)

@@ -15,7 +15,7 @@ import numpy as np
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf import keras_repairs
-from grace_tf.aggregator import Aggregator
+from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras_repairs import KERAS_3
 from grace_tf.plan import settings
 
@@ -30,27 +30,36 @@ class Wrapped:
 
     def _aggregated(self, grads_and_vars, host):
         grads_and_vars = list(grads_and_vars)
-        if self._grace is None:
-            raise ValueError(
-                f"A bare {type(self).__name__} compresses nothing; make it with grace_tf.wrap()."
-            )
+        aggregator = self._aggregator()
         variables = [v for _, v in grads_and_vars]
+        if any(aggregated(v) for g, v in grads_and_vars if g is not None):
+            raise ValueError(
+                "Both an Aggregator and a wrapped optimizer compress these gradients; use one."
+            )
 
         def by_host(grads):
             present = [v for g, v in grads_and_vars if g is not None]
             return [g for g, _ in host(list(zip(grads, present)))]
 
-        totals = self._grace.aggregate([g for g, _ in grads_and_vars], variables, by_host)
+        totals = aggregator.aggregate([g for g, _ in grads_and_vars], variables, by_host)
         return list(zip(totals, variables))
 
+    def _aggregator(self) -> Aggregator:
+        if self._grace is None:
+            raise _bare(type(self))
+        return self._grace
+
     def get_config(self):
+        wanted = self._aggregator().settings.config()
         config = super().get_config()
         # Text, since Keras 2 turns dictionaries that it tracks into objects of its own.
-        return {**config, "grace": json.dumps(self._grace.settings.config())}
+        return {**config, "grace": json.dumps(wanted)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
+        if "grace" not in config:
+            raise _bare(cls)
         wanted = json.loads(config.pop("grace"))
         optimizer = super().from_config(config, custom_objects=custom_objects)
         attach(optimizer, Aggregator(settings(**wanted)))
@@ -59,19 +68,23 @@ class Wrapped:
     # A file of its own beside Keras' variables: plain and wrapped optimizers load each other's.
 
     def save_assets(self, path):
-        np.savez(os.path.join(path, _FILE), **self._grace.state.arrays())
+        np.savez(os.path.join(path, _FILE), **self._aggregator().state.arrays())
 
     def load_assets(self, path):
         file = os.path.join(path, _FILE) if path else ""
         if os.path.exists(file):
             with np.load(file) as arrays:
-                self._grace.state.restore(dict(arrays))
+                self._aggregator().state.restore(dict(arrays))
+
+
+def _bare(cls: type) -> ValueError:
+    return ValueError(f"A bare {cls.__name__} compresses nothing; make it with grace_tf.wrap().")
 
 
 class _Keras3(Wrapped):
     def build(self, variables):
         super().build(variables)
-        self._grace.join(variables)  # here the variables still have their paths
+        self._aggregator().join(variables)  # here the variables still have their paths
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         own = super()._backend_apply_gradients
@@ -83,7 +96,7 @@ class _Keras3(Wrapped):
 
 class _Keras2(Wrapped):
     def build(self, var_list):
-        self._grace.join(var_list)
+        self._aggregator().join(var_list)
         super().build(var_list)
 
     def aggregate_gradients(self, grads_and_vars):
@@ -105,6 +118,7 @@ def attach(optimizer: Any, aggregator: Aggregator) -> None:
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
         aggregator.join(getattr(optimizer, "_trainable_variables", ()))
+    keras_repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
 
 
 def detach(optimizer: Any) -> None:

@@ -42,14 +42,14 @@ def name_the_variables_of_gradients() -> None:
     """Cross-device ops must learn which reductions are of gradients, and of which variables.
 
     Keras 3 reduces gradients by `ReplicaContext.all_reduce`, whose destinations are the values
-    themselves; Keras 2 named the variables (optimizers/utils.py).  Only strategies whose
-    cross-device ops compress are served so.
+    themselves (backend/tensorflow/optimizer.py, checked in 3.15); Keras 2 named the variables
+    (optimizers/utils.py).  Only strategies whose cross-device ops compress are served so.
     """
     if not KERAS_3 or "name_the_variables_of_gradients" in APPLIED:
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    from grace_tf.aggregator import other_door
+    from grace_tf.surroundings import other_door
 
     own = TFOptimizer._all_reduce_sum_gradients
 
@@ -69,6 +69,27 @@ def name_the_variables_of_gradients() -> None:
 
     TFOptimizer._all_reduce_sum_gradients = _all_reduce_sum_gradients
     APPLIED["name_the_variables_of_gradients"] = "TFOptimizer._all_reduce_sum_gradients"
+
+
+def no_xla_between_processes(several: Callable[[], bool]) -> None:
+    """`jit_compile="auto"` must not mean XLA where `several()` processes train together.
+
+    Keras 3 resolves it to XLA wherever there is an accelerator and no strategy
+    (trainers/trainer.py, `_resolve_auto_jit_compile`, checked in 3.15; the first Keras 3 had no
+    such method), and XLA cannot compile collectives between processes.  An explicit True stays.
+    """
+    cls = keras.Model
+    own = getattr(cls, "_resolve_auto_jit_compile", None)
+    if not KERAS_3 or own is None or "no_xla_between_processes" in APPLIED:
+        return
+    owner = next(base for base in cls.__mro__ if "_resolve_auto_jit_compile" in vars(base))
+
+    @functools.wraps(own)
+    def _resolve_auto_jit_compile(self):
+        return False if several() else own(self)
+
+    owner._resolve_auto_jit_compile = _resolve_auto_jit_compile
+    APPLIED["no_xla_between_processes"] = "Trainer._resolve_auto_jit_compile"
 
 
 def decide_across_replicas(

@@ -18,9 +18,8 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.version import __version__
-
-FIRST_KEY = 2**20  # collective keys below are the process group's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +100,8 @@ def settings(
         routes = tuple((p, *_pair(c, memory)) for p, c in compressor.items())
     else:
         routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
+    if not isinstance(exclude, (str, list, tuple, set, frozenset)):
+        raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     return Settings(routes, granularity, exchange, min_elements, exclude, bucket_bytes, seed)
 
@@ -201,7 +202,7 @@ class Plan:
 
 def collective_key(*names: Any) -> int:
     """The 31-bit key of the collective of these names, beyond those that the group keeps."""
-    return FIRST_KEY + _hash("/".join(map(str, names))) % (2**31 - FIRST_KEY)
+    return PLAN_KEYS + _hash("/".join(map(str, names))) % (2**31 - PLAN_KEYS)
 
 
 def make_plan(

@@ -49,6 +49,38 @@ class AloneTest(tf.test.TestCase):
                 self.assertAllClose(ours, theirs, rtol=1e-4, atol=1e-5, msg=method)
             self.assertEqual(aggregate.state.step, int(method != "none"))
 
+    def test_a_variable_comes_once(self):
+        variables, (grads, *_) = some(1)
+        with self.assertRaisesRegex(ValueError, "comes twice"):
+            grace_tf.Aggregator("topk", min_elements=1)(grads * 2, variables * 2)
+        with self.assertRaisesRegex(ValueError, "1 gradients came with 0 variables"):
+            grace_tf.all_reduce(grads, [], "topk")
+
+    def test_a_narrow_gradient_saturates_and_goes_on(self):
+        # 40000 + a residual of as much is beyond float16; the step must not be refused for ever.
+        variable = tf.Variable(tf.zeros([64], tf.float16))
+        grad = tf.constant([40000.0] * 64, tf.float16)
+        aggregate = grace_tf.Aggregator("topk:ratio=0.5", min_elements=1)
+        for step in range(1, 5):
+            (total,) = aggregate([grad], [variable])
+            self.assertEqual(total.dtype, tf.float16)
+            self.assertAllInRange(tf.cast(total, tf.float32), 0.0, 65504.0)
+            self.assertEqual(aggregate.state.step, step)
+        (total,) = aggregate([grad * np.float16("inf")], [variable])
+        self.assertTrue(np.isnan(total.numpy()).all())
+        self.assertEqual(aggregate.state.step, 4)
+
+    def test_complex_gradients_travel_dense(self):
+        variable = tf.Variable(tf.zeros([4], tf.complex64))
+        grads = [[tf.constant([1 + 2j] * 4, tf.complex64)], [tf.constant([3j] * 4, tf.complex64)]]
+        wide = [tf.Variable(tf.zeros([40])), tf.ones([40])]
+        aggregate = grace_tf.Aggregator("fp16", min_elements=1)
+        mine = [[*mine, wide[1]] for mine in grads]
+        first, _ = aggregate.aggregate_replicas(
+            Loopback(2), mine, [variable, wide[0]], [None, None]
+        )
+        self.assertAllEqual(first[0], [1 + 5j] * 4)
+
     def test_none_gives_the_gradients_themselves(self):
         variables, (grads, *_) = some()
         for ours, theirs in zip(grace_tf.Aggregator("none")(grads, variables), grads):

@@ -1,11 +1,10 @@
 """The line: order, mean convention, dense lanes, and steps that are refused."""
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
 import grace_tf
+from grace_tf.core import registry
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Sum
 from grace_tf.testing import Workers, cases
@@ -32,11 +31,10 @@ def arrays_equal(a, b):
 class OrderTest(tf.test.TestCase):
     def test_a_gradient_passes_every_station_in_order(self):
         passed = []
+        self.addCleanup(registry._MEMORIES.pop, "noting")
 
-        @dataclasses.dataclass(frozen=True)
+        @grace_tf.register("noting")
         class Noting(Memory):
-            name = "noting"
-
             def init_state(self, spec):
                 return {"kept": tf.zeros(spec.shape)}
 

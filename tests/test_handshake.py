@@ -16,6 +16,7 @@ class Group:
         self.column = column
 
     def handshake(self, words):
+        self.words = words
         table = np.array([words] * 3, np.int64)
         if self.column is not None:
             table[2, self.column] += 1
@@ -46,6 +47,15 @@ class HandshakeTest(tf.test.TestCase):
                     RuntimeError, f"{sentence}.*worker 2 of 3 differs from worker 0"
                 ):
                     self.compare(column, traced)
+
+    def test_the_terms_are_part_of_the_plan(self):
+        plan, group = make_plan(settings("qsgd"), ["v"], [tf.TensorSpec([2000])], [0]), Group()
+        told = []
+        for terms in ("", "sum", "mean", "sum"):
+            handshake.compare(group, plan, (), terms)
+            told.append(group.words)
+        self.assertLen(set(told), 3)
+        self.assertLen({(version, seed, weights) for version, seed, _, weights in told}, 1)
 
     def test_the_digest_tells_shape_dtype_and_bits(self):
         base = np.arange(6, dtype=np.float32)

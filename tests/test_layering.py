@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "compressors": {"core", "ops", "compressors"},
     "memories": {"core", "ops", "memories"},
     "wire": {"core"},
-    "plan": {"core", "wire", "version", "compressors", "memories"},
+    "plan": {"core", "wire", "version", "compressors", "memories", "transports.base"},
     "exchange": {"core", "ops", "wire", "plan", "transports.base"},
     "state": {"core", "exchange", "plan"},
     "transports": {"transports"},
@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "version": set(),
     "hosts": set(),
     "launcher": {"hosts"},
-    "keras_repairs": {"aggregator"},
+    "surroundings": {"group", "transports"},
+    "keras_repairs": {"surroundings", "group"},
 }
 METHOD_FREE = (
     "wire",
@@ -44,6 +45,7 @@ METHOD_FREE = (
     "distribute",
     "transports",
     "handshake",
+    "surroundings",
     "group",
 )
 

@@ -67,3 +67,27 @@ def test_the_refusal_names_the_way_out():
     assert route[2] == Residual()
     with pytest.raises(ValueError, match="needs a compressor that is nonexpansive"):
         grace_tf.Aggregator("signsgd", memory="residual")
+
+
+class RegistrationTest(tf.test.TestCase):
+    def test_a_third_party_memory_is_found_by_name_and_by_config(self):
+        @grace_tf.register("half_residual")
+        class HalfResidual(Residual):
+            """Forgets half of what was not sent."""
+
+            def update(self, compensated, sent, state):
+                return {"residual": (compensated - sent) / 2}
+
+        self.addCleanup(registry._MEMORIES.pop, "half_residual")
+        wanted = settings("topk", memory=HalfResidual())
+        self.assertEqual(wanted, settings(**wanted.config()))
+        self.assertEqual(wanted.routes[0][2], registry.get_memory("half_residual"))
+        with self.assertRaisesRegex(ValueError, "'residual' is taken"):
+            grace_tf.register("residual")(type("Other", (grace_tf.Memory,), {}))
+
+    def test_an_unregistered_memory_is_refused(self):
+        class Mine(grace_tf.Memory):
+            """Not listed."""
+
+        with self.assertRaisesRegex(ValueError, "Mine is not registered"):
+            settings("topk", memory=Mine())

@@ -23,16 +23,23 @@ def wrapped(method):
     return grace_tf.wrap(sgd, method, min_elements=1, seed=4)
 
 
+def launch(*arguments):
+    """The exit code, what each of the two workers said, and everything that was printed."""
+    out = io.StringIO()
+    command = [sys.executable, "-u", str(PROGRAM), *arguments]
+    # The other worker gets time to say its own sentence after the first has failed.
+    code = launcher.run(command, 2, timeout=280, linger=45, stdout=out, stderr=out)
+    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
+    workers = [[json.loads(text) for who, text in said if who == rank] for rank in "01"]
+    return code, workers, out.getvalue()
+
+
 class MultiWorkerTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        out = io.StringIO()
-        command = [sys.executable, "-u", str(PROGRAM)]
-        code = launcher.run(command, 2, timeout=280, stdout=out, stderr=out)
-        assert code == 0, out.getvalue()[-4000:]
-        said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-        cls.workers = [[json.loads(text) for who, text in said if who == rank] for rank in "01"]
+        code, cls.workers, everything = launch()
+        assert code == 0, everything[-4000:]
 
     def test_workers_end_with_the_same_bits_as_replicas(self):
         first, second = ([r for r in worker if "custom" in r] for worker in self.workers)
@@ -71,3 +78,30 @@ class MultiWorkerTest(tf.test.TestCase):
     def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
         for worker in self.workers:
             self.assertEqual(worker[-1], {"nan": {"untouched": True, "step": 2, "nan": True}})
+
+
+class DifferTest(tf.test.TestCase):
+    def test_workers_that_differ_raise_one_sentence(self):
+        """Both the same; where one does not compress at all, each its own in bounded time."""
+        _, (first, second), everything = launch("differ")
+        self.assertLen(first, 5, everything[-4000:])
+        self.assertEqual(first[:4], second[:4])
+        told = {name: value for line in first for name, value in line.items()}
+        self.assertEqual(told["equal"], {"error": None})
+        for name, sentence in [
+            ("seed", "the seeds differ"),
+            ("plan", "the plans differ"),
+            ("reduce", "the plans differ"),
+        ]:
+            self.assertEqual(told[name]["error"], "RuntimeError")
+            self.assertRegex(
+                told[name]["sentence"],
+                rf"^Workers cannot train together, {sentence}: .*\(worker 1 of 2 differs from "
+                r"worker 0\)\.$",
+            )
+        self.assertRegex(
+            told["wrapped once"]["sentence"],
+            "^Worker 1 of 2 did not come to compare its plan within 10 s",
+        )
+        for line in second[4:]:
+            self.assertIsNotNone(line["wrapped once"]["error"])

@@ -6,8 +6,9 @@ import tensorflow as tf
 
 from grace_tf.compressors.topk import TopK
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import DENSE, FIRST_KEY, collective_key, make_plan, settings
+from grace_tf.plan import DENSE, collective_key, make_plan, settings
 from grace_tf.testing import Workers, cases
+from grace_tf.transports.base import PLAN_KEYS
 
 SHAPES = ((40, 30), (30,), (64, 33), (5,), (257,))
 
@@ -169,7 +170,7 @@ class DigestTest(tf.test.TestCase):
             for dtype in ("int32", "float32")
         ]
         self.assertLen(set(keys), len(keys))
-        self.assertTrue(all(FIRST_KEY <= key < 2**31 for key in keys))
+        self.assertTrue(all(PLAN_KEYS <= key < 2**31 for key in keys))
         self.assertEqual(
             plan(bucket_bytes=1).key(1, 0, "sum", "int32"), made.key(1, 0, "sum", "int32")
         )

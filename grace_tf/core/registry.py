@@ -37,23 +37,34 @@ _MEMORIES: dict[str, type] = {}
 
 
 def register(
-    name: str, *, family: str, paper: str, memory: str | None = None, examples: tuple[str, ...] = ()
+    name: str,
+    *,
+    family: str = "other",
+    paper: str = "-",
+    memory: str | None = None,
+    examples: tuple[str, ...] = (),
 ):
-    """Class decorator: makes the class a frozen dataclass and lists it under `name`.
+    """Class decorator: makes a compressor or a memory a frozen dataclass, listed under `name`.
 
     `family` and `paper` go into the table of methods; `memory` names the memory its paper uses;
     `examples` are further specs that the conformance suite runs.
-    Raises ValueError for a name that is taken, an ill-formed name or a reserved field name.
+    Raises ValueError for a name that is taken, an ill-formed name or a reserved field name,
+    TypeError for a class that is neither compressor nor memory.
     """
 
     def declare(cls: type) -> type:
-        if not (isinstance(cls, type) and issubclass(cls, Compressor)):
+        if not (isinstance(cls, type) and issubclass(cls, (Compressor, Memory))):
             raise TypeError(
-                f"register({name!r}) takes a subclass of grace_tf.Compressor, not {cls!r}."
+                f"register({name!r}) takes a subclass of grace_tf.Compressor or grace_tf.Memory, "
+                f"not {cls!r}."
             )
         if "__dataclass_params__" not in vars(cls):
             cls = dataclasses.dataclass(frozen=True)(cls)
         cls.name = name
+        if issubclass(cls, Memory):
+            _check_name(name, cls, _MEMORIES.get(name))
+            _MEMORIES[name] = cls
+            return cls
         parameters = {f.name: _default(f) for f in dataclasses.fields(cls)}
         _add(
             Entry(name, cls, parameters, family, paper, memory, tuple(examples), cls.__doc__ or "")
@@ -88,40 +99,27 @@ def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()
     return declare
 
 
-def register_memory(name: str):
-    """Class decorator: makes the memory a frozen dataclass and lists it under `name`."""
-
-    def declare(cls: type) -> type:
-        cls = dataclasses.dataclass(frozen=True)(cls)
-        cls.name = name
-        _MEMORIES[name] = cls
-        return cls
-
-    return declare
-
-
 def _default(field: dataclasses.Field) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
 def _add(entry: Entry) -> None:
     taken = _COMPRESSORS.get(entry.name)
-    # Running a module twice (python -m, a reload) registers the same method again: that is no
-    # clash.
-    if taken and getattr(taken.build, "__qualname__", "") != getattr(
-        entry.build, "__qualname__", ""
-    ):
-        raise ValueError(f"The name {entry.name!r} is taken by {taken.build!r}.")
-    if not entry.name.replace("_", "").isalnum() or entry.name != entry.name.lower():
-        raise ValueError(
-            f"A method's name is lower-case letters, digits and _, not {entry.name!r}."
-        )
+    _check_name(entry.name, entry.build, taken and taken.build)
     clash = sorted(RESERVED & set(entry.parameters))
     if clash:
         raise ValueError(
             f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name."
         )
     _COMPRESSORS[entry.name] = entry
+
+
+def _check_name(name: str, new: Any, taken: Any) -> None:
+    # Running a module twice (python -m, a reload) registers the same thing again: no clash.
+    if taken and getattr(taken, "__qualname__", "") != getattr(new, "__qualname__", ""):
+        raise ValueError(f"The name {name!r} is taken by {taken!r}.")
+    if not name.replace("_", "").isalnum() or name != name.lower():
+        raise ValueError(f"A name is lower-case letters, digits and _, not {name!r}.")
 
 
 def available() -> list[str]:
@@ -187,6 +185,11 @@ def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
 def get_memory(what: str | Memory) -> Memory:
     """The memory of a name, a spec or an instance."""
     if isinstance(what, Memory):
+        if what.name not in _MEMORIES:
+            raise ValueError(
+                f"{type(what).__name__} is not registered; decorate it with "
+                "@grace_tf.register(name)."
+            )
         return what
     if not isinstance(what, str):
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")

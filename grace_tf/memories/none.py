@@ -1,9 +1,9 @@
 """Nothing is kept."""
 
 from grace_tf.core.memory import Memory
-from grace_tf.core.registry import register_memory
+from grace_tf.core.registry import register
 
 
-@register_memory("none")
+@register("none")
 class NoMemory(Memory):
     """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""

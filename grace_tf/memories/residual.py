@@ -3,10 +3,10 @@
 import tensorflow as tf
 
 from grace_tf.core.memory import Memory
-from grace_tf.core.registry import register_memory
+from grace_tf.core.registry import register
 
 
-@register_memory("residual")
+@register("residual")
 class Residual(Memory):
     """Adds what was not sent to the next gradient: x' = x + e, e ← x' − sent.
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); others may use those below
+
 
 @dataclasses.dataclass(frozen=True)
 class Handed:

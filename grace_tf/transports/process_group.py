@@ -16,9 +16,6 @@ from tensorflow.python.ops import control_flow_util
 from grace_tf.transports import rendezvous
 from grace_tf.transports.base import Transport
 
-PLAN_KEYS = (
-    1 << 20
-)  # plans draw their keys from [PLAN_KEYS, 2**31); the ones below belong to the group
 HANDSHAKE_WORDS = 64
 BROADCAST_BYTES = 16 << 20  # above some 50 MB TensorFlow's ring slows down
 

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf.group as group
-from grace_tf.transports.process_group import PLAN_KEYS, runtime_started
+from grace_tf.transports.base import PLAN_KEYS
+from grace_tf.transports.process_group import runtime_started
 
 started_by_import = runtime_started()
 pg = group.init(timeout=60)

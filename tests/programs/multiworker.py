@@ -1,4 +1,8 @@
-"""Two workers of a MultiWorkerMirroredStrategy: custom loops and fit; lines of JSON."""
+"""Two workers of a MultiWorkerMirroredStrategy; prints lines of JSON.
+
+multiworker.py           custom loops and fit
+multiworker.py differ    what the workers must not train on: the sentence of each
+"""
 
 import json
 import os
@@ -10,7 +14,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import tensorflow as tf  # noqa: E402
 
-strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
+DIFFER = sys.argv[1:] == ["differ"]
+strategy = tf.distribute.MultiWorkerMirroredStrategy(  # before anything else runs
+    communication_options=tf.distribute.experimental.CommunicationOptions(
+        timeout_seconds=10 if DIFFER else None
+    )
+)
 
 import keras  # noqa: E402
 import models  # noqa: E402
@@ -77,8 +86,50 @@ def nan_on_worker_1():
     }
 
 
-for method in METHODS:
-    print(json.dumps({"custom": method, **custom(method)}))
-    if method in FITTED:
-        print(json.dumps({"fit": method, **fitted(method)}))
-print(json.dumps({"nan": nan_on_worker_1()}))
+def sentence(reduce):
+    """What a step of `reduce(gradients, variables)` in the replica context raises."""
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([2000]))
+
+    @tf.function(autograph=False)  # which would wrap the sentence in a traceback
+    def step():
+        strategy.run(lambda: reduce([tf.ones([2000])], [variable]))
+
+    try:
+        step()
+    except (RuntimeError, tf.errors.OpError) as error:
+        return {"error": type(error).__name__, "sentence": str(error)}
+    return {"error": None}
+
+
+def applying(chosen):
+    return sentence(lambda grads, variables: chosen.apply_gradients(zip(grads, variables)))
+
+
+def wrapped(*method, **keywords):
+    with strategy.scope():
+        return grace_tf.wrap(keras.optimizers.SGD(1.0), *method, **keywords)
+
+
+def differ():
+    say("equal", applying(wrapped("qsgd")))
+    say("seed", applying(wrapped("qsgd", seed=rank)))
+    say("plan", applying(wrapped(["qsgd", "fp16"][rank])))
+    say("reduce", sentence(grace_tf.Aggregator("fp16", reduce=["sum", "mean"][rank])))
+    chosen = wrapped("qsgd")
+    say("wrapped once", applying(chosen if rank == 0 else grace_tf.unwrap(chosen)))
+
+
+def say(name, told):
+    print(json.dumps({name: told}), flush=True)
+
+
+def train():
+    for method in METHODS:
+        print(json.dumps({"custom": method, **custom(method)}))
+        if method in FITTED:
+            print(json.dumps({"fit": method, **fitted(method)}))
+    say("nan", nan_on_worker_1())
+
+
+differ() if DIFFER else train()

@@ -27,8 +27,14 @@ KERAS_3 = keras.__version__.startswith("3")
 
 
 def spec_of(method: str) -> dict:
-    """A method's keywords for this small model."""
-    return {"compressor": method, "min_elements": 64}
+    """The keywords of a method for this small model; `method@adam` is under Adam instead of SGD."""
+    name, _, base = method.partition("@")
+    return {"compressor": name, "min_elements": 64, "base": plain(base)}
+
+
+def plain(base: str = ""):
+    """The optimizer to wrap."""
+    return keras.optimizers.Adam(0.01) if base == "adam" else keras.optimizers.SGD(0.05, 0.9)
 
 
 def data(worker: int, workers: int) -> tf.data.Dataset:
@@ -72,8 +78,8 @@ def sha(net: keras.Model) -> str:
     return told.hexdigest()[:16]
 
 
-def optimizer(**keywords):
-    return grace_tf.wrap(keras.optimizers.SGD(0.05, momentum=0.9), **keywords)
+def optimizer(base=None, **keywords):
+    return grace_tf.wrap(base or plain(), **keywords)
 
 
 def say(**result) -> None:

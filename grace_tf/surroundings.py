@@ -1,0 +1,64 @@
+"""Who the other workers are; and refusals where gradients would be reduced by halves, or twice.
+
+Silent non-reduction is the worst bug there is, so whatever looks like more workers than can be
+reached raises one sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+import tensorflow as tf
+
+from grace_tf import group
+from grace_tf.transports.base import Transport
+from grace_tf.transports.tf_distribute import spans_processes
+
+other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
+
+
+def between_processes() -> Transport | None:
+    """The process group, or None alone; raises where the surroundings tell of more workers."""
+    current = group.current()
+    if current is not None:
+        return current
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
+        raise RuntimeError(
+            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start "
+            "one process per worker (python -m grace_tf run) and call grace_tf.init()."
+        )
+    expected = group.expected_size()
+    if expected > 1:
+        raise RuntimeError(
+            f"This process is one of {expected} workers, but nothing connects them, so gradients "
+            "would not be reduced: call grace_tf.init() before the model is built, or train under "
+            "a tf.distribute strategy."
+        )
+    return None
+
+
+def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError under a ParameterServerStrategy."""
+    if "ParameterServer" in type(strategy).__name__:
+        raise ValueError(
+            "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; "
+            "use MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker "
+            "(grace_tf.init)."
+        )
+
+
+def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
+    """Raises where a strategy compresses already, or ends at this process though there are more."""
+    if getattr(strategy.extended, "_cross_device_ops", None) in other_door:
+        raise ValueError(
+            "This strategy's CompressedAllReduce compresses gradients already; use it or "
+            "grace_tf.wrap, not both."
+        )
+    processes = 1 if group.current() is None else group.current().size
+    if not spans_processes(strategy) and max(processes, group.expected_size()) > 1:
+        raise RuntimeError(
+            f"This {type(strategy).__name__} reduces within its process, one of several: use "
+            "MultiWorkerMirroredStrategy, or one process per device with grace_tf.init()."
+        )

@@ -1,0 +1,41 @@
+"""Two workers of a group whose fits must end in one sentence; prints a line of JSON."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import grace_tf  # noqa: E402
+
+group = grace_tf.init(timeout=60)
+
+import keras  # noqa: E402
+import models  # noqa: E402
+
+
+def raised(made, **keywords):
+    """What a fit with the callback raises, None if nothing."""
+    try:
+        models.fit(made, 1, callbacks=[grace_tf.keras.Callback()], **keywords)
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def sgd():
+    return grace_tf.wrap(keras.optimizers.SGD(0.1), "fp16", min_elements=1)
+
+
+def unbuilt():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.layers.Dense(4)], name="bare")
+
+
+told = {
+    "same": raised(models.compiled(sgd), validation_data=models.data()),
+    "one validates": raised(
+        models.compiled(sgd), validation_data=models.data() if group.rank == 0 else None
+    ),
+    "unbuilt": raised(models.compiled(sgd, make=unbuilt)),
+}
+print(json.dumps(told), flush=True)
