@@ -25,6 +25,7 @@ from grace_tf.surroundings import (
     between_processes,
     refuse_half_a_reduction,
     refuse_parameter_servers,
+    refuse_two_doors,
 )
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
@@ -174,6 +175,7 @@ class Aggregator(Trackable):
 
     def _under_strategy(self, context, grads, variables, host) -> list[tf.Tensor]:
         strategy = context.strategy
+        refuse_two_doors(strategy)
         refuse_half_a_reduction(strategy)
         local = strategy.extended.worker_devices
         summed = self.reduce != "mean"

@@ -19,7 +19,7 @@ from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras_classes import Wrapped, attach, bases, detach, wrapped_class
 from grace_tf.keras_repairs import KERAS_3
 from grace_tf.plan import collective_key, settings
-from grace_tf.surroundings import other_door, refuse_parameter_servers
+from grace_tf.surroundings import compresses, refuse_parameter_servers
 
 
 def wrap(
@@ -109,9 +109,7 @@ def _agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     """What all workers answer together to whether a step is finite, where a door reduces."""
     context = tf.distribute.get_replica_context()
     replicas = 1 if context is None else context.num_replicas_in_sync
-    ours = (
-        replicas > 1 and getattr(context.strategy.extended, "_cross_device_ops", None) in other_door
-    )
+    ours = replicas > 1 and compresses(context.strategy)
     if not ours and not isinstance(optimizer, Wrapped):
         return finite
     bad = 1.0 - tf.cast(finite, tf.float32)

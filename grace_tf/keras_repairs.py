@@ -49,7 +49,7 @@ def name_the_variables_of_gradients() -> None:
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    from grace_tf.surroundings import other_door
+    from grace_tf.surroundings import compresses
 
     own = TFOptimizer._all_reduce_sum_gradients
 
@@ -58,11 +58,7 @@ def name_the_variables_of_gradients() -> None:
         grads_and_vars = list(grads_and_vars)
         context = tf.distribute.get_replica_context()
         present = [pair for pair in grads_and_vars if pair[0] is not None]
-        if (
-            context is None
-            or context.num_replicas_in_sync == 1
-            or getattr(context.strategy.extended, "_cross_device_ops", None) not in other_door
-        ):
+        if context is None or context.num_replicas_in_sync == 1 or not compresses(context.strategy):
             return own(self, grads_and_vars)
         reduced = iter(context.merge_call(_reduce_to_variables, args=(present,)))
         return [(g if g is None else next(reduced), v) for g, v in grads_and_vars]

@@ -49,13 +49,22 @@ def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
         )
 
 
-def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
-    """Raises where a strategy compresses already, or ends at this process though there are more."""
-    if getattr(strategy.extended, "_cross_device_ops", None) in other_door:
+def compresses(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy's own cross-device ops are a `CompressedAllReduce`."""
+    return getattr(strategy.extended, "_cross_device_ops", None) in other_door
+
+
+def refuse_two_doors(strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError under a strategy that compresses by itself."""
+    if compresses(strategy):
         raise ValueError(
             "This strategy's CompressedAllReduce compresses gradients already; use it or "
             "grace_tf.wrap, not both."
         )
+
+
+def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
+    """Raises RuntimeError where a strategy ends at this process though there are more."""
     processes = 1 if group.current() is None else group.current().size
     if not spans_processes(strategy) and max(processes, group.expected_size()) > 1:
         raise RuntimeError(

@@ -172,3 +172,25 @@ if KERAS_3:
         monkeypatch.setattr(group, "_current", OneOfTwo())
         assert compiled(lambda: SGD(0.1)).jit_compile is False
         assert compiled(lambda: SGD(0.1), jit_compile=True).jit_compile is True
+
+
+@pytest.mark.parametrize("door", ["wrap", "CompressedAllReduce"])
+def test_a_strategy_that_ends_at_its_process_is_refused_where_there_are_more(monkeypatch, door):
+    if door == "wrap":
+        strategy, optimizer = mirrored(2), grace_tf.wrap(SGD(1.0), "qsgd", min_elements=1)
+    else:
+        ops = grace_tf.CompressedAllReduce("qsgd", min_elements=1)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=ops)
+        optimizer = SGD(1.0)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([8]))
+    task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+
+    @tf.function
+    def step():
+        strategy.run(lambda: optimizer.apply_gradients([(tf.ones([8]), variable)]))
+
+    with pytest.raises(RuntimeError, match="reduces within its process, one of several"):
+        step()
+    assert not np.any(variable.numpy())
