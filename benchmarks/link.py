@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.bench import machine
+from grace_tf.cli.bench import machine
 
 METHODS = [
     "none",

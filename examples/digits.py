@@ -24,8 +24,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import grace_tf
-from grace_tf.describe import announced_bytes, bytes_text
-from grace_tf.tables import print_table
+from grace_tf.cli.describe import announced_bytes, bytes_text
+from grace_tf.cli.tables import print_table
 
 BATCH = 32  # images per worker and step
 MIN_ELEMENTS = 256  # so that all but the small biases and the output layer's travel compressed

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 import grace_tf
-from grace_tf import bench, describe, doctor, launcher
-from grace_tf.tables import markdown, print_table
+from grace_tf.cli import bench, describe, doctor, launcher
+from grace_tf.cli.tables import markdown, print_table
 from grace_tf.testing import conformance
 
 WRONG_ARGUMENT = 2  # as argparse

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
-from grace_tf import keras_repairs
 from grace_tf.aggregator import Aggregator
+from grace_tf.keras import repairs
 from grace_tf.surroundings import other_door, refuse_half_a_reduction
 from grace_tf.transports.loopback import Loopback
 
@@ -47,7 +47,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         self._inner = inner or tf.distribute.ReductionToOneDevice()
         self.aggregator = Aggregator(compressor, reduce="sum", **keywords)
         other_door.add(self)
-        keras_repairs.name_the_variables_of_gradients()
+        repairs.name_the_variables_of_gradients()
 
     # TensorFlow passes these by keyword: the parameter names are its own.
 

@@ -39,6 +39,12 @@ def between_processes() -> Transport | None:
     return None
 
 
+def several() -> Transport | None:
+    """The process group, where it has more workers than this one; else None."""
+    connected = group.current()
+    return None if connected is None or connected.size == 1 else connected
+
+
 def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
     """Raises ValueError under a ParameterServerStrategy."""
     if "ParameterServer" in type(strategy).__name__:

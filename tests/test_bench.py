@@ -5,8 +5,8 @@ import json
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import bench
 from grace_tf.__main__ import main
+from grace_tf.cli import bench
 from grace_tf.ops import native
 
 SIZE = 6000

@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import describe, doctor, keras_repairs, tables
 from grace_tf.__main__ import main
+from grace_tf.cli import describe, doctor, tables
+from grace_tf.keras import repairs
 
 
 def test_list_has_every_registered_method(capsys):
@@ -121,7 +122,7 @@ def test_doctor_tells_versions_repairs_and_surroundings():
     assert found["grace_tf"] == grace_tf.__version__
     assert found["native operations"].startswith(("yes, ", "no, the reference operations serve: "))
     assert found["workers around"].startswith("none")
-    state = "applied to" if keras_repairs.KERAS_3 else "not needed"
+    state = "applied to" if repairs.KERAS_3 else "not needed"
     assert found["repair: agree_on_finite"].startswith(state)
 
 

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 import grace_tf
-from grace_tf import bench, describe, tables
 from grace_tf.__main__ import _parser
+from grace_tf.cli import bench, describe, tables
 from grace_tf.core import registry
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import grace_tf
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -14,7 +14,9 @@ from conftest import mirrored
 from models import KERAS_3, compiled, replicas_of
 
 import grace_tf
-from grace_tf import group, keras_repairs, launcher
+from grace_tf import group
+from grace_tf.cli import launcher
+from grace_tf.keras import repairs
 
 SGD = keras.optimizers.SGD
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "callback_refusals.py"
@@ -167,7 +169,7 @@ if KERAS_3:
         accelerator = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
         devices = [*tf.config.list_physical_devices(), accelerator]
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: devices)
-        assert "no_xla_between_processes" in keras_repairs.APPLIED
+        assert "no_xla_between_processes" in repairs.APPLIED
         assert compiled(lambda: SGD(0.1)).jit_compile is True
         monkeypatch.setattr(group, "_current", OneOfTwo())
         assert compiled(lambda: SGD(0.1)).jit_compile is False

@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
 

@@ -30,10 +30,10 @@ MAY_IMPORT = {
     "handshake": {"wire", "plan", "version"},
     "group": {"transports"},
     "version": set(),
-    "hosts": set(),
-    "launcher": {"hosts"},
+    "cli.hosts": set(),
+    "cli.launcher": {"cli.hosts"},
     "surroundings": {"group", "transports"},
-    "keras_repairs": {"surroundings", "group"},
+    "keras.repairs": {"surroundings", "group"},
 }
 METHOD_FREE = (
     "wire",
@@ -73,6 +73,8 @@ def imports(path):
                 "grace_tf.transports",
                 "grace_tf.compressors",
                 "grace_tf.memories",
+                "grace_tf.keras",
+                "grace_tf.cli",
             ):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
@@ -172,7 +174,7 @@ def test_state_randomness_and_configuration_have_their_places(path):
     ):  # process groups order their collectives by one
         assert not {"tf.Variable", "ResourceVariable"} & set(called), "state is kept in state.py"
     used = [text for text, _ in calls(path)]
-    if name not in ("ops.reference", "bench"):
+    if name not in ("ops.reference", "cli.bench"):
         random = [
             t for t in used if t.startswith(("tf.random", "np.random")) or "StatelessRandom" in t
         ]
@@ -181,8 +183,8 @@ def test_state_randomness_and_configuration_have_their_places(path):
         assert not random, "random numbers come from ops, under a key"
     if name not in (
         "group",
-        "launcher",
-        "doctor",
+        "cli.launcher",
+        "cli.doctor",
         "transports.rendezvous",
         "transports.process_group",
     ):

@@ -12,7 +12,7 @@ from conftest import mirrored
 from models import compiled, data, loop, model, sha
 
 import grace_tf
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "multiworker.py"
 

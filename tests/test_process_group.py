@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 PROGRAMS = Path(__file__).parent / "programs"
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 HERE = pathlib.Path(__file__).parent
 PROGRAM = HERE / "programs" / "train.py"

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import launcher
+from grace_tf.cli import launcher
 
 STEPS = 20
 KERAS_3 = keras.__version__.startswith("3")

@@ -14,9 +14,9 @@ import keras
 import numpy as np
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
-from grace_tf import keras_repairs
 from grace_tf.aggregator import Aggregator, aggregated
-from grace_tf.keras_repairs import KERAS_3
+from grace_tf.keras import repairs
+from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import settings
 
 _PACKAGE = "grace_tf"
@@ -88,7 +88,7 @@ class _Keras3(Wrapped):
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         own = super()._backend_apply_gradients
-        keras_repairs.decide_across_replicas(self, own, grads, trainable_variables)
+        repairs.decide_across_replicas(self, own, grads, trainable_variables)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super()._all_reduce_sum_gradients)
@@ -118,7 +118,7 @@ def attach(optimizer: Any, aggregator: Aggregator) -> None:
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
         aggregator.join(getattr(optimizer, "_trainable_variables", ()))
-    keras_repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
+    repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
 
 
 def detach(optimizer: Any) -> None:

@@ -11,9 +11,10 @@ import platform
 import keras
 import tensorflow as tf
 
-from grace_tf import group, keras_repairs
+from grace_tf import group
+from grace_tf.cli.tables import print_table
+from grace_tf.keras import repairs
 from grace_tf.ops import native
-from grace_tf.tables import print_table
 from grace_tf.version import __version__
 
 
@@ -70,13 +71,13 @@ def _horovod() -> str:
 def _repairs() -> list[list[str]]:
     """One row per repair of Keras: what it is for, and whether it is in place."""
     rows = []
-    for name, function in inspect.getmembers(keras_repairs, inspect.isfunction):
-        if name.startswith("_") or function.__module__ != keras_repairs.__name__:
+    for name, function in inspect.getmembers(repairs, inspect.isfunction):
+        if name.startswith("_") or function.__module__ != repairs.__name__:
             continue
         purpose = (inspect.getdoc(function) or "").splitlines()[0]
-        if name in keras_repairs.APPLIED:
-            state = f"applied to {keras_repairs.APPLIED[name]}"
-        elif keras_repairs.KERAS_3:
+        if name in repairs.APPLIED:
+            state = f"applied to {repairs.APPLIED[name]}"
+        elif repairs.KERAS_3:
             state = "applied when first needed"
         else:
             state = "not needed by this Keras"

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from grace_tf.hosts import check_hosts, parse_hosts
+from grace_tf.cli.hosts import check_hosts, parse_hosts
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
 NOT_FOUND = 127  # as sh(1)

@@ -23,6 +23,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.cli.tables import print_table
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
@@ -30,7 +31,6 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Gather
 from grace_tf.exchange import lane_rounds
 from grace_tf.ops import native
-from grace_tf.tables import print_table
 from grace_tf.version import __version__
 
 STAGES = ("compress", "decompress", "aggregate", "step")

@@ -1,0 +1,1 @@
+"""The command line of grace_tf, one module per command."""

@@ -1,0 +1,17 @@
+"""The door of Keras: wrapped optimizers, the callback, and what holds Keras and the line together.
+
+Importing it puts guards on Keras' optimizers, something around `fit`, and the repairs that are
+needed everywhere.
+"""
+
+from grace_tf.keras import guards, repairs, training
+from grace_tf.keras.callback import Callback
+from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
+from grace_tf.surroundings import several
+
+__all__ = ["Callback", "aggregator_of", "unwrap", "wrap"]
+
+guards.install()
+training.install()
+repairs.agree_on_finite(guards.agree)
+repairs.no_xla_between_processes(lambda: several() is not None)

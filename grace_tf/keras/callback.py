@@ -1,0 +1,81 @@
+"""The callback that keeps plain processes alike around `fit`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from grace_tf import group
+from grace_tf.plan import collective_key
+from grace_tf.surroundings import several
+
+
+class Callback(keras.callbacks.Callback):
+    """Keeps the plain processes of a group alike around `fit`; does nothing elsewhere.
+
+    Before the first step worker `root`'s model and optimizer go to every worker.  After every epoch
+    the logged metrics and the float statistics of the model that are not trained (BatchNorm's
+    moving averages) become their means over workers.  Put it first, so that later callbacks see the
+    means.  The model must be built before `fit` where its variables are to be broadcast.
+    """
+
+    def __init__(self, root: int = 0):
+        super().__init__()
+        self._root = root
+
+    def on_train_begin(self, logs=None):
+        if several() is None:
+            return
+        if not self.model.built:
+            raise ValueError(
+                f"grace_tf.keras.Callback broadcasts the model at the start, but {self.model.name} "
+                "has no variables yet: call model.build(input_shape) before fit."
+            )
+        optimizer = self.model.optimizer
+        own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}
+        group.broadcast(list(seen.values()), self._root)
+
+    def on_epoch_end(self, epoch, logs=None):
+        connected = several()
+        if connected is None:
+            return
+        names = sorted(k for k, v in (logs or {}).items() if isinstance(v, (int, float, np.number)))
+        _check_same_logs(connected, names)
+        statistics = [
+            v for v in self.model.non_trainable_variables if tf.as_dtype(v.dtype).is_floating
+        ]
+        numbers = [np.float64([logs[name] for name in names])]
+        numbers += [np.ravel(v.numpy()).astype(np.float64) for v in statistics]
+        flat = np.concatenate(numbers)
+        if not flat.size:
+            return
+        key = collective_key("epoch", flat.size)
+        try:
+            mean = connected.sum([tf.constant(flat)], key)[0].numpy() / connected.size
+        except tf.errors.OpError as error:
+            raise RuntimeError(connected.explain(error)) from error
+        for name, value in zip(names, mean):
+            logs[name] = float(value)
+        offset = len(names)
+        for v in statistics:
+            n = int(np.prod(v.shape))
+            v.assign(np.reshape(mean[offset : offset + n], v.shape))
+            offset += n
+
+
+def _check_same_logs(connected: Any, names: Sequence[str]) -> None:
+    """Raises RuntimeError on every worker where not all have logged metrics of these names."""
+    words = [len(names), zlib.crc32("\n".join(names).encode())]
+    counts = connected.handshake(words, "the end of an epoch")
+    if (counts != counts[0]).any():
+        raise RuntimeError(
+            f"The workers log different metrics: {', '.join(map(str, counts[:, 0]))} of them, "
+            f"worker {connected.rank} {', '.join(names) or 'none'}; give validation data to all of "
+            "them or none."
+        )

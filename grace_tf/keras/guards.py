@@ -1,0 +1,80 @@
+"""Guards on Keras' own optimizers: a plain one must not skip a reduction, or reduce twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from grace_tf.aggregator import aggregated
+from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.repairs import KERAS_3
+from grace_tf.plan import collective_key
+from grace_tf.surroundings import compresses, several
+
+
+def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
+    """What all workers answer together to whether a step is finite, where a door reduces."""
+    context = tf.distribute.get_replica_context()
+    replicas = 1 if context is None else context.num_replicas_in_sync
+    ours = replicas > 1 and compresses(context.strategy)
+    if not ours and not isinstance(optimizer, Wrapped):
+        return finite
+    bad = 1.0 - tf.cast(finite, tf.float32)
+    if replicas > 1:
+        return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(bad)), 0.0)
+    connected = several()
+    if connected is None:
+        return finite
+    return tf.equal(connected.sum([bad[None]], collective_key("finite"))[0][0], 0.0)
+
+
+def _guard(own):
+    """Raises where a plain optimizer would not reduce gradients at all, or reduce them twice."""
+
+    def guarded(self, grads_and_vars):
+        grads_and_vars = list(grads_and_vars)
+        if not isinstance(self, Wrapped):
+            _check_plain(self, [v for g, v in grads_and_vars if g is not None])
+        return own(self, grads_and_vars)
+
+    return guarded
+
+
+def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Raises RuntimeError for variables whose gradients a plain optimizer must not reduce so."""
+    connected = several()
+    if connected is not None and not all(map(aggregated, variables)):
+        raise RuntimeError(
+            f"This process is worker {connected.rank} of {connected.size}, but its "
+            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: wrap "
+            "it with grace_tf.wrap() on every worker, or aggregate them with grace_tf.Aggregator."
+        )
+    context = tf.distribute.get_replica_context()
+    replicas = 1 if context is None else context.num_replicas_in_sync
+    if replicas > 1 and any(map(aggregated, variables)):
+        raise RuntimeError(
+            "These gradients were reduced by a grace_tf.Aggregator already, and "
+            f"{type(optimizer).__name__} would reduce them once more: use grace_tf.wrap(optimizer) "
+            f"under a strategy instead{'' if KERAS_3 else f', or {_own_reduction_off(optimizer)}'}."
+        )
+
+
+def _own_reduction_off(optimizer: Any) -> str:
+    """How a Keras 2 optimizer is told that gradients are reduced already."""
+    legacy = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+    off = "experimental_aggregate_gradients=False" if legacy else "skip_gradients_aggregation=True"
+    return f"apply_gradients(..., {off})"
+
+
+def install() -> None:
+    if KERAS_3:
+        from keras.src.backend.tensorflow.optimizer import TFOptimizer
+
+        TFOptimizer._all_reduce_sum_gradients = _guard(TFOptimizer._all_reduce_sum_gradients)
+        return
+    new, legacy = keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer
+    new.aggregate_gradients = _guard(new.aggregate_gradients)
+    legacy._aggregate_gradients = _guard(legacy._aggregate_gradients)

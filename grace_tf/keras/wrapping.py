@@ -1,0 +1,100 @@
+"""`wrap` and `unwrap`: the class of the user's own optimizer object is swapped in place.
+
+The new class (classes.py) overrides the one method in which gradients cross workers; everything
+else stays Keras' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.aggregator import Aggregator
+from grace_tf.keras.classes import Wrapped, attach, bases, detach, wrapped_class
+from grace_tf.plan import settings
+from grace_tf.surroundings import refuse_parameter_servers
+
+
+def wrap(
+    optimizer: Any,
+    compressor: Any = "qsgd",
+    *,
+    memory: Any = "auto",
+    granularity: str = "auto",
+    exchange: str = "auto",
+    min_elements: int = 1024,
+    exclude: str | Sequence[str] = (),
+    bucket_bytes: int = 25 << 20,
+    seed: int = 0,
+    **hyperparameters: Any,
+) -> Any:
+    """Makes the gradients of a Keras optimizer travel compressed; returns the same object.
+
+        model.compile(optimizer=grace_tf.wrap(keras.optimizers.Adam(1e-3), "qsgd"), ...)
+
+    Slots, learning rate, schedules and callables stay as they are; `unwrap` undoes it.  A model
+    that has trained already must be compiled again, since Keras keeps its traced step.
+
+    Args:
+      optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; of a
+        LossScaleOptimizer the inner optimizer is wrapped.
+      compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", or
+        a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
+      memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
+      granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
+      exchange: "auto" or "gather", which are the same for now: every worker gets every payload.
+      min_elements: smaller variables travel dense.
+      exclude: patterns of variables that travel dense.
+      bucket_bytes: bytes of gradient that are communicated together; never changes a result.
+      seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
+        draw the same noise for the same seed: give each its own where it must be independent.
+
+    Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
+    served.
+    """
+    keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
+    keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes, seed=seed)
+    aggregator = Aggregator(settings(compressor, **keywords, **hyperparameters))
+    inner = _innermost(optimizer)
+    if isinstance(inner, Wrapped):
+        raise ValueError(
+            f"This {type(inner).__name__} is wrapped already; grace_tf.unwrap() it first."
+        )
+    if tf.distribute.has_strategy():
+        refuse_parameter_servers(tf.distribute.get_strategy())
+    inner.__class__ = wrapped_class(type(inner))
+    attach(inner, aggregator)
+    return optimizer
+
+
+def unwrap(optimizer: Any) -> Any:
+    """Undoes `wrap`: the same object, its own class again, compression state gone.
+
+    Raises ValueError for an optimizer that is not wrapped.
+    """
+    detach(_wrapped(optimizer))
+    return optimizer
+
+
+def aggregator_of(optimizer: Any) -> Aggregator:
+    """The aggregator of a wrapped optimizer: its state, and `bytes_per_step`."""
+    return _wrapped(optimizer)._grace
+
+
+def _wrapped(optimizer: Any) -> Any:
+    inner = _innermost(optimizer)
+    if not isinstance(inner, Wrapped):
+        raise ValueError(f"This {type(inner).__name__} is not wrapped.")
+    return inner
+
+
+def _innermost(optimizer: Any) -> Any:
+    while "LossScaleOptimizer" in type(optimizer).__name__ and hasattr(
+        optimizer, "inner_optimizer"
+    ):
+        optimizer = optimizer.inner_optimizer
+    if not isinstance(optimizer, bases()):
+        raise TypeError(f"wrap() takes a Keras optimizer, not {optimizer!r}.")
+    return optimizer
