@@ -18,11 +18,12 @@ if tuple(int(x) for x in _tf.__version__.split(".")[:2]) < (2, 15):
     raise ImportError(f"{_NEEDED} (this is {_tf.__version__}).")
 
 from grace_tf import keras, testing  # noqa: E402
-from grace_tf.aggregator import Aggregator, all_reduce  # noqa: E402
+from grace_tf.aggregator import Aggregator  # noqa: E402
 from grace_tf.core.compressor import Compressor  # noqa: E402
 from grace_tf.core.memory import Memory  # noqa: E402
 from grace_tf.core.registry import available, get, recipe, register  # noqa: E402
 from grace_tf.distribute import CompressedAllReduce  # noqa: E402
+from grace_tf.functional import all_reduce  # noqa: E402
 from grace_tf.group import (  # noqa: E402
     barrier,
     broadcast,

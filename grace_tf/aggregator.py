@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -17,8 +16,10 @@ import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
 from grace_tf import handshake
+from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
+from grace_tf.handshake import Owner
 from grace_tf.plan import Plan, Settings, make_plan, settings
 from grace_tf.state import State
 from grace_tf.surroundings import (
@@ -30,6 +31,7 @@ from grace_tf.surroundings import (
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
+from grace_tf.variables import device_of, plain
 
 _MARK = "_grace_aggregated"  # on variables whose gradients a custom loop has aggregated
 _made = collections.Counter()  # digest -> plans of this process, for their ordinals
@@ -74,17 +76,18 @@ class Aggregator(Trackable):
         self._held: list[Any] = []  # variables by ordinal: their ids stay valid
         self._paths: list[str] = []
         self._plans: dict[Any, Plan] = {}
+        self._agreement = Agreement()
         self._handed: list[Handed] = []
         self.join(variables or ())
 
     def join(self, variables: Sequence[Any]) -> None:
         """Gives variables their ordinals, in this order, unless they have one."""
         for variable in variables:
-            plain = _plain(variable)
-            if id(plain) not in self._ordinals:
-                self._ordinals[id(plain)] = len(self._held)
-                self._held.append(plain)
-                self._paths.append(str(getattr(variable, "path", plain.name)))
+            held = plain(variable)
+            if id(held) not in self._ordinals:
+                self._ordinals[id(held)] = len(self._held)
+                self._held.append(held)
+                self._paths.append(str(getattr(variable, "path", held.name)))
 
     @property
     def handed(self) -> list[Handed]:
@@ -104,23 +107,30 @@ class Aggregator(Trackable):
         `variables[i]`.
         """
         for variable in variables:
-            setattr(_plain(variable), _MARK, True)
+            setattr(plain(variable), _MARK, True)
         return self.aggregate(grads, variables, host=None)
 
     @tf.autograph.experimental.do_not_convert
     def aggregate(
-        self, grads: Sequence[Any], variables: Sequence[Any], host: Callable[[list], list] | None
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        host: Callable[[list], list] | None,
+        owner: Callable[[], Owner] = Owner,
     ) -> list[Any]:
-        """As a call; `host` reduces a list of gradients its own way where every lane is dense."""
+        """As a call; `host` reduces a list of gradients its own way where every lane is dense.
+
+        `owner` describes the optimizer that asks, for the first step's comparison.
+        """
         grads, variables = list(grads), list(variables)
         if len(grads) != len(variables):
             raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
         self.join(variables)
-        if len({self._ordinals[id(_plain(v))] for v in variables}) < len(variables):
+        if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, g in enumerate(grads) if g is not None]
         dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
-        reduced = self._reduce(dense, [_plain(variables[i]) for i in present], host)
+        reduced = self._reduce(dense, [plain(variables[i]) for i in present], host, owner)
         out: list[Any] = [None] * len(grads)
         for i, total in zip(present, reduced):
             out[i] = total
@@ -139,13 +149,16 @@ class Aggregator(Trackable):
         and the caller's own reduction serves as well.
         """
         self.join(variables)
-        plan = self._plan(grads[0], [_plain(v) for v in variables])
+        plan = self._plan(grads[0], [plain(v) for v in variables])
         if _all_dense(plan):
             return None
         self.state.place(transport.size, transport.workers, devices)
+        self._ensure(plan)
         return self._step(plan, transport, list(grads), summed=True)
 
-    def _reduce(self, grads: list[tf.Tensor], variables: list[Any], host) -> list[tf.Tensor]:
+    def _reduce(
+        self, grads: list[tf.Tensor], variables: list[Any], host, owner: Callable[[], Owner]
+    ) -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         if context is None:
             raise RuntimeError(
@@ -154,51 +167,49 @@ class Aggregator(Trackable):
         strategy = context.strategy
         refuse_parameter_servers(strategy)
         if context.num_replicas_in_sync > 1:
-            return self._under_strategy(context, grads, variables, host)
+            return self._under_strategy(context, grads, variables, host, owner)
         transport = between_processes() or Loopback()
-
-        def compare(plan: Plan) -> None:
-            # The weights once: with a later plan the training has begun.
-            weights = () if self._plans else variables
-            handshake.compare(transport, plan, weights, self.reduce)
-
         # Also without any gradient: the other workers wait in the comparison.
-        plan = self._plan(grads, variables, compare if transport.size > 1 else None)
+        plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
         if not grads or (transport.size == 1 and _all_dense(plan)):
             return grads
-        self.state.place(transport.size, transport.workers, [_device(variables[0])])
+        self.state.place(transport.size, transport.workers, [device_of(variables[0])])
+        self._ensure(plan)
+        if transport.size > 1:
+            self.agree(transport, variables, owner)
         try:
             (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
             raise RuntimeError(transport.explain(error)) from error
         return reduced
 
-    def _under_strategy(self, context, grads, variables, host) -> list[tf.Tensor]:
+    def _under_strategy(self, context, grads, variables, host, owner) -> list[tf.Tensor]:
         strategy = context.strategy
         refuse_two_doors(strategy)
         refuse_half_a_reduction(strategy)
         local = strategy.extended.worker_devices
         summed = self.reduce != "mean"
         spans = spans_processes(strategy)
-
-        def compare(plan: Plan) -> None:
-            handshake.compare_processes(strategy, plan, self.reduce)
-
-        plan = self._plan(grads, variables, compare if spans else None)
+        others = handshake.KeyValueGroup(strategy) if spans else None
+        plan = self._plan(grads, variables, others, owner)
+        if spans:
+            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
+            workers = range(first, first + len(local))
+            self.state.place(context.num_replicas_in_sync, workers, local)
+            self._ensure(plan)
+            self.agree(others, variables, owner)
         if _all_dense(plan):
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         if spans:
             transport = ReplicaContext(context)
-            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
-            workers = range(first, first + len(local))
-            self.state.place(transport.size, workers, local)
             position = transport.workers[0] - first
             (reduced,) = self._step(plan, transport, [grads], summed, position)
             return reduced
 
         def all_at_once(transport, per_replica):
             self.state.place(transport.size, transport.workers, local)
+            self._ensure(plan)
             return self._step(plan, transport, per_replica, summed)
 
         return across_replicas(context, all_at_once, grads)
@@ -212,8 +223,6 @@ class Aggregator(Trackable):
         first: int = 0,
     ) -> list[list[tf.Tensor]]:
         """One step of the workers at positions `first` … of this process."""
-        for lane_group in plan.groups:
-            self.state.ensure(lane_group, plan.seed)
         shares = []
         for i, mine in enumerate(grads):
             with transport.device(i):
@@ -226,21 +235,37 @@ class Aggregator(Trackable):
                 committed.append(list(self.state.commit(first + i, result)))
         return committed
 
+    def agree(
+        self,
+        group: Any,
+        variables: Sequence[Any],
+        owner: Callable[[], Owner],
+        late: bool | None = None,
+    ) -> None:
+        """Compares the values of these variables and of what belongs to them: see agreement.py."""
+        late = not tf.inside_function() if late is None else late
+        self._agreement.reach(group, self.state, variables, _described(owner), late)
+
+    def _ensure(self, plan: Plan) -> None:
+        for lane_group in plan.groups:
+            self.state.ensure(lane_group, plan.seed)
+
     def _plan(
         self,
         grads: list[tf.Tensor],
         variables: list[Any],
-        compare: Callable[[Plan], None] | None = None,
+        others: Any = None,
+        owner: Callable[[], Owner] = Owner,
     ) -> Plan:
-        """The plan for these gradients; a new one is compared with the other workers' first."""
+        """The plan for these gradients; a new one is compared with that of `others` first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
         specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
         known = (ordinals, specs)
         if known not in self._plans:
             plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
-            if compare is not None:
-                compare(plan)
+            if others is not None:
+                handshake.compare(others, plan, _described(owner), self.reduce)
             _made[plan.digest] += 1
             self._plans[known] = plan
         return self._plans[known]
@@ -248,42 +273,13 @@ class Aggregator(Trackable):
 
 def aggregated(variable: Any) -> bool:
     """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient."""
-    return getattr(_plain(variable), _MARK, False)
+    return getattr(plain(variable), _MARK, False)
 
 
-def all_reduce(
-    grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
-) -> list[Any]:
-    """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
-
-    The aggregator (state and step) lives as long as the first variable, and is found again by the
-    variables and the keywords.
-    """
-    reduce = keywords.pop("reduce", "auto")
-    wanted = settings(compressor, **keywords)
-    plain = [_plain(v) for v in variables]
-    if len(plain) != len(grads):
-        raise ValueError(f"{len(grads)} gradients came with {len(plain)} variables.")
-    if not plain:
-        return []
-    kept = plain[0].__dict__.setdefault("_grace_aggregators", {})
-    key = (tuple(map(id, plain)), reduce, json.dumps(wanted.config(), sort_keys=True))
-    if key not in kept:
-        kept[key] = Aggregator(wanted, plain, reduce=reduce)
-    return kept[key](grads, variables)
+def _described(owner: Callable[[], Owner]) -> Owner:
+    with tf.init_scope():  # settings may be values of variables
+        return owner()
 
 
 def _all_dense(plan: Plan) -> bool:
     return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
-
-
-def _plain(variable: Any) -> Any:
-    """The tf.Variable behind a Keras 3 variable; a tf.Variable itself."""
-    if isinstance(variable, tf.Variable):
-        return variable
-    return getattr(variable, "_value", variable)
-
-
-def _device(variable: Any) -> str | None:
-    device = getattr(variable, "device", None)
-    return device if isinstance(device, str) and device else None

@@ -108,11 +108,18 @@ def broadcast(variables: Iterable, root: int = 0) -> None:
     `optimizer.variables`) of any dtype but string, with the same dtypes and shapes in the same
     order on every worker.  Eager.
 
-    Raises TypeError for what is no variable or has no bytes, ValueError for a root that does not
-    exist; RuntimeError, on every worker, if the variables or roots differ or a worker is gone.
+    Raises TypeError for what is no variable or has no bytes, ValueError for an empty list and for a
+    root that does not exist; RuntimeError, on every worker, if the variables or roots differ or a
+    worker is gone.
     """
     group = _group()
     resources = [_resource(variable) for variable in variables]
+    if not resources:
+        raise ValueError(
+            "broadcast() got no variables, as of a model that is built at its first call: call "
+            "model.build(input_shape) first, or leave it to the first step, in which all workers "
+            "take worker 0's values."
+        )
     if not 0 <= root < group.size:
         raise ValueError(
             f"There is no worker {root}: the {group.size} workers are 0 to {group.size - 1}."

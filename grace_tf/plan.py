@@ -184,11 +184,17 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Buckets of groups in backward order, and a digest that is equal where the plans are."""
+    """Buckets of groups in backward order.
+
+    `layout` is a digest of what is sent, `digest` of that and of the variables' `paths`: equal
+    where the plans are.
+    """
 
     buckets: tuple[tuple[Group, ...], ...]
     seed: int
     digest: int
+    layout: int = 0
+    paths: tuple[str, ...] = ()
     ordinal: int = 0  # among equal digests of this process
 
     @property
@@ -227,7 +233,9 @@ def make_plan(
         for lane in bucket:
             groups.setdefault((lane.compressor, lane.memory, lane.spec.dtype), []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
-    return Plan(tuple(buckets), settings.seed, _digest(buckets, settings))
+    layout = _digest(buckets, settings)
+    digest = _hash(json.dumps([layout, *paths]))
+    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths))
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:

@@ -146,6 +146,11 @@ class State(Trackable):
         return [variable for leaf in self._leaves.values() for variable in leaf.variables]
 
     @property
+    def alike_variables(self) -> list[ResourceVariable]:
+        """What all workers hold alike, as the first worker of this process has it."""
+        return [leaf.variables[0] for leaf in self._leaves.values() if leaf.alike]
+
+    @property
     def step(self) -> int:
         """Committed steps of the first worker of this process."""
         return int(self._variable("step", 0).numpy()) if self._leaves else 0

@@ -1,61 +1,89 @@
-"""What the first step compares, and the sentence for each difference."""
+"""What the first step compares of plans and optimizers, and the sentence for each difference."""
 
 import numpy as np
 import tensorflow as tf
 
 from grace_tf import handshake
+from grace_tf.handshake import Owner
 from grace_tf.plan import make_plan, settings
 
 
 class Group:
-    """Stands for the group of three workers, the last of which differs in one column."""
+    """Stands for a group of three workers, the last of which has words of its own."""
 
     size = 3
 
-    def __init__(self, column=None):
-        self.column = column
+    def __init__(self, other=None):
+        self.other = other
 
-    def handshake(self, words):
+    def handshake(self, words, purpose):
         self.words = words
-        table = np.array([words] * 3, np.int64)
-        if self.column is not None:
-            table[2, self.column] += 1
-        return table
+        return np.array([words, words, self.other or words], np.int64)
+
+
+def plan(compressor="qsgd", path="v", **keywords):
+    return make_plan(settings(compressor, **keywords), [path], [tf.TensorSpec([2000])], [0])
+
+
+ADAM = Owner("GraceAdam", {"beta_1": 0.9, "beta_2": 0.999, "schedule": {"rate": 0.1}})
 
 
 class HandshakeTest(tf.test.TestCase):
-    def compare(self, column, traced=False):
-        plan = make_plan(settings("qsgd"), ["v"], [tf.TensorSpec([2000])], [0])
-        variables = [tf.Variable(tf.ones([2000]))]
-
-        def call():
-            handshake.compare(Group(column), plan, variables)
-            return tf.constant(0)
-
-        tf.function(call)() if traced else call()
+    def words(self, made, owner=ADAM, reduce="mean"):
+        group = Group()
+        handshake.compare(group, made, owner, reduce)
+        return group.words
 
     def test_equal_workers_go_on(self):
-        self.compare(None)
-        self.compare(None, traced=True)
+        handshake.compare(Group(self.words(plan())), plan(), ADAM, "mean")
+        tf.function(lambda: handshake.compare(Group(self.words(plan())), plan(), ADAM, "mean"))()
 
     def test_each_difference_names_the_way_out(self):
-        for column, sentence in enumerate(
-            ["install the same one", "the same seed", "wrap the same model", r"grace_tf\.broadcast"]
-        ):
-            for traced in (False, True):
+        others = {
+            "install the same one": None,
+            "the same seed": self.words(plan(seed=1)),
+            "the optimizers differ": self.words(plan(), Owner("GraceSGD")),
+            "wrap the same model": self.words(plan("fp16")),
+            "of different variables, 'v' here": self.words(plan(path="w")),
+            r"settings \(beta_1\)": self.words(
+                plan(), Owner("GraceAdam", {**ADAM.config, "beta_1": 0.8})
+            ),
+            r"settings \(schedule\)": self.words(
+                plan(), Owner("GraceAdam", {**ADAM.config, "schedule": {"rate": 0.2}})
+            ),
+        }
+        others["install the same one"] = [1 + self.words(plan())[0], *self.words(plan())[1:]]
+        for sentence, other in others.items():
+            for call in (lambda f: f(), lambda f: tf.function(f, autograph=False)()):
                 with self.assertRaisesRegex(
                     RuntimeError, f"{sentence}.*worker 2 of 3 differs from worker 0"
                 ):
-                    self.compare(column, traced)
+                    call(lambda of=other: handshake.compare(Group(of), plan(), ADAM, "mean"))
 
-    def test_the_terms_are_part_of_the_plan(self):
-        plan, group = make_plan(settings("qsgd"), ["v"], [tf.TensorSpec([2000])], [0]), Group()
-        told = []
-        for terms in ("", "sum", "mean", "sum"):
-            handshake.compare(group, plan, (), terms)
-            told.append(group.words)
-        self.assertLen(set(told), 3)
-        self.assertLen({(version, seed, weights) for version, seed, _, weights in told}, 1)
+    def test_what_the_door_does_is_part_of_the_plan(self):
+        with self.assertRaisesRegex(RuntimeError, "the plans differ"):
+            handshake.compare(Group(self.words(plan(), reduce="sum")), plan(), ADAM, "mean")
+
+    def test_one_more_optimizer_for_the_same_variables_is_told(self):
+        other = self.words(plan())
+        other[5] += 1
+        with self.assertRaisesRegex(RuntimeError, "different numbers of optimizers"):
+            handshake.compare(Group(other), plan(), ADAM, "mean")
+
+    def test_settings_beyond_those_compared_one_by_one_count_too(self):
+        many = {f"setting_{i:02}": i for i in range(40)}
+        other = self.words(plan(), Owner("A", {**many, "setting_39": -1}))
+        self.assertLen(other, len(self.words(plan())))
+        with self.assertRaisesRegex(RuntimeError, r"settings \(other settings\)"):
+            handshake.compare(Group(other), plan(), Owner("A", many), "mean")
+
+    def test_settings_that_are_objects_are_told_by_their_class(self):
+        words = [
+            self.words(plan(), Owner("A", {"f": made}))
+            for made in (self.test_equal_workers_go_on, np.float32(0.5), np.float32(0.25), object())
+        ]
+        self.assertLen({tuple(each) for each in words}, 4)
+        self.assertEqual(words[3], self.words(plan(), Owner("A", {"f": object()})))
 
     def test_the_digest_tells_shape_dtype_and_bits(self):
         base = np.arange(6, dtype=np.float32)

@@ -28,6 +28,8 @@ MAY_IMPORT = {
     "transports.rendezvous": set(),
     "params": {"core", "plan"},
     "handshake": {"wire", "plan", "version"},
+    "agreement": {"handshake", "group", "state", "variables"},
+    "variables": set(),
     "group": {"transports"},
     "version": set(),
     "cli.hosts": set(),
@@ -45,6 +47,7 @@ METHOD_FREE = (
     "distribute",
     "transports",
     "handshake",
+    "agreement",
     "surroundings",
     "group",
 )

@@ -21,7 +21,7 @@ class Callback(keras.callbacks.Callback):
     Before the first step worker `root`'s model and optimizer go to every worker.  After every epoch
     the logged metrics and the float statistics of the model that are not trained (BatchNorm's
     moving averages) become their means over workers.  Put it first, so that later callbacks see the
-    means.  The model must be built before `fit` where its variables are to be broadcast.
+    means.  A model that is built by its first step takes worker `root`'s values there.
     """
 
     def __init__(self, root: int = 0):
@@ -31,11 +31,9 @@ class Callback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         if several() is None:
             return
+        self.model._grace_root = self._root
         if not self.model.built:
-            raise ValueError(
-                f"grace_tf.keras.Callback broadcasts the model at the start, but {self.model.name} "
-                "has no variables yet: call model.build(input_shape) before fit."
-            )
+            return  # the first step compares its variables when they are there
         optimizer = self.model.optimizer
         own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}

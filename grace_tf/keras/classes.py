@@ -16,6 +16,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras import repairs
+from grace_tf.keras.first_step import building, owner_of
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import settings
 
@@ -41,7 +42,8 @@ class Wrapped:
             present = [v for g, v in grads_and_vars if g is not None]
             return [g for g, _ in host(list(zip(grads, present)))]
 
-        totals = aggregator.aggregate([g for g, _ in grads_and_vars], variables, by_host)
+        grads = [g for g, _ in grads_and_vars]
+        totals = aggregator.aggregate(grads, variables, by_host, lambda: owner_of(self))
         return list(zip(totals, variables))
 
     def _aggregator(self) -> Aggregator:
@@ -83,7 +85,8 @@ def _bare(cls: type) -> ValueError:
 
 class _Keras3(Wrapped):
     def build(self, variables):
-        super().build(variables)
+        with building(variables):
+            super().build(variables)
         self._aggregator().join(variables)  # here the variables still have their paths
 
     def _backend_apply_gradients(self, grads, trainable_variables):

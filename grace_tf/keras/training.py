@@ -12,6 +12,10 @@ from typing import Any, Callable
 
 import keras
 
+from grace_tf import agreement
+from grace_tf.keras import first_step
+from grace_tf.surroundings import several
+
 _models: list[Any] = []  # being trained, the innermost last; replicas trace in other threads
 
 
@@ -25,6 +29,8 @@ def _around(own: Callable) -> Callable:
     def around(self, *args, **kwargs):
         _models.append(self)
         try:
+            if several() is not None:
+                first_step.agree_before(self, several())
             return own(self, *args, **kwargs)
         finally:
             _models.pop()
@@ -34,5 +40,6 @@ def _around(own: Callable) -> Callable:
 
 def install() -> None:
     """Puts this around the methods of `keras.Model`."""
+    agreement.model_in_training = lambda: first_step.values_of(trained_model())
     for name in ("fit", "train_on_batch"):
         setattr(keras.Model, name, _around(getattr(keras.Model, name)))

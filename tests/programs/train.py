@@ -6,7 +6,7 @@ train.py resume FOLDER PART   whole, or first and rest with a file between
 train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
 train.py counted STEPS        launches that on two workers, and says what the loopback device
 carried train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss
-scaling train.py no_init | unequal | wrapped_once     what must end in one sentence
+scaling train.py no_init | wrapped_once     what must end in one sentence
 """
 
 from __future__ import annotations
@@ -239,13 +239,6 @@ def no_init() -> None:
     say(trained=True)
 
 
-def unequal() -> None:
-    group = grace_tf.init(timeout=30)
-    net = compiled(model(seed=group.rank), optimizer(compressor="qsgd", min_elements=64))
-    net.fit(data(group.rank, group.size), shuffle=False, verbose=0)
-    say(trained=True)
-
-
 def wrapped_once() -> None:
     group = grace_tf.init(timeout=30)
     plain = keras.optimizers.SGD(0.05)
@@ -263,6 +256,5 @@ if __name__ == "__main__":
         "counted": lambda: counted(sys.argv[2]),
         "bytes": lambda: link(int(sys.argv[2])),
         "no_init": no_init,
-        "unequal": unequal,
         "wrapped_once": wrapped_once,
     }[sys.argv[1]]()

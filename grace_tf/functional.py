@@ -1,0 +1,33 @@
+"""`all_reduce`: an `Aggregator` without the object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from grace_tf.aggregator import Aggregator
+from grace_tf.plan import settings
+from grace_tf.variables import plain
+
+
+def all_reduce(
+    grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
+) -> list[Any]:
+    """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
+
+    The aggregator (state and step) lives as long as the first variable, and is found again by the
+    variables and the keywords.
+    """
+    reduce = keywords.pop("reduce", "auto")
+    wanted = settings(compressor, **keywords)
+    held = [plain(v) for v in variables]
+    if len(held) != len(grads):
+        raise ValueError(f"{len(grads)} gradients came with {len(held)} variables.")
+    if not held:
+        return []
+    kept = held[0].__dict__.setdefault("_grace_aggregators", {})
+    key = (tuple(map(id, held)), reduce, json.dumps(wanted.config(), sort_keys=True))
+    if key not in kept:
+        kept[key] = Aggregator(wanted, held, reduce=reduce)
+    return kept[key](grads, variables)

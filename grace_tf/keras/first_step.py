@@ -1,0 +1,84 @@
+"""What the first step compares of a Keras optimizer and of the model that it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.handshake import Owner
+from grace_tf.keras.repairs import KERAS_3
+from grace_tf.surroundings import several
+from grace_tf.variables import has_value
+
+# Settings that may differ: names are counted in each process, and "grace" is compared by the plan.
+_FREE = ("name", "grace")
+
+
+def owner_of(optimizer: Any) -> Owner:
+    """The optimizer's class, settings, learning rate (where it is a number) and variables."""
+    try:
+        config = dict(optimizer.get_config())
+    except NotImplementedError:  # a user's own optimizer without a config
+        config = {}
+    for name in _FREE:
+        config.pop(name, None)
+    rate = config.get("learning_rate")
+    if isinstance(rate, numbers.Real):
+        rate = float(config.pop("learning_rate"))
+    else:
+        rate = None
+    return Owner(type(optimizer).__name__, config, rate, _variables(optimizer))
+
+
+def _variables(optimizer: Any) -> list[Any]:
+    own = optimizer.variables
+    found = list(own() if callable(own) else own)
+    # Keras 2 does not count settings that are variables among an optimizer's own.
+    settings = [getattr(optimizer, "_learning_rate", None), *_hyperparameters(optimizer)]
+    found += [v for v in settings if isinstance(v, tf.Variable)]
+    return found
+
+
+def _hyperparameters(optimizer: Any) -> list[Any]:
+    return list(getattr(optimizer, "_hyper", {}).values())
+
+
+def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
+    """A model's (weights, statistics) and the worker whose values count; nothing of None.
+
+    Weights are what was made to be trained, of a frozen layer too; statistics are all others.
+    """
+    if model is None:
+        return [], [], 0
+    weights, statistics = [], []
+    for layer in model._flatten_layers():  # as Keras itself collects weights
+        weights += layer._trainable_variables if KERAS_3 else layer._trainable_weights
+        statistics += layer._non_trainable_variables if KERAS_3 else layer._non_trainable_weights
+    return weights, statistics, getattr(model, "_grace_root", 0)
+
+
+def agree_before(model: Any, group: Any) -> None:
+    """Compares the values of a built model before its first step, where steps are eager.
+
+    An eager step computes its gradients before workers can compare.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    aggregator = getattr(inner, "_grace", None)
+    if aggregator is not None and model.built and model.run_eagerly:
+        aggregator.agree(group, (), lambda: owner_of(inner), late=False)
+
+
+def building(variables: Sequence[Any]) -> contextlib.AbstractContextManager:
+    """Where an optimizer makes its variables: outside the traced step of a process group.
+
+    Then they have values when the workers compare, as those of a worker that has restored them.
+    An optimizer may start from the values of the model's variables, so these must have them too.
+    """
+    if several() is None or not all(map(has_value, variables)):
+        return contextlib.nullcontext()
+    return tf.init_scope()

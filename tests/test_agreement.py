@@ -1,0 +1,53 @@
+"""Which values all workers take from worker 0, and which differences they refuse."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from grace_tf.agreement import Row, Taken, decide
+from grace_tf.handshake import float_word
+
+ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1))
+RESTORED = dataclasses.replace(ROW, weights=7, statistics=8, optimizer=9, step=20, state=5)
+
+
+def row(of=ROW, **other):
+    return dataclasses.replace(of, **other)
+
+
+class DecideTest(tf.test.TestCase):
+    def test_equal_workers_take_nothing(self):
+        self.assertFalse(any(decide([ROW] * 3).parts))
+        self.assertFalse(any(decide([RESTORED] * 2).parts))
+
+    def test_at_the_start_each_difference_of_values_is_taken_and_nothing_else(self):
+        for part in ("weights", "statistics", "optimizer", "state"):
+            self.assertEqual(decide([ROW, ROW, row(**{part: 2})]), Taken(**{part: True}))
+
+    def test_resumed_workers_keep_their_own_statistics(self):
+        self.assertFalse(any(decide([RESTORED, row(RESTORED, statistics=2)]).parts))
+        self.assertTrue(decide([RESTORED, row(RESTORED, weights=2)]).weights)
+
+    def test_what_only_worker_0_has_restored_is_taken_whole(self):
+        for rate in (ROW.rate, float_word(0.5)):
+            taken = decide([RESTORED, row(rate=rate)])
+            self.assertEqual(taken, Taken(True, True, True, True, restored=20))
+
+    def test_what_only_another_worker_has_restored_is_refused(self):
+        with self.assertRaisesRegex(
+            RuntimeError, "worker 2 has restored .* of step 20 and worker 0"
+        ):
+            decide([ROW, ROW, RESTORED])
+        self.assertEqual(decide([ROW, RESTORED], root=1).restored, 20)
+
+    def test_files_of_different_steps_are_refused_unless_weights_were_broadcast(self):
+        other = row(RESTORED, step=10)
+        with self.assertRaisesRegex(RuntimeError, "worker 0 of step 20 and worker 1 of step 10"):
+            decide([RESTORED, row(other, weights=3)])
+        self.assertEqual(decide([RESTORED, other]).restored, 20)
+
+    def test_other_learning_rates_and_other_models_are_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "0.1 on worker 0 and 0.2 on worker 1"):
+            decide([ROW, row(rate=float_word(0.2))])
+        with self.assertRaisesRegex(RuntimeError, "different variables.*worker 1 of 2"):
+            decide([ROW, row(structure=2)])

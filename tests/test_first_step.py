@@ -1,0 +1,107 @@
+"""Two workers whose first steps differ, in real processes: taken from worker 0, or refused."""
+
+import io
+import json
+import pathlib
+import re
+import sys
+
+import tensorflow as tf
+
+from grace_tf.cli import launcher
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "first_step.py"
+START = r"^Workers cannot train together, "
+NEW = r"^The workers started with different weights; all have taken worker 0's \(\d+ variables, "
+MISTAKES = {
+    "setting": r"settings \(beta_1\): make it alike everywhere",
+    "schedule": r"settings \(learning_rate\): make it alike everywhere",
+    "order": r"gradients of different variables, '[ab](:0)?' here",
+    "only worker 1 restored": "worker 1 has restored a training state of step 10 and worker 0 has",
+    "files of different steps": "different steps, worker 0 of step 10 and worker 1 of step 8",
+    "optimizer": "the optimizers differ",
+}
+
+
+def launch(engine):
+    """{case: what each of the two workers said}."""
+    out = io.StringIO()
+    command = [sys.executable, "-u", str(PROGRAM), engine]
+    code = launcher.run(command, 2, timeout=240, linger=30, stdout=out, stderr=out)
+    assert code == 0, out.getvalue()[-4000:]
+    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
+    cases = {}
+    for worker, text in said:
+        told = json.loads(text)
+        cases.setdefault(told.pop("case"), {})[int(worker)] = told
+    assert all(sorted(told) == [0, 1] for told in cases.values()), cases
+    return {name: (told[0], told[1]) for name, told in cases.items()}
+
+
+class FirstStep:
+    """What holds under every engine."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.cases = launch(cls.engine)
+
+    def test_mistakes_end_in_the_same_sentence_on_every_worker(self):
+        for name, sentence in MISTAKES.items():
+            first, second = (told.get("sentence", "") for told in self.cases[name])
+            self.assertRegex(first, START, name)
+            self.assertRegex(first, sentence, name)
+            self.assertEqual(re.sub("'[ab](:0)?'", "", first), re.sub("'[ab](:0)?'", "", second))
+
+    def test_workers_that_have_all_restored_go_on_silently(self):
+        first, second = self.cases["all restored"]
+        self.assertEqual(first["sha"], second["sha"])
+        self.assertEqual([first["said"], second["said"]], [[], []])
+
+
+class ProcessGroupTest(FirstStep, tf.test.TestCase):
+    engine = "group"
+
+    def test_other_learning_rates_are_refused(self):
+        for told in self.cases["rate"]:
+            self.assertRegex(told["sentence"], "0.01 on worker 0 and 0.02 on worker 1")
+
+    def test_what_only_worker_0_has_restored_goes_to_all(self):
+        whole = self.cases["all restored"][0]["sha"]
+        shas = set()
+        for name in ("only worker 0 restored", "worker 0 restored and broadcast"):
+            first, second = self.cases[name]
+            self.assertEqual(first["sha"], second["sha"], name)
+            shas.add(first["sha"])
+            for told in (first, second):
+                self.assertRegex(told["said"][0], "^Only worker 0 has the .*state of step 10")
+        # Both ways are the same; worker 1's own residual is in no file of worker 0's.
+        self.assertLen(shas, 1)
+        self.assertNotIn(whole, shas)
+
+    def test_without_seeds_every_model_takes_worker_0s_values(self):
+        shas = set()
+        for name in ("sequential", "subclassed", "frozen", "callback", "aggregator"):
+            first, second = self.cases[name]
+            self.assertEqual(first["sha"], second["sha"], name)
+            shas.add(first["sha"])
+            self.assertLen(first["said"], 1, name)
+            self.assertRegex(first["said"][0], NEW)
+            self.assertEqual(second["said"], [])
+        self.assertLen(shas, 5)
+
+    def test_an_empty_broadcast_is_refused(self):
+        for told in self.cases["empty broadcast"]:  # by Keras 2 itself
+            self.assertRegex(told["sentence"], "got no variables|have not yet been created")
+
+
+class MultiWorkerTest(FirstStep, tf.test.TestCase):
+    engine = "mwms"
+
+    def test_the_strategy_gives_all_workers_the_same_learning_rate(self):
+        first, second = self.cases["rate"]
+        self.assertEqual(first["sha"], second["sha"])
+
+    def test_what_only_worker_0_has_restored_is_refused(self):
+        for told in self.cases["only worker 0 restored"]:
+            self.assertRegex(told["sentence"], f"{START}the training states differ|have different")
