@@ -2,14 +2,18 @@
 
 import argparse
 import contextlib
+import fcntl
 import io
 import json
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -39,6 +43,28 @@ def gone(pid):
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def terminal(columns):
+    """(a text stream into a terminal of 24 rows, what it has shown once the block has ended)."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    chunks = []
+
+    def read():
+        with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+            while chunk := os.read(master, 1 << 16):
+                chunks.append(chunk)
+        os.close(master)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(slave, "w", encoding="utf-8") as stream:
+        yield stream, lambda: b"".join(chunks).decode()
+        # Closing a terminal may drop what nobody has read yet.
+        termios.tcdrain(slave)
+    reader.join()
+
+
 class LauncherTest(unittest.TestCase):
     def test_every_worker_is_told_its_rank_and_all_addresses(self):
         with mock.patch.dict(os.environ):
@@ -63,13 +89,33 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(out[-2:], ["[0] 1000/1000 done", "[0] no newline"])
         self.assertLess(len(out), 500)
 
-    def test_lines_survive_any_cut_into_pieces(self):
-        text = b"a\r\nb\r10%\r20%\n\n\rc\xff\nlast\r"
-        for cut in range(1, len(text)):
-            pipe = mock.Mock()
-            pipe.read1.side_effect = [text[:cut], text[cut:], b""]
-            with mock.patch.object(launcher, "_REDRAW_SECONDS", float("inf")):
-                self.assertEqual(list(launcher._lines(pipe)), ["a", "20%", "", "c\ufffd", "last"])
+    def test_a_terminal_shows_worker_0_in_place(self):
+        with terminal(columns=60) as (stream, screen):
+            code = launcher.run([PROGRAM, "redraw"], 2, stdout=stream, stderr=stream, prefix="auto")
+        self.assertEqual(code, 0)
+        lines = screen().replace("\r\n", "\n").split("\n")
+        *drawn, last = lines[0].split("\r")
+        if "[1]" not in lines[0]:  # the other worker's line may have come while it was drawn
+            self.assertTrue(last.endswith("1000/1000 done"), last)
+        self.assertTrue(any("/1000" in state for state in drawn))
+        ends = [line.rpartition("\x1b[K")[2] for line in lines]
+        expected = ["1000/1000 done", "no newline", "[1] 1000/1000 done", "[1] no newline", ""]
+        self.assertCountEqual(ends, expected)
+        self.assertFalse(any("[1]" in line and "/1000 done" not in line for line in lines[:-3]))
+
+    def test_worker_0_is_told_the_terminal(self):
+        with terminal(columns=60) as (stream, screen), mock.patch.dict(os.environ):
+            for name in ("TTY_COMPATIBLE", "COLUMNS", "LINES"):
+                os.environ.pop(name, None)
+            words = ["sh", "-c", "echo $TTY_COMPATIBLE/$COLUMNS/$LINES"]
+            self.assertEqual(launcher.run(words, 2, stdout=stream, stderr=stream), 0)
+        self.assertCountEqual(screen().split(), ["[0]", "1/56/24", "[1]", "//"])
+
+    def test_verbose_leaves_tensorflow_s_log_level_alone(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+            _, out, _ = run("show", workers=1, verbose=True)
+        self.assertIsNone(json.loads(out[0][4:])[2])
 
     def test_the_first_failure_is_the_run_s_and_ends_it(self):
         code, _, err = run("fail")
@@ -141,7 +187,14 @@ class LauncherTest(unittest.TestCase):
         )
         with mock.patch.object(launcher, "run", return_value=4) as started:
             self.assertEqual(launcher.main(args), 4)
-        started.assert_called_once_with(["a.py", "-np"], 2, [("localhost", 2)], timeout=9.0)
+        started.assert_called_once_with(
+            ["a.py", "-np"],
+            2,
+            [("localhost", 2)],
+            timeout=9.0,
+            prefix="auto",
+            verbose=False,
+        )
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):
             self.assertEqual(
