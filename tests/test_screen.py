@@ -142,6 +142,17 @@ class TerminalTest(unittest.TestCase):
         self.assertEqual(out.getvalue(), f"{again}{ERASE}20%\n[1] bye\n")
         self.assertEqual(err.getvalue(), "oh\n")
 
+    def test_a_display_of_several_lines_takes_no_line_of_another_away(self):
+        """Rich goes up to redraw; what stands there now may be another worker's."""
+        terminal = Terminal()
+        frame = b"\r\x1b[2K\x1b[1A\x1b[2Kfirst %d\nsecond %d"
+        chunks = [b"first 0\nsecond 0", *(frame % (i, i) for i in range(1, 9)), b"\nend\n"]
+        with mock.patch.object(screen.time, "monotonic", return_value=100.0):
+            follow(both(terminal), 0, *chunks)
+        text = terminal.getvalue()
+        self.assertNotIn("\x1b[1A", text)
+        self.assertEqual(text.splitlines(), ["first 0", "first 1", "second 8", "end"])
+
     def test_a_log_beside_a_terminal_gets_no_codes(self):
         out, log = Terminal(), io.StringIO()
         shown = screen.Screen(out, log, "auto", False)

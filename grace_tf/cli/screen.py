@@ -18,7 +18,8 @@ from grace_tf.cli.start_up import is_start_up_line
 
 PREFIXES = ("always", "auto", "never")
 _REDRAW_SECONDS = 1.0
-_CODES = re.compile(rb"\x1b\[(?:[0-2]?K|\?25[lh])")
+_CODES = re.compile(rb"\x1b\[[\d;?]*[A-HJKSTfhlsu]")  # moves, erases, the cursor; colours stay
+_UP = re.compile(rb"\x1b\[\d*A")
 _CUT = re.compile(rb"(.*?)(\x1b(?:\[[\d;?]*)?)?", re.S)  # a code of which half has come
 _ERASE = "\r\x1b[K"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"  # a state wider than the terminal is cut, not folded
@@ -57,12 +58,12 @@ class Screen:
         hides = errors and not self._verbose
         shown, shown_at = None, 0.0
         with pipe:
-            for text, ended in _states(pipe):
-                if ended:
+            for text, kind in _states(pipe):
+                if kind == "line":
                     if text != shown and not (hides and is_start_up_line(text)):
                         self._line(label + text, stream, ends=rank == 0)
                     shown = None
-                elif stream.isatty():
+                elif kind == "state" and stream.isatty():
                     if rank == 0:
                         self._draw(label + text, stream)
                 elif time.monotonic() - shown_at >= _REDRAW_SECONDS:
@@ -100,29 +101,31 @@ def _write(text: str, stream: TextIO) -> None:
     stream.flush()
 
 
-def _states(pipe) -> Iterator[tuple[str, bool]]:
-    """(text, whether the line has ended): of a line redrawn with \\r each state that is seen."""
+def _states(pipe) -> Iterator[tuple[str, str]]:
+    """(text, kind): a "line"; of one redrawn with \\r the "state" whenever some of it has come; a
+    line that goes up to redraw one above it (displays of several lines) is a "frame"."""
     left = b""
     while chunk := pipe.read1(1 << 16):
         *whole, left = (left + chunk).replace(b"\r\n", b"\n").split(b"\n")
         for line in whole:
-            yield _state(line).decode(errors="replace"), True
-        seen, part = _CUT.fullmatch(left).groups()
+            kind = "frame" if _UP.search(line) else "line"
+            yield _state(line).decode(errors="replace"), kind
+        seen, part = _CUT.fullmatch(left).groups(b"")
         if b"\r" in seen and (state := _state(seen)):
+            up = _UP.search(seen)
             returned = _CODES.sub(b"", seen).endswith(b"\r")
-            left = (state + b"\r" if returned else b"\r" + state) + (
-                part or b""
-            )  # as short as it can be
-            yield state.decode(errors="replace"), False
+            left = state + b"\r" if returned else b"\r" + state  # no longer than it must be
+            left = (up.group() if up else b"") + left + part
+            yield state.decode(errors="replace"), "state"
     if state := _state(left):
-        yield state.decode(errors="replace"), True
+        yield state.decode(errors="replace"), "line"
 
 
 def _state(line: bytes) -> bytes:
     """What a terminal shows of a line with carriage returns: the last state not empty.
 
     Left out is what shows nothing: Keras' backspaces before its carriage return, rich's codes that
-    erase the line (with the rank in it) and hide the cursor.
+    erase the line (with the rank in it), move the cursor and hide it.
     """
     states = (state.rstrip(b"\b") for state in reversed(_CODES.sub(b"", line).split(b"\r")))
     return next((state for state in states if state), b"")

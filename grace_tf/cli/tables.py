@@ -22,7 +22,9 @@ def print_table(title: str, columns: Sequence[str], rows: Rows, file: TextIO | N
         return
     from rich.table import Table
 
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")  # whole words where they fit, no dots
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -60,9 +62,14 @@ def progress(title: str, total: int | None = None) -> Iterator[Progress]:
         return
     from rich import progress as bars
 
-    columns = (bars.TextColumn("{task.description}", markup=False), bars.BarColumn())
-    counts = (bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
-    with bars.Progress(*columns, *counts, console=console, auto_refresh=total is None) as bar:
+    columns = (
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+    )
+    ticking = total is None  # and leaves nothing behind
+    with bars.Progress(*columns, console=console, auto_refresh=ticking, transient=ticking) as bar:
         yield Progress(bar, title, total)
 
 
