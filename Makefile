@@ -28,10 +28,12 @@ PYTHON_TF215 ?= $(call first,11,python3.11 python3.10 python3)
 VENV := .venv
 VENV_TF215 := .venv-tf215
 PYTEST ?=
+TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.h')
 PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
 
 demo: $(VENV)/installed
+	@echo "demo: training a CNN with every method in two workers (two minutes or so)"
 	$(VENV)/bin/python -m grace_tf run -np 2 examples/digits.py --out out/digits.png
 
 # Both Pythons are looked for before anything is downloaded.
@@ -55,10 +57,15 @@ need-python-tf215:
 	  "the first leg alone by make test-keras3." >&2; exit 1; }
 
 # Editable: the native library is built into the checkout, and changed Python files need no step.
+# TensorFlow comes before the package, so that the long step and ours are told apart.
 $(VENV)/installed: $(NATIVE) | need-python
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --editable '.[cpu,test,bench]'
-	touch $@
+	@echo "1 of 3: making a Python environment in $(VENV)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "2 of 3: installing TensorFlow and Keras there (some hundred MB to download, some minutes)"
+	@$(VENV)/bin/python -m pip install --quiet '$(TENSORFLOW)'
+	@echo "3 of 3: building the native operations and installing grace_tf and its tools"
+	@$(VENV)/bin/python -m pip install --quiet --editable '.[cpu,test,bench]'
+	@touch $@
 
 $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
 	test -x $(VENV_TF215)/bin/python || $(PYTHON_TF215) -m venv $(VENV_TF215)

@@ -25,7 +25,7 @@ from sklearn.model_selection import train_test_split
 
 import grace_tf
 from grace_tf.cli.describe import announced_bytes, bytes_text
-from grace_tf.cli.tables import print_table
+from grace_tf.cli.tables import Progress, print_table, progress
 
 BATCH = 32  # images per worker and step
 MIN_ELEMENTS = 256  # so that all but the small biases and the output layer's travel compressed
@@ -76,16 +76,16 @@ def build() -> keras.Model:
     )
 
 
-class Progress(keras.callbacks.Callback):
-    """Shows how far worker 0 is, and takes the time of the steps after the first epoch."""
+class Watch(keras.callbacks.Callback):
+    """Tells how far the training is, and takes the time of the steps after the first epoch."""
 
-    def __init__(self, method: str, epochs: int):
+    def __init__(self, method: str, epochs: int, shown: Progress):
         super().__init__()
-        self.method, self.epochs = method, epochs
+        self.method, self.epochs, self.shown = method, epochs, shown
         self.seconds, self.steps = 0.0, 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._began = epoch, time.perf_counter()
+        self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         self._last, self._batches = time.perf_counter(), batch + 1
@@ -94,16 +94,10 @@ class Progress(keras.callbacks.Callback):
         if epoch > 0 or self.epochs == 1:  # the first epoch traces the graph
             self.seconds += self._last - self._began
             self.steps += self._batches
-        if grace_tf.rank() == 0:
-            done = f"epoch {epoch + 1}/{self.epochs}, accuracy {logs['val_accuracy']:.3f}"
-            print(f"\r  {self.method}: {done}", end="", flush=True)
-
-    def on_train_end(self, logs=None):
-        if grace_tf.rank() == 0:
-            print(flush=True)
+        self.shown.advance(f"{self.method}: accuracy {logs['val_accuracy']:.3f}")
 
 
-def train(method: str, epochs: int, seed: int) -> dict[str, Any]:
+def train(method: str, epochs: int, seed: int, shown: Progress) -> dict[str, Any]:
     """One training run; what it reached and what it cost."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
@@ -117,29 +111,30 @@ def train(method: str, epochs: int, seed: int) -> dict[str, Any]:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    progress = Progress(method, epochs)
+    watch = Watch(method, epochs, shown)
     history = model.fit(
         data,
         epochs=epochs,
         validation_data=test,
-        callbacks=[grace_tf.keras.Callback(), progress],
+        callbacks=[grace_tf.keras.Callback(), watch],
         shuffle=False,  # the data are
         verbose=0,
     ).history
     aggregator = grace_tf.keras.aggregator_of(model.optimizer)
     announced = announced_bytes(aggregator.settings, model.trainable_variables)
     dense = sum(4 * int(tf.size(v)) for v in model.trainable_variables)
-    # Alone nothing is handed to collectives: then the table says what a worker would send.
-    sent = aggregator.bytes_per_step if grace_tf.size() > 1 else announced
+    accuracy = history["val_accuracy"][-1]
+    if grace_tf.rank() == 0:
+        shown.say(f"{method}: test accuracy {accuracy:.4f}")
     return {
         "method": method,
         "workers": grace_tf.size(),
-        "accuracy": round(history["val_accuracy"][-1], 4),
+        "accuracy": round(accuracy, 4),
         "curve": [round(accuracy, 4) for accuracy in history["val_accuracy"]],
-        "bytes_per_step": sent,
+        "bytes_per_step": aggregator.bytes_per_step,
         "announced_bytes": announced,
-        "ratio": sent / dense,
-        "seconds_per_step": progress.seconds / progress.steps,
+        "ratio": aggregator.bytes_per_step / dense,
+        "seconds_per_step": watch.seconds / watch.steps,
     }
 
 
@@ -209,10 +204,12 @@ def main() -> None:
     options = parser.parse_args()
 
     grace_tf.init()
-    results = [
-        mean_of([train(method, options.epochs, seed) for seed in options.seeds])
-        for method in options.methods or methods()
-    ]
+    wanted = options.methods or methods()
+    with progress("digits", len(wanted) * len(options.seeds) * options.epochs) as shown:
+        results = [
+            mean_of([train(method, options.epochs, seed, shown) for seed in options.seeds])
+            for method in wanted
+        ]
     if grace_tf.rank() == 0:
         report(results)
         draw(results, options.out)

@@ -3,6 +3,10 @@
 model.compile(optimizer=grace_tf.wrap(opt, "qsgd"), ...)
 """
 
+from grace_tf.cli import start_up as _start_up
+
+_start_up.hide()  # only where this process is the command line
+
 _NEEDED = (
     "grace_tf needs TensorFlow 2.15 or newer: pip install tensorflow-cpu, "
     "or pip install 'tensorflow[and-cuda]' for GPUs"

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 import grace_tf
-from grace_tf.cli import bench, describe, doctor, launcher
-from grace_tf.cli.tables import markdown, print_table
+from grace_tf.cli import bench, describe, doctor, launcher, start_up
+from grace_tf.cli.tables import markdown, print_table, progress
 from grace_tf.testing import conformance
 
 WRONG_ARGUMENT = 2  # as argparse
@@ -39,6 +39,7 @@ def describe_spec(options: argparse.Namespace) -> int:
     shape = _shape(options.shape)
     rows = describe.wire_rows(compressor, shape)
     print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
+    print(f"a step     {describe.step_text(compressor, shape)}")
     print(f"of fp32    {describe.fp32_share(compressor, shape)}")
     print(f"memory     {memory}")
     print(f"traits     {describe.traits(compressor)}")
@@ -48,7 +49,8 @@ def describe_spec(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """The conformance suite on a spec, module:Class or file.py:Class; 1 where a check fails."""
     target = conformance.load(options.target)
-    report = conformance.check_compressor(target, quick=options.quick, report_only=True)
+    with progress(f"Checking {options.target}"):
+        report = conformance.check_compressor(target, quick=options.quick, report_only=True)
     print(report)
     return 0 if report.ok else 1
 
@@ -91,4 +93,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    start_up.show()
     sys.exit(main())

@@ -91,12 +91,15 @@ class Aggregator(Trackable):
 
     @property
     def handed(self) -> list[Handed]:
-        """What one worker hands to collectives in a step, as last traced (eagerly: as last run)."""
+        """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
+
+        Alone it is what one of several would hand over; where the host reduces, the gradients.
+        """
         return list(self._handed)
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker hands to collectives in a step."""
+        """Bytes that one worker hands to collectives in a step, told as `handed`."""
         return sum(handed.nbytes for handed in self._handed)
 
     @tf.autograph.experimental.do_not_convert
@@ -151,6 +154,7 @@ class Aggregator(Trackable):
         self.join(variables)
         plan = self._plan(grads[0], [plain(v) for v in variables])
         if _all_dense(plan):
+            self._handed = plan.handed_dense(flagged=False)
             return None
         self.state.place(transport.size, transport.workers, devices)
         self._ensure(plan)
@@ -172,6 +176,7 @@ class Aggregator(Trackable):
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
         if not grads or (transport.size == 1 and _all_dense(plan)):
+            self._handed = plan.handed_dense(flagged=True)
             return grads
         self.state.place(transport.size, transport.workers, [device_of(variables[0])])
         self._ensure(plan)
@@ -199,6 +204,7 @@ class Aggregator(Trackable):
             self._ensure(plan)
             self.agree(others, variables, owner)
         if _all_dense(plan):
+            self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         if spans:

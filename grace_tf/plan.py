@@ -18,7 +18,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
-from grace_tf.transports.base import PLAN_KEYS
+from grace_tf.transports.base import PLAN_KEYS, Handed
 from grace_tf.version import __version__
 
 
@@ -200,6 +200,13 @@ class Plan:
     @property
     def groups(self) -> list[Group]:
         return [group for bucket in self.buckets for group in bucket]
+
+    def handed_dense(self, flagged: bool) -> list[Handed]:
+        """What one worker hands over where nothing is compressed; not `flagged` where the host
+        reduces, which knows no flag of ours."""
+        specs = [spec for group in self.groups for spec in group.specs]
+        flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
+        return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
         """The 31-bit name of a collective: from the digest, so the order of tracing is free."""

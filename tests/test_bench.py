@@ -1,6 +1,9 @@
 """The benchmark on small tensors: what it records, not how fast it is."""
 
+import io
 import json
+from contextlib import redirect_stdout
+from unittest import mock
 
 import tensorflow as tf
 
@@ -41,6 +44,16 @@ class BenchTest(tf.test.TestCase):
         self.assertBetween(fp16, 1e-5, 2**-11)
         self.assertBetween(half, 0.01, 0.5)
         self.assertBetween(signs, 0.1, 1.0)  # at its best scale
+
+    def test_progress_is_told_as_often_as_announced(self):
+        """The bar's total is counted before; it must end full."""
+        for against in (None, "reference"):
+            with mock.patch.object(bench, "progress") as progress, redirect_stdout(io.StringIO()):
+                options = ["--methods", "qsgd", "topk", "--sizes", "1e3,2e3", "--repeats", "2"]
+                main(["bench", *options, *(["--against", against] if against else [])])
+            shown = progress.return_value.__enter__.return_value
+            self.assertEqual(shown.advance.call_count, progress.call_args[0][1])
+            self.assertEqual(shown.say.call_args_list[-1][0][0], "2,000 elements: done.")
 
     def test_the_tensor_is_a_matrix_as_square_as_can_be(self):
         shapes = [bench._shape(n) for n in (1_000_000, 12, 7)]

@@ -1,7 +1,12 @@
 """The command line, in this process: what each command prints and how it refuses."""
 
+import io
 import json
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,6 +16,8 @@ import grace_tf
 from grace_tf.__main__ import main
 from grace_tf.cli import describe, doctor, tables
 from grace_tf.keras import repairs
+
+PACKAGE = str(Path(grace_tf.__file__).parents[1])
 
 
 def test_list_has_every_registered_method(capsys):
@@ -35,6 +42,7 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     assert ["values", "float32", "10,000", "40,000"] in cells
     assert ["indices", "int32", "10,000", "40,000"] in cells
     assert ["of", "fp32", "1/50"] in cells
+    assert "a step     80,000 bytes from each of several workers" in printed
     assert ["memory", "residual"] in cells
 
 
@@ -137,9 +145,83 @@ def test_doctor_sees_tf_config():
 
 def test_a_plain_table_aligns_its_columns():
     told = tables.plain("Title", ["a", "column"], [["longer", "1"], ["x", "2"]]).splitlines()
-    assert told[1] == "Title"
-    assert told[3] == "a       column"
-    assert told[5:7] == ["longer  1", "x       2"]
+    assert told == ["Title", "a       column", "longer  1", "x       2"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_pipe_gets_whole_plain_lines_and_a_terminal_rich_s_folded_ones():
+    row = ["topk:ratio=0.1|values=qsgd:bits=4 [/red]", "of " * 100]
+    for columns in ("20", "80"):
+        with mock.patch.dict(os.environ, {"COLUMNS": columns, "TERM": "xterm"}):
+            pipe, terminal = io.StringIO(), Terminal()
+            for file in (pipe, terminal):
+                tables.print_table("Title [1]", ["spec", "words"], [row], file=file)
+            assert pipe.getvalue() == tables.plain("Title [1]", ["spec", "words"], [row]) + "\n"
+            drawn = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).splitlines()
+            assert drawn[0].rstrip() == "Title [1]"
+            assert max(map(len, drawn)) <= int(columns)
+            assert "".join(drawn).count("of") == 100
+    assert "[/red]" in "".join(drawn)
+
+
+def test_without_rich_a_terminal_gets_plain_lines_too():
+    with mock.patch.dict("sys.modules", {"rich.console": None}):
+        terminal = Terminal()
+        tables.print_table("Title", ["a"], [["1"]], file=terminal)
+        assert terminal.getvalue() == "Title\na\n1\n"
+        with mock.patch("sys.stderr", Terminal()), tables.progress("work", 2) as shown:
+            shown.advance("first")
+            shown.say("half done.")
+            assert sys.stderr.getvalue() == "half done.\n"
+
+
+def test_progress_is_a_bar_on_a_terminal_and_what_is_said_on_a_pipe(capsys):
+    with tables.progress("work", 2) as shown:
+        shown.advance("first")
+        shown.say("half [/x] done.")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "half [/x] done.\n")
+    terminal = Terminal()
+    with mock.patch.dict(os.environ, {"COLUMNS": "80", "TERM": "xterm"}):
+        with mock.patch("sys.stderr", terminal), tables.progress("work", 2) as shown:
+            shown.advance("first")
+            shown.say("half [/x] done.")
+            shown.advance("second [/y]")
+    drawn = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "half [/x] done.\n" in drawn
+    for state in (r"work +\S+ 0/2", r"first +\S+ +\S* ?1/2", r"second \[/y\] +\S+ +2/2"):
+        assert re.search(state, drawn), (state, drawn)
+
+
+def test_the_command_prints_no_start_up_lines():
+    """In a process of its own, where TensorFlow is imported with its log levels as they are."""
+    path = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+
+    def python(*words):
+        return subprocess.run(
+            [sys.executable, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    script = "import grace_tf, os; os.write(2, b'mine')"
+    plain = python("-c", script).stderr  # what other programs print stays theirs
+    assert "oneDNN custom operations are on" in plain or sys.platform != "linux"
+    assert plain.endswith("mine")
+    worker = ["run", "-np", "2", "--", sys.executable, "-c", script + "; os._exit(3)"]
+    ended = python("-m", "grace_tf", *worker)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    (told,) = set(ended.stderr.splitlines()) - {"mine", "[1] mine"}
+    assert re.match(r"\[grace_tf\] worker [01] ended with exit code 3", told)
 
 
 def test_markdown_escapes_the_bars_of_composites():
@@ -157,6 +239,18 @@ class AnnouncedBytesTest(tf.test.TestCase):
         self.assertEqual(total, 8 * 100 + 4 * 100 + 4)
         two_buckets = settings("topk:ratio=0.01", min_elements=1000, bucket_bytes=1000)
         self.assertEqual(describe.announced_bytes(two_buckets, [kernel, bias]), total + 4)
+
+    def test_a_step_of_one_tensor_is_what_workers_hand_over(self):
+        for name in grace_tf.available():
+            compressor, memory = grace_tf.core.registry.resolve(name)
+            workers = grace_tf.testing.Workers(2, compressor, memory=memory)
+            workers([[tf.random.stateless_normal([40, 30], [i, 1])] for i in range(2)])
+            told = describe.step_text(compressor, [40, 30])
+            begins, flags = (
+                f"{workers.bytes_per_step - 4:,} bytes",
+                f"{workers.bytes_per_step - 2:,}",
+            )
+            self.assertTrue(told.startswith((begins, flags)), (name, told))
 
     def test_bytes_for_people(self):
         told = [describe.bytes_text(n) for n in (12, 1536, 3 * 2**20)]

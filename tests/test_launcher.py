@@ -2,14 +2,18 @@
 
 import argparse
 import contextlib
+import fcntl
 import io
 import json
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -39,6 +43,34 @@ def gone(pid):
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def terminal(columns, seen=(b"", lambda: None)):
+    """(a text stream into a terminal of 24 rows, what it has shown once the block has ended).
+
+    `seen` is (text, what to call once the terminal shows it).
+    """
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    shown = bytearray()
+
+    def read():
+        text, call = seen
+        with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+            while chunk := os.read(master, 1 << 16):
+                shown.extend(chunk)
+                if text and text in shown:
+                    text = call()
+        os.close(master)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(slave, "w", encoding="utf-8") as stream:
+        yield stream, shown.decode
+        # Closing a terminal may drop what nobody has read yet.
+        termios.tcdrain(slave)
+    reader.join()
+
+
 class LauncherTest(unittest.TestCase):
     def test_every_worker_is_told_its_rank_and_all_addresses(self):
         with mock.patch.dict(os.environ):
@@ -63,13 +95,32 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(out[-2:], ["[0] 1000/1000 done", "[0] no newline"])
         self.assertLess(len(out), 500)
 
-    def test_lines_survive_any_cut_into_pieces(self):
-        text = b"a\r\nb\r10%\r20%\n\n\rc\xff\nlast\r"
-        for cut in range(1, len(text)):
-            pipe = mock.Mock()
-            pipe.read1.side_effect = [text[:cut], text[cut:], b""]
-            with mock.patch.object(launcher, "_REDRAW_SECONDS", float("inf")):
-                self.assertEqual(list(launcher._lines(pipe)), ["a", "20%", "", "c\ufffd", "last"])
+    def test_a_terminal_shows_worker_0_in_place(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = Path(folder) / "seen"
+            os.mkfifo(fifo)
+            # Worker 0 goes on once its state is on the terminal.
+            words = [PROGRAM, "bar", str(fifo)]
+            with terminal(60, (b"10%", lambda: open(fifo, "w").close())) as (stream, screen):
+                told = {"stdout": stream, "stderr": stream, "prefix": "auto"}
+                self.assertEqual(launcher.run(words, 2, timeout=60, **told), 0)
+        lines = [line.rpartition("\x1b[K")[2] for line in screen().split("\r\n")]
+        self.assertCountEqual(lines, ["20%", "[1] 20%", ""])
+        self.assertNotIn("[1] 10%", screen())
+
+    def test_worker_0_is_told_the_terminal(self):
+        with terminal(60) as (stream, screen), mock.patch.dict(os.environ):
+            for name in ("TTY_COMPATIBLE", "COLUMNS", "LINES"):
+                os.environ.pop(name, None)
+            words = ["sh", "-c", "echo $TTY_COMPATIBLE/$COLUMNS/$LINES"]
+            self.assertEqual(launcher.run(words, 2, stdout=stream, stderr=stream), 0)
+        self.assertCountEqual(screen().split(), ["[0]", "1/56/24", "[1]", "//"])
+
+    def test_verbose_leaves_tensorflow_s_log_level_alone(self):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+            _, out, _ = run("show", workers=1, verbose=True)
+        self.assertIsNone(json.loads(out[0][4:])[2])
 
     def test_the_first_failure_is_the_run_s_and_ends_it(self):
         code, _, err = run("fail")
@@ -141,7 +192,14 @@ class LauncherTest(unittest.TestCase):
         )
         with mock.patch.object(launcher, "run", return_value=4) as started:
             self.assertEqual(launcher.main(args), 4)
-        started.assert_called_once_with(["a.py", "-np"], 2, [("localhost", 2)], timeout=9.0)
+        started.assert_called_once_with(
+            ["a.py", "-np"],
+            2,
+            [("localhost", 2)],
+            timeout=9.0,
+            prefix="auto",
+            verbose=False,
+        )
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):
             self.assertEqual(

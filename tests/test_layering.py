@@ -33,7 +33,9 @@ MAY_IMPORT = {
     "group": {"transports"},
     "version": set(),
     "cli.hosts": set(),
-    "cli.launcher": {"cli.hosts"},
+    "cli.launcher": {"cli.hosts", "cli.screen"},
+    "cli.screen": {"cli.start_up"},
+    "cli.start_up": set(),
     "surroundings": {"group", "transports"},
     "keras.repairs": {"surroundings", "group"},
 }

@@ -23,7 +23,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.cli.tables import print_table
+from grace_tf.cli.tables import print_table, progress
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
@@ -89,9 +89,12 @@ def main(options: argparse.Namespace) -> int:
         registry.get(method)  # complain before the first measurement
     header = machine(options.workers, options.repeats)
     records = [header]
-    for size in sizes:
-        records += measure(methods, size, options.workers, options.repeats, options.against)
-        print(f"{size} elements: done.", flush=True)
+    cases = len(methods) * len(_implementations(options.against))
+    with progress("bench", len(sizes) * (cases + options.repeats + 1)) as shown:
+        for size in sizes:
+            measured = (methods, size, options.workers, options.repeats, options.against)
+            records += measure(*measured, shown.advance)
+            shown.say(f"{size:,} elements: done.")
     report(records)
     if options.json:
         with open(options.json, "a", encoding="utf-8") as file:
@@ -119,15 +122,23 @@ def machine(workers: int, repeats: int) -> dict[str, Any]:
 
 
 def measure(
-    methods: Sequence[str], size: int, workers: int, repeats: int, against: str | None = None
+    methods: Sequence[str],
+    size: int,
+    workers: int,
+    repeats: int,
+    against: str | None = None,
+    advance: Callable[[str], Any] = lambda doing: None,
 ) -> list[dict[str, Any]]:
-    """Records of all methods on one gradient of `size` elements."""
-    shape = _shape(size)
-    x = _gradient(shape)
-    wanted = [_default_operations()]
-    if against and against not in wanted:
-        wanted.append(against)
-    cases = [prepare(method, x, workers, operations) for method in methods for operations in wanted]
+    """Records of all methods on one gradient of `size` elements.
+
+    `advance` is told after each method is traced and after each repeat, never during one.
+    """
+    x = _gradient(_shape(size))
+    cases = []
+    for method in methods:
+        for operations in _implementations(against):
+            cases.append(prepare(method, x, workers, operations))
+            advance(f"{size:,} elements: tracing {method}")
     read = tf.function(_read, autograph=False).get_concrete_function(x)
     reads: list[float] = []
     for repeat in range(-1, repeats):  # the first round is the warm-up
@@ -137,6 +148,7 @@ def measure(
                 seconds = _seconds(function)
                 if repeat >= 0:
                     case.seconds.setdefault(stage, []).append(seconds)
+        advance(f"{size:,} elements: repeat {repeat + 1} of {repeats}")
     return [case.record(statistics.median(reads[1:])) for case in cases]
 
 
@@ -240,6 +252,12 @@ def _read(x: tf.Tensor) -> tf.Tensor:
 
 def _default_operations() -> str:
     return "native" if native.available() else "reference"
+
+
+def _implementations(against: str | None) -> list[str]:
+    """The operations to measure with, the default ones first."""
+    default = _default_operations()
+    return [default, against] if against and against != default else [default]
 
 
 def _gradient(shape: tuple[int, int]) -> tf.Tensor:

@@ -69,6 +69,12 @@ def announced_bytes(settings: Settings, variables: Sequence[Any]) -> int:
     return payloads + _FLAG_BYTES * len(plan.buckets)
 
 
+def step_text(compressor: Compressor, shape: Sequence[int]) -> str:
+    """What a step of this tensor sends, or would send where there is only one worker."""
+    nbytes = compressor.nbytes(tf.TensorSpec(shape, tf.float32))
+    return f"{nbytes:,} bytes from each of several workers, and a flag of 2 or 4 bytes"
+
+
 def bytes_text(count: float) -> str:
     """A number of bytes for people: 1536 → "1.5 KiB"."""
     if count < 1024:

@@ -20,15 +20,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from grace_tf.cli.hosts import check_hosts, parse_hosts
+from grace_tf.cli.screen import PREFIXES, Screen
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
 NOT_FOUND = 127  # as sh(1)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_REDRAW_SECONDS = 1.0
 
 
 class _Stopped(Exception):
@@ -48,33 +48,34 @@ def run(
     linger: float = 1.0,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
+    prefix: str = "always",
+    verbose: bool = False,
 ) -> int:
     """Runs `command` in `workers` processes on this machine and returns the run's exit code.
 
-    A command whose first word ends in `.py` runs under this Python, unbuffered.  Each line appears
-    with `[rank] ` in front.  The code is 0 if every worker returned 0, else that of the first that
-    failed (128 + n if signal n ended it); then the others have `linger` seconds to end by
-    themselves, get SIGTERM, and 5 s later SIGKILL.  124 after `timeout` seconds, 127 if the command
-    does not exist, 128 + n if signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker
-    started is left behind.
+    A command whose first word ends in `.py` runs under this Python, unbuffered.  `[rank] ` stands
+    in front of each line, with the prefix "auto" not of worker 0's, with "never" of none.
+    TensorFlow's start-up lines appear only if `verbose`.
+
+    The code is 0 if every worker returned 0, else that of the first that failed (128 + n if signal
+    n ended it); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s
+    later SIGKILL.  124 after `timeout` seconds, 127 if the command does not exist, 128 + n if
+    signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker started is left behind.
 
     Raises ValueError if `workers` < 1, the command is empty, the hosts have too few slots or are
-    remote.
+    remote, or there is no such prefix.
     """
     if workers < 1:
         raise ValueError(f"A run needs at least one worker, but got {workers}.")
-    if not command:
-        raise ValueError("A run needs a command, such as: train.py --epochs 3.")
+    words = _words(command)
     check_hosts(hosts, workers)
-    words = list(command)
-    if words[0].endswith(".py"):
-        words = [sys.executable, "-u", *words]
-    crew = _Crew(stdout or sys.stdout, stderr or sys.stderr)
+    screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
+    crew = _Crew(screen)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _signals_raise():
         try:
-            for rank, environment in enumerate(_environments(workers)):
-                crew.start(rank, words, environment)
+            for rank, environment in enumerate(_environments(workers, verbose)):
+                crew.start(rank, words, {**screen.environment(rank), **environment})
             return crew.wait(deadline, linger)
         except FileNotFoundError:
             crew.say(f"there is no command {words[0]!r}.")
@@ -89,12 +90,18 @@ def run(
             crew.stop()
 
 
+def _words(command: Sequence[str]) -> list[str]:
+    if not command:
+        raise ValueError("A run needs a command, such as: train.py --epochs 3.")
+    python = [sys.executable, "-u"] if command[0].endswith(".py") else []
+    return [*python, *command]
+
+
 class _Crew:
     """The worker processes of one run and the threads that read what they print."""
 
-    def __init__(self, stdout: TextIO, stderr: TextIO):
-        self._streams = (stdout, stderr)
-        self._lock = threading.Lock()
+    def __init__(self, screen: Screen):
+        self._screen = screen
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen] = {}
         self._threads: list[threading.Thread] = []
@@ -111,8 +118,8 @@ class _Crew:
             preexec_fn=_end_with(os.getpid()),
         )
         self._processes[rank] = process
-        for pipe, stream in zip((process.stdout, process.stderr), self._streams):
-            self._thread(self._read, rank, pipe, stream)
+        self._thread(self._screen.follow, rank, process.stdout, False)
+        self._thread(self._screen.follow, rank, process.stderr, True)
         self._thread(self._reap, rank, process)
 
     def wait(self, deadline: float | None, linger: float) -> int:
@@ -141,7 +148,7 @@ class _Crew:
             thread.join()
 
     def say(self, sentence: str) -> None:
-        self._write(f"[grace_tf] {sentence}\n", self._streams[1])
+        self._screen.say(sentence)
 
     def _linger(self, rank: int, code: int, seconds: float) -> None:
         how = f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
@@ -172,41 +179,6 @@ class _Crew:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         self._ended.put((rank, process.wait()))
-
-    def _read(self, rank: int, pipe, stream: TextIO) -> None:
-        with pipe:
-            for line in _lines(pipe):
-                self._write(f"[{rank}] {line}\n", stream)
-
-    def _write(self, text: str, stream: TextIO) -> None:
-        with self._lock:
-            stream.write(text)
-            stream.flush()
-
-
-def _lines(pipe) -> Iterator[str]:
-    """The pipe's lines; of a line redrawn with \\r its last state, and one a second."""
-    left, shown, shown_at = b"", None, 0.0
-    while chunk := pipe.read1(1 << 16):
-        *whole, left = (left + chunk).replace(b"\r\n", b"\n").split(b"\n")
-        for line in whole:
-            state = _state(line)
-            if state != shown:
-                yield state.decode(errors="replace")
-            shown = None
-        if b"\r" in left and _state(left):
-            state = _state(left)
-            left = state + b"\r" if left.endswith(b"\r") else b"\r" + state
-            if time.monotonic() - shown_at >= _REDRAW_SECONDS:
-                shown, shown_at = state, time.monotonic()
-                yield state.decode(errors="replace")
-    if left and _state(left) != shown:
-        yield _state(left).decode(errors="replace")
-
-
-def _state(line: bytes) -> bytes:
-    """What a terminal shows of a line with carriage returns: the last state not empty."""
-    return next((state for state in reversed(line.split(b"\r")) if state), b"")
 
 
 def _signal_name(number: int) -> str:
@@ -249,7 +221,7 @@ def _signals_raise():
             signal.signal(each, handler)
 
 
-def _environments(workers: int) -> list[dict[str, str]]:
+def _environments(workers: int, verbose: bool) -> list[dict[str, str]]:
     """One environment per worker, with TF_CONFIG on free loopback ports."""
     with contextlib.ExitStack() as held:
         # All are held until all are known, so that no two workers get the same port.
@@ -260,17 +232,27 @@ def _environments(workers: int) -> list[dict[str, str]]:
     environments = []
     for rank in range(workers):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
         environments.append({**quiet, **os.environ, "TF_CONFIG": json.dumps(task)})
     return environments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `run`: -np N [-H host:slots,…] [--timeout S] [--] script.py args…"""
+    """The command line of `run`: -np N [options] [--] script.py args…"""
     parser.add_argument("-np", "--workers", type=int, required=True, help="number of workers")
     parser.add_argument("-H", "--hosts", help="host:slots,… (this machine only, for now)")
     parser.add_argument(
         "--timeout", type=float, help="end the run after this many seconds (exit 124)"
+    )
+    parser.add_argument(
+        "--prefix",
+        choices=PREFIXES,
+        default="auto",
+        help="the rank in front of each line; auto: of all workers but 0, so that a line without "
+        "a rank is worker 0's",
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show TensorFlow's start-up and information lines"
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="script.py or any command, and its arguments"
@@ -282,7 +264,8 @@ def main(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     try:
         hosts = parse_hosts(args.hosts) if args.hosts else None
-        return run(command, args.workers, hosts, timeout=args.timeout)
+        shown = {"prefix": args.prefix, "verbose": args.verbose}
+        return run(command, args.workers, hosts, timeout=args.timeout, **shown)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

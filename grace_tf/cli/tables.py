@@ -1,42 +1,84 @@
-"""Tables on a terminal: with rich where it is installed, plain text else; and as Markdown."""
+"""Tables and progress: by rich on a terminal where it is installed, else plain lines; Markdown.
+
+What goes elsewhere than to a terminal is plain, so that it is the same with and without rich.
+"""
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import sys
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 Rows = Sequence[Sequence[str]]
 
 
 def print_table(title: str, columns: Sequence[str], rows: Rows, file: TextIO | None = None) -> None:
-    """Prints a table of texts: by rich on a terminal, on a pipe as plain lines, never folded."""
+    """Prints a table of texts; rich folds cells to the terminal's width, plain lines are whole."""
     file = file or sys.stdout
-    if file.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ModuleNotFoundError:  # an optional extra
-            pass
+    console = _console(file)
+    if console is None:
+        print(plain(title, columns, rows), file=file, flush=True)
+        return
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")  # whole words where they fit, no dots
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+class Progress:
+    """How far a long command is: a bar where rich draws one, else only what is told by `say`."""
+
+    def __init__(self, bar: Any, title: str, total: int | None) -> None:
+        self._bar = bar
+        self._task = bar and bar.add_task(title, total=total)
+
+    def advance(self, doing: str) -> None:
+        """One of the steps is done; the bar shows `doing` from now on."""
+        if self._bar:
+            self._bar.update(self._task, description=doing, advance=1, refresh=True)
+
+    def say(self, line: str) -> None:
+        """A line that stays, above the bar."""
+        if self._bar:
+            self._bar.console.print(line)
         else:
-            table = Table(*columns, title=title, title_justify="left")
-            for row in rows:
-                table.add_row(*row)
-            Console(file=file).print(table)
-            return
-    print(plain(title, columns, rows), file=file, flush=True)
+            print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Progress]:
+    """Shows on stderr, while its block runs, how many of `total` steps are done (None: unknown).
+
+    With a total it draws in `advance` alone: no thread disturbs what is measured meanwhile.
+    """
+    console = _console(sys.stderr)
+    if console is None:
+        yield Progress(None, title, total)
+        return
+    from rich import progress as bars
+
+    columns = (
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+    )
+    ticking = total is None  # and leaves nothing behind
+    with bars.Progress(*columns, console=console, auto_refresh=ticking, transient=ticking) as bar:
+        yield Progress(bar, title, total)
 
 
 def plain(title: str, columns: Sequence[str], rows: Rows) -> str:
-    """The table as lines of aligned text."""
-    widths = [max(map(len, column)) for column in zip(columns, *rows)]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip()
-
-    rule = "-" * min(sum(widths) + 2 * len(widths) - 2, shutil.get_terminal_size((100, 24)).columns)
-    return "\n".join(["", title, rule, line(columns), rule, *map(line, rows), rule])
+    """The table as lines of aligned text under its title."""
+    lines = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    aligned = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines]
+    return "\n".join([title, *aligned])
 
 
 def markdown(columns: Sequence[str], rows: Rows) -> str:
@@ -46,3 +88,13 @@ def markdown(columns: Sequence[str], rows: Rows) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
+
+
+def _console(file: TextIO) -> Any:
+    """Rich's console for this file; None where it is not installed or the file no terminal."""
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:  # an optional extra
+        return None
+    console = Console(file=file, markup=False, highlight=False)
+    return console if console.is_terminal else None

@@ -81,7 +81,7 @@ class Transport(abc.ABC):
                 f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of "
                 f"this process, but got {len(buffers)}."
             )
-        if self.size > 1 and self._record is not None:
+        if self._record is not None:  # alone too: what one of several would hand over
             self._record.append(
                 Handed(kind, buffers[0].dtype.name, int(buffers[0].shape.num_elements()))
             )

@@ -27,6 +27,14 @@ def redraw():
     print("\r1000/1000 done\r\nno newline", end="")
 
 
+def bar():
+    sys.stdout.write("\r10%")
+    sys.stdout.flush()
+    if rank == 0:
+        open(sys.argv[2]).close()  # a FIFO: waits until somebody opens the other end
+    print("\r20%")
+
+
 def fail():
     if rank == 1:
         sys.exit(7)

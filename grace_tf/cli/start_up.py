@@ -1,0 +1,86 @@
+"""The lines that TensorFlow's C++ side writes to stderr while it is imported, and how they are
+hidden.
+
+They say how TensorFlow was built, come in every process, and ask for nothing.  Log levels do not
+stop all of them: some are written before TensorFlow has read its level.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import subprocess
+import sys
+
+_WHERE = r"[\w./-]+\.(?:cc|h):\d+\] "
+# Two forms: TensorFlow 2.16 and newer, and 2.15.
+_NOTE = rf"(?:[IW]\d{{4}} [\d:.]+ +\d+ |\d{{4}}-\d\d-\d\d [\d:.]+: [IW] ){_WHERE}"
+_ERROR = rf"(?:E\d{{4}} [\d:.]+ +\d+ |\d{{4}}-\d\d-\d\d [\d:.]+: E ){_WHERE}"
+_LINES = re.compile(
+    "|".join(
+        (
+            r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to ",
+            _NOTE + r"oneDNN custom operations are on\. ",
+            _NOTE + r"This TensorFlow binary is optimized ",
+            r"To enable the following instructions: .*, rebuild TensorFlow with the appropriate ",
+            _NOTE + r"Could not find cuda drivers on your machine, GPU will not be used\.",
+            _NOTE + r"TF-TRT Warning: Could not find TensorRT",
+            _NOTE + r"computation placer already registered\. ",
+            # An error by its level alone: builds for GPUs register twice what they link twice.
+            _ERROR
+            + r"Unable to register cu\w+ factory: Attempting to register factory for plugin ",
+        )
+    )
+)
+
+
+def is_start_up_line(line: str) -> bool:
+    """Whether a line is one of these; never an error that means something, nor a program's own."""
+    return _LINES.match(line) is not None
+
+
+def hide() -> None:
+    """Hides these lines of this process until `show`, where it is `python -m grace_tf` itself.
+
+    To be called before TensorFlow is imported; does nothing in any other program.  A child process
+    reads stderr, so that the last words of a process that crashes are not lost.
+    """
+    words = getattr(sys, "orig_argv", [])  # Python 3.9 does not have it and shows the lines
+    if "-m" not in words or words[words.index("-m") + 1 :][:1] != ["grace_tf"]:
+        return
+    try:
+        stderr = os.dup(2)
+    except OSError:  # closed
+        return
+    command = [sys.executable, "-IS", __file__]
+    # A session of its own: Ctrl-C must not end the filter before the process that writes to it.
+    reader = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    os.dup2(reader.stdin.fileno(), 2)
+    _hidden.append((stderr, reader))
+    atexit.register(show)
+
+
+def show() -> None:
+    """Ends `hide`: what was written until now has been shown when this returns."""
+    while _hidden:
+        stderr, reader = _hidden.pop()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        reader.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # another child holds the pipe
+            reader.wait(timeout=2)
+
+
+def _filter() -> None:
+    """The child: from stdin to stderr, without these lines."""
+    for line in sys.stdin.buffer:
+        if not is_start_up_line(line.decode(errors="replace")):
+            os.write(2, line)
+
+
+_hidden: list[tuple[int, subprocess.Popen]] = []
+
+if __name__ == "__main__":
+    _filter()
