@@ -19,6 +19,7 @@ from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
+from grace_tf.gradients import dense_gradient, is_gradient
 from grace_tf.handshake import Owner
 from grace_tf.plan import Plan, Settings, make_plan, settings
 from grace_tf.state import State
@@ -106,8 +107,8 @@ class Aggregator(Trackable):
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The aggregates, in the order of `grads`; None stays None.
 
-        `grads[i]` is a tensor of static shape, IndexedSlices (made dense) or None, and belongs to
-        `variables[i]`.
+        `grads[i]` is a tensor, IndexedSlices (made dense) or None, and belongs to `variables[i]`,
+        which says its shape where the gradient itself does not.
         """
         for variable in variables:
             setattr(plain(variable), _MARK, True)
@@ -131,10 +132,10 @@ class Aggregator(Trackable):
         self.join(variables)
         if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
-        present = [i for i, g in enumerate(grads) if g is not None]
-        dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
+        present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
+        dense = [dense_gradient(grads[i], variables[i]) for i in present]
         reduced = self._reduce(dense, [plain(variables[i]) for i in present], host, owner)
-        out: list[Any] = [None] * len(grads)
+        out = list(grads)
         for i, total in zip(present, reduced):
             out[i] = total
         return out

@@ -13,6 +13,7 @@ from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator
+from grace_tf.gradients import dense_gradient
 from grace_tf.keras import repairs
 from grace_tf.surroundings import other_door, refuse_half_a_reduction
 from grace_tf.transports.loopback import Loopback
@@ -85,7 +86,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         refuse_half_a_reduction(tf.distribute.get_strategy())
         devices = [component.device for component in pairs[0][1].values]
         grads = [
-            [_dense_on(device, value.values[i]) for value, _ in pairs]
+            [_dense_on(device, value.values[i], variable) for value, variable in pairs]
             for i, device in enumerate(devices)
         ]
 
@@ -110,6 +111,6 @@ def _is_gradient(reduce_op, value, destination) -> bool:
     )
 
 
-def _dense_on(device: str, value: Any) -> tf.Tensor:
+def _dense_on(device: str, grad: Any, variable: Any) -> tf.Tensor:
     with tf.device(device):
-        return tf.convert_to_tensor(value)
+        return dense_gradient(grad, variable)

@@ -249,7 +249,8 @@ def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: i
     n = spec.shape.num_elements()
     if n is None:
         raise ValueError(
-            f"The gradient of {path} has the shape {spec.shape}; compression needs a static one."
+            f"The variable {path} has no static shape (its gradient's is {spec.shape}), and the "
+            "exchange is planned from it: make the variable with the shape that it will have."
         )
     compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
     compressor, memory = settings.route(path) if compressed else DENSE
