@@ -7,23 +7,21 @@ Keras generation calls that method something else; the rest of an optimizer stay
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import keras
-import numpy as np
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras import repairs
+from grace_tf.keras.files import InFiles
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import settings
 
 _PACKAGE = "grace_tf"
-_FILE = "grace.npz"
 
 
-class Wrapped:
+class Wrapped(InFiles):
     """What every wrapped optimizer has: an aggregator, and its settings in the config."""
 
     _grace: Aggregator | None = None
@@ -64,17 +62,6 @@ class Wrapped:
         optimizer = super().from_config(config, custom_objects=custom_objects)
         attach(optimizer, Aggregator(settings(**wanted)))
         return optimizer
-
-    # A file of its own beside Keras' variables: plain and wrapped optimizers load each other's.
-
-    def save_assets(self, path):
-        np.savez(os.path.join(path, _FILE), **self._aggregator().state.arrays())
-
-    def load_assets(self, path):
-        file = os.path.join(path, _FILE) if path else ""
-        if os.path.exists(file):
-            with np.load(file) as arrays:
-                self._aggregator().state.restore(dict(arrays))
 
 
 def _bare(cls: type) -> ValueError:
