@@ -14,7 +14,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras import repairs
-from grace_tf.keras.files import InFiles
+from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import settings
 
@@ -101,6 +101,7 @@ _classes: dict[type, type] = {}
 def attach(optimizer: Any, aggregator: Aggregator) -> None:
     """Gives an optimizer of a wrapped class its aggregator; a built one's variables join it."""
     optimizer._grace = aggregator  # automatically tracked by all but legacy optimizers
+    optimizer._grace_state = SavedState(aggregator)
     if isinstance(optimizer, _Legacy):
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
@@ -112,7 +113,7 @@ def detach(optimizer: Any) -> None:
     """Gives an optimizer of a wrapped class its own class back."""
     if isinstance(optimizer, _Legacy):
         AutoTrackable._delete_tracking(optimizer, "_grace")
-    del optimizer._grace
+    del optimizer._grace, optimizer._grace_state
     optimizer.__class__ = next(base for base, cls in _classes.items() if cls is type(optimizer))
 
 
