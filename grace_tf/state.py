@@ -148,8 +148,10 @@ class State(Trackable):
 
     @property
     def step(self) -> int:
-        """Committed steps of the first worker of this process."""
-        return int(self._variable("step", 0).numpy()) if self._leaves else 0
+        """Committed steps of the first worker of this process, also if loaded and not yet used."""
+        if self._leaves:
+            return int(self._variable("step", 0).numpy())
+        return int(self._waiting["step"].rows[0]) if "step" in self._waiting else 0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything to save: a leaf's rows under its name, and under "grace" whose they are."""
@@ -181,7 +183,7 @@ class State(Trackable):
             raise ValueError(
                 f"This saved state has the format {format_}; this version reads {_FORMAT}."
             )
-        self._lost = ""
+        self._lost, self._warned = "", False
         for stem, rows in arrays.items():
             if stem != _META:
                 saved = Saved(np.asarray(rows), size, tuple(workers))
