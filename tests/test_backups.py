@@ -16,6 +16,7 @@ PROGRAM = pathlib.Path(__file__).parent / "programs" / "backups.py"
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program
 KILLED = 137  # 128 + SIGKILL
+FILES = ["all.weights.h5", "best.weights.h5", "rank1/all.weights.h5", "rank1/best.weights.h5"]
 ZERO = "residuals start from zero"
 
 
@@ -62,6 +63,9 @@ def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_p
     if surroundings == "group":
         sentence = "Worker 0 of 2 leaves its backup 2 for number 1, which all workers have."
         assert sentence in everything
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.h5"))
+    assert files == (FILES[:2] if surroundings == "mirrored" else FILES)
+    assert not [*tmp_path.rglob("workertemp*")]  # Keras 2's folder for files that it deletes
     unbroken = [steps(lines) for lines in whole]
     for lines in told:
         rest = steps(lines)
@@ -81,13 +85,12 @@ def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_p
 
 
 def test_every_worker_writes_files_of_its_own(whole):
-    names = ["all.weights.h5", "best.weights.h5"]
     for rank, lines in enumerate(whole):
         (written,) = [line["written"] for line in lines if "written" in line]
-        assert written == [*names, *(f"rank1/{name}" for name in names)]
+        assert written == FILES
         last = steps(lines)[STEPS]
         files = {(line["file"], line["whose"]): line for line in lines if "file" in line}
-        for name in names:
+        for name in FILES[:2]:
             own, first = files[name, "own"], files[name, "0"]
             # The loss falls in every epoch, so the best model is the last.
             assert {key: own[key] for key in last} == last

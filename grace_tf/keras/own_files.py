@@ -56,8 +56,8 @@ def place(model: Any) -> tuple[int, int]:
     connected = several()
     if connected is not None:
         return connected.rank, connected.size
-    strategy = model.distribute_strategy
-    if spans_processes(strategy) and compresses(model):
+    strategy = getattr(model, "distribute_strategy", None)
+    if compresses(model) and strategy is not None and spans_processes(strategy):
         return strategy.extended._id_in_cluster, strategy.extended._num_workers  # no public names
     return 0, 1
 
