@@ -8,8 +8,9 @@ the device of the worker they belong to, and live as long as this object.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -77,7 +78,9 @@ class State(Trackable):
         self.devices: tuple[str | None, ...] = ()
         self._leaves: dict[str, Leaf] = {}
         self._names: dict[str, list[str]] = {}  # "ordinal/kind" -> names of leaves
+        self._first: dict[str, Callable] = {}  # "ordinal/kind" -> makes the first values of leaves
         self._waiting: dict[str, Saved] = {}  # of leaves that are yet to be made
+        self._lost = ""  # the sentence about a lost state, until it is told
         self._warned = False
 
     def place(self, size: int, workers: Sequence[int], devices: Sequence[str | None]) -> None:
@@ -91,19 +94,17 @@ class State(Trackable):
             )
         self.size, self.workers = now
         self.devices = tuple(devices)
-        self._own("step", {"": np.zeros([], np.int64)})
+        self._own("step", lambda: {"": np.zeros([], np.int64)})
 
     def ensure(self, group: Group, seed: int) -> None:
         """Makes the variables of a group's lanes that do not exist yet."""
         for lane in group.lanes:
-            if f"{lane.ordinal}/memory" not in self._names:
-                state = _fresh(group.memory.init_state, lane.spec)
-                self._own(f"{lane.ordinal}/memory", state)
+            first = functools.partial(_fresh, group.memory.init_state, lane.spec)
+            self._own(f"{lane.ordinal}/memory", first)
         for spec, ordinal in zip(group.specs, group.ordinals):
-            if f"{ordinal}/compressor" not in self._names:
-                ctx = Context((spec,), (ordinal,), 0, seed, self.size)
-                state = _fresh(group.compressor.init_state, spec, ctx)
-                self._own(f"{ordinal}/compressor", state)
+            ctx = Context((spec,), (ordinal,), 0, seed, self.size)
+            first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
+            self._own(f"{ordinal}/compressor", first)
 
     def share(self, position: int, groups: Sequence[Group], grads: list[tf.Tensor]) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
@@ -152,8 +153,10 @@ class State(Trackable):
 
     @property
     def step(self) -> int:
-        """Committed steps of the first worker of this process."""
-        return int(self._variable("step", 0).numpy()) if self._leaves else 0
+        """Committed steps of the first worker of this process, also if loaded and not yet used."""
+        if self._leaves:
+            return int(self._variable("step", 0).numpy())
+        return int(self._waiting["step"].rows[0]) if "step" in self._waiting else 0
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything to save: a leaf's rows under its name, and under "grace" whose they are."""
@@ -185,6 +188,7 @@ class State(Trackable):
             raise ValueError(
                 f"This saved state has the format {format_}; this version reads {_FORMAT}."
             )
+        self._lost, self._warned = "", False
         for stem, rows in arrays.items():
             if stem != _META:
                 saved = Saved(np.asarray(rows), size, tuple(workers))
@@ -192,6 +196,20 @@ class State(Trackable):
                     self.adopt(self._leaves[stem], saved)
                 else:
                     self._waiting[stem] = saved
+
+    def lose(self, source: str) -> None:
+        """Starts anew, since `source` holds no state; warns once, if there is any to be kept."""
+        self._waiting.clear()
+        for owner, first in self._first.items():
+            for name, value in first().items():
+                for variable in self._leaves[_stem(owner, name)].variables:
+                    variable.assign(value)
+        self._lost = (
+            f"{source} holds no compression state: residuals start from zero, so training goes on "
+            "a little differently from a run that was not interrupted."
+        )
+        if any(stem != "step" for stem in self._leaves):
+            self._tell()
 
     def adopt(self, leaf: Leaf, saved: Saved) -> None:
         """Gives every worker of this process what is its own of a saved leaf."""
@@ -221,13 +239,16 @@ class State(Trackable):
             )
         return np.zeros_like(saved.rows[0])
 
-    def _own(self, owner: str, leaves: Mapping[str, np.ndarray]) -> None:
+    def _own(self, owner: str, first: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Makes the variables of an owner's leaves, each with its first value or what was saved."""
         if owner in self._names:
             return
-        self._names[owner] = list(leaves)
+        leaves = first()
+        self._names[owner], self._first[owner] = list(leaves), first
+        if leaves and owner != "step":
+            self._tell()
         for name, value in leaves.items():
-            stem = f"{owner}/{name}" if name else owner
+            stem = _stem(owner, name)
             made = []
             for worker, device in zip(self.workers, self.devices):
                 with tf.init_scope(), tf.device(device):
@@ -242,6 +263,11 @@ class State(Trackable):
             self._track_trackable(leaf, name=name)
             self._handle_deferred_dependencies(name=name, trackable=leaf)
 
+    def _tell(self) -> None:
+        if self._lost:
+            warnings.warn(self._lost, stacklevel=3)
+        self._lost = ""
+
     def _variable(self, stem: str, position: int) -> ResourceVariable:
         return self._leaves[stem].variables[position]
 
@@ -253,6 +279,10 @@ class State(Trackable):
     def _owners(groups: Sequence[Group]):
         yield "memory", [lane.ordinal for group in groups for lane in group.lanes]
         yield "compressor", [ordinal for group in groups for ordinal in group.ordinals]
+
+
+def _stem(owner: str, name: str) -> str:
+    return f"{owner}/{name}" if name else owner
 
 
 def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:

@@ -1,14 +1,29 @@
 """What is saved comes back: every replica's residuals, in files of Keras and in checkpoints."""
 
+import io
 import json
 import warnings
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import mirrored
-from models import KERAS_3, compiled, fit, loss_scaled, model, program, scope, sha, shas, slots
+from models import (
+    KERAS_3,
+    compiled,
+    data,
+    fit,
+    loss_scaled,
+    model,
+    program,
+    scope,
+    sha,
+    shas,
+    slots,
+)
 
 import grace_tf
 from grace_tf.core import registry
@@ -18,6 +33,10 @@ from grace_tf.keras import aggregator_of
 def topk(inner=None, **keywords):
     inner = inner or keras.optimizers.Adam(0.01)
     return grace_tf.wrap(inner, "topk:ratio=0.1", min_elements=1, **keywords)
+
+
+def plain_adam():
+    return keras.optimizers.Adam(0.01)
 
 
 def strategy_of(replicas):
@@ -36,6 +55,16 @@ def residuals(made):
 def load(path, strategy=None):
     with scope(strategy):
         return keras.models.load_model(path)
+
+
+def sentences(said):
+    return [str(w.message) for w in said if "compression state" in str(w.message)]
+
+
+LOST = (
+    "The loaded file holds no compression state: residuals start from zero, so training goes on a "
+    "little differently from a run that was not interrupted."
+)
 
 
 def test_a_fresh_process_trains_on_exactly(tmp_path):
@@ -71,6 +100,121 @@ def test_a_file_saved_before_the_first_step_of_a_loaded_model(tmp_path):
     again = load(tmp_path / "second.keras")
     for each in (made, again):
         fit(each, 3, seed=1)
+    assert sha(again) == sha(made)
+
+
+# Under a strategy Keras 2 loads its own metrics only from TensorFlow's format.
+WEIGHTS = [("w.weights.h5", 1)] + ([("w.weights.h5", 2)] if KERAS_3 else [("w", 1), ("w", 2)])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name, replicas", WEIGHTS)
+def test_files_of_weights(name, replicas, scaled, tmp_path):
+    """Loaded before the state is made, and in its place."""
+    strategy = strategy_of(replicas)
+
+    def make():
+        return topk(scaled_adam() if scaled else None)
+
+    def other():
+        return compiled(make, strategy, make=lambda: model(seed=9))
+
+    made = compiled(make, strategy)
+    fit(made, 3)
+    made.save_weights(tmp_path / name)
+    early, late = other(), other()
+    with scope(strategy):
+        early.optimizer.build(early.trainable_variables)
+    fit(late, 2, seed=4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for each in (early, late):
+            each.load_weights(tmp_path / name)
+    assert not sentences(said)
+    for each in (made, early, late):
+        fit(each, 3, seed=1)
+    assert shas(early, strategy) == shas(late, strategy) == shas(made, strategy)
+
+
+def test_plain_and_wrapped_files_of_weights_and_what_is_lost(tmp_path):
+    plain, wrapped = compiled(plain_adam), compiled(topk)
+    for name, made in (("plain", plain), ("wrapped", wrapped)):
+        fit(made, 3)
+        made.save_weights(tmp_path / f"{name}.weights.h5")
+        made.save(tmp_path / f"{name}.keras")
+    reader = compiled(plain_adam, make=lambda: model(seed=9))
+    reader.optimizer.build(reader.trainable_variables)
+    fresh = compiled(topk, make=lambda: model(seed=9))
+    fresh.optimizer.build(fresh.trainable_variables)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reader.load_weights(tmp_path / "wrapped.weights.h5")
+        load(tmp_path / "wrapped.keras")
+    assert sha(reader) == sha(wrapped)
+    np.testing.assert_array_equal(slots(reader.optimizer)[2], slots(wrapped.optimizer)[2])
+    assert any(np.any(rows) for rows in residuals(wrapped).values())
+    for each in (fresh, wrapped):  # told where the state is made, or where it is thrown away
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            each.load_weights(tmp_path / "plain.weights.h5")
+            refused_step(each, None)
+            refused_step(each, None)
+        assert sentences(said) == [LOST]
+        assert all(not np.any(rows) for rows in residuals(each).values())
+        assert aggregator_of(each.optimizer).state.step == 0
+        fit(each, 3, seed=1)
+    assert sha(fresh) == sha(wrapped)
+
+
+def test_nothing_is_lost_before_the_first_step(tmp_path):
+    made = compiled(plain_adam)
+    made.optimizer.build(made.trainable_variables)
+    made.evaluate(*data(), verbose=0)  # makes the metrics
+    made.save_weights(tmp_path / "w.weights.h5")
+    other = compiled(topk)
+    fit(other, 1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        other.load_weights(tmp_path / "w.weights.h5")
+    assert not sentences(said)
+
+
+def test_weights_given_to_the_optimizer_lose_the_state():
+    """A whole model's .h5 file comes this way as well."""
+    made = compiled(topk)
+    fit(made, 3)
+    own = [v.numpy() for v in made.optimizer._variables]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made.optimizer.set_weights(own)
+    assert sentences(said) == [LOST.replace("The loaded file", "What was given to set_weights")]
+    assert all(not np.any(rows) for rows in residuals(made).values())
+
+
+def test_files_of_earlier_versions_still_load(tmp_path):
+    """They held the state among the assets."""
+    made = compiled(topk)
+    fit(made, 3)
+    made.save(tmp_path / "new.keras")
+    assets = io.BytesIO()
+    np.savez(assets, **aggregator_of(made.optimizer).state.arrays())
+    with (
+        zipfile.ZipFile(tmp_path / "new.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        for name in ("metadata.json", "config.json"):
+            old.writestr(name, new.read(name))
+        weights = io.BytesIO(new.read("model.weights.h5"))
+        with h5py.File(weights, "r+") as file:
+            del file["optimizer/_grace_state"]
+        old.writestr("model.weights.h5", weights.getvalue())
+        old.writestr("assets/optimizer/grace.npz", assets.getvalue())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        again = load(tmp_path / "old.keras")
+        for each in (made, again):
+            fit(each, 3, seed=1)
+    assert not sentences(said)
     assert sha(again) == sha(made)
 
 

@@ -106,6 +106,31 @@ class StateTest(tf.test.TestCase):
         for name, rows in filled(2, [0, 1]).arrays().items():
             self.assertAllEqual(new.arrays()[name], rows, name)
 
+    def test_what_is_lost_starts_anew_and_is_told_once(self):
+        for state, later in ((filled(2, [0, 1]), False), (State(), True)):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                state.lose("The file")
+                state.place(2, [0, 1], [None, None])
+                for group in plan_of("topk:ratio=0.5").groups:
+                    state.ensure(group, 0)
+            self.assertLen(said, 1, later)
+            self.assertRegex(str(said[0].message), "^The file holds no compression state: resid")
+            self.assertEqual(self.residuals(state), [0, 0])
+            self.assertEqual(state.step, 0)
+
+    def test_nothing_is_told_where_a_later_file_brings_the_state(self):
+        state = State()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            state.lose("The file")
+            state.restore(filled(2, [0, 1]).arrays())
+            state.place(2, [0, 1], [None, None])
+            for group in plan_of("topk:ratio=0.5").groups:
+                state.ensure(group, 0)
+        self.assertEmpty(said)
+        self.assertEqual(self.residuals(state), [1, 2])
+
     def test_variables_are_plain_and_on_their_workers_device(self):
         state = State()
         with tf.distribute.MirroredStrategy(["CPU:0"]).scope():

@@ -4,14 +4,17 @@ Importing it puts guards on Keras' optimizers, something around `fit`, and the r
 needed everywhere.
 """
 
-from grace_tf.keras import guards, repairs, training
+from grace_tf.keras import backups, guards, own_files, repairs, training
 from grace_tf.keras.callback import Callback
+from grace_tf.keras.own_files import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.surroundings import several
 
-__all__ = ["Callback", "aggregator_of", "unwrap", "wrap"]
+__all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 
 guards.install()
 training.install()
+own_files.install()
+backups.install()
 repairs.agree_on_finite(guards.agree)
 repairs.no_xla_between_processes(lambda: several() is not None)

@@ -14,6 +14,13 @@ from grace_tf import group
 from grace_tf.plan import collective_key
 from grace_tf.surroundings import several
 
+_means: Any = None  # the logs of the last epoch whose metrics became means
+
+
+def averaged(logs: Any) -> bool:
+    """Whether these logs, of an epoch's end, hold the same metrics on every worker."""
+    return logs is not None and logs is _means
+
 
 class Callback(keras.callbacks.Callback):
     """Keeps the plain processes of a group alike around `fit`; does nothing elsewhere.
@@ -60,11 +67,17 @@ class Callback(keras.callbacks.Callback):
             raise RuntimeError(connected.explain(error)) from error
         for name, value in zip(names, mean):
             logs[name] = float(value)
+        _remember(logs)
         offset = len(names)
         for v in statistics:
             n = int(np.prod(v.shape))
             v.assign(np.reshape(mean[offset : offset + n], v.shape))
             offset += n
+
+
+def _remember(logs: Any) -> None:
+    global _means
+    _means = logs
 
 
 def _check_same_logs(connected: Any, names: Sequence[str]) -> None:

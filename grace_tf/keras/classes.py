@@ -7,24 +7,22 @@ Keras generation calls that method something else; the rest of an optimizer stay
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import keras
-import numpy as np
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras import repairs
+from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import settings
 
 _PACKAGE = "grace_tf"
-_FILE = "grace.npz"
 
 
-class Wrapped:
+class Wrapped(InFiles):
     """What every wrapped optimizer has: an aggregator, and its settings in the config."""
 
     _grace: Aggregator | None = None
@@ -67,17 +65,6 @@ class Wrapped:
         attach(optimizer, Aggregator(settings(**wanted)))
         return optimizer
 
-    # A file of its own beside Keras' variables: plain and wrapped optimizers load each other's.
-
-    def save_assets(self, path):
-        np.savez(os.path.join(path, _FILE), **self._aggregator().state.arrays())
-
-    def load_assets(self, path):
-        file = os.path.join(path, _FILE) if path else ""
-        if os.path.exists(file):
-            with np.load(file) as arrays:
-                self._aggregator().state.restore(dict(arrays))
-
 
 def _bare(cls: type) -> ValueError:
     return ValueError(f"A bare {cls.__name__} compresses nothing; make it with grace_tf.wrap().")
@@ -117,6 +104,7 @@ _classes: dict[type, type] = {}
 def attach(optimizer: Any, aggregator: Aggregator) -> None:
     """Gives an optimizer of a wrapped class its aggregator; a built one's variables join it."""
     optimizer._grace = aggregator  # automatically tracked by all but legacy optimizers
+    optimizer._grace_state = SavedState(aggregator)
     if isinstance(optimizer, _Legacy):
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
@@ -128,7 +116,7 @@ def detach(optimizer: Any) -> None:
     """Gives an optimizer of a wrapped class its own class back."""
     if isinstance(optimizer, _Legacy):
         AutoTrackable._delete_tracking(optimizer, "_grace")
-    del optimizer._grace
+    del optimizer._grace, optimizer._grace_state
     optimizer.__class__ = next(base for base, cls in _classes.items() if cls is type(optimizer))
 
 

@@ -65,7 +65,8 @@ class ReplicaContext(Transport):
 
 def spans_processes(strategy: tf.distribute.Strategy) -> bool:
     """Whether some of the strategy's replicas live in other processes."""
-    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+    count = strategy.num_replicas_in_sync  # with one, the default strategy names no devices
+    return count > 1 and count > len(strategy.extended.worker_devices)
 
 
 def across_replicas(

@@ -1,0 +1,203 @@
+"""`BackupAndRestore` that survives a kill at any moment, on every worker and from the same step.
+
+In come Keras' calls to save and to load a backup; each process has a folder of its own, in which it
+keeps the last two backups, numbered and whole.  Training is synchronous, so workers are at most one
+backup apart: before loading they agree on the newest number that all of them have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from grace_tf.keras.own_files import LOG, compresses, move, place
+from grace_tf.keras.repairs import KERAS_3
+from grace_tf.surroundings import several
+
+KEPT = 2
+TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own
+_DRAFT = "draft"
+_agreements = itertools.count()  # of this process, under a strategy
+
+
+def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
+    """The newest backup that all workers have, of the `numbers` that this one has; 0 for none.
+
+    Raises RuntimeError on every worker where their backups are further apart than a kill leaves
+    them, or if a worker does not come.
+    """
+    newest, oldest = (max(numbers), min(numbers)) if numbers else (0, 0)
+    rank, count = place(model)
+    if count == 1:
+        return newest
+    connected = several()
+    if connected is not None:
+        table = connected.handshake([newest, oldest], "BackupAndRestore").tolist()
+    else:
+        table = _table(model.distribute_strategy, rank, count, [newest, oldest])
+    chosen = min(row[0] for row in table)
+    if chosen and max(row[1] for row in table) > chosen:
+        raise RuntimeError(
+            f"The backups of the workers do not fit together (the newest are {_column(table, 0)}, "
+            f"the oldest {_column(table, 1)}): delete the backup folder of every worker to start "
+            f"from the beginning ({folder} is worker {rank}'s)."
+        )
+    if newest > chosen:
+        LOG.warning(
+            "Worker %d of %d leaves its backup %d for %s, which all workers have.",
+            *(rank, count, newest, f"number {chosen}" if chosen else "a start from the beginning"),
+        )
+    return chosen
+
+
+def _column(table: Sequence[Sequence[int]], column: int) -> str:
+    return ", ".join(str(row[column]) for row in table)
+
+
+def _table(strategy: Any, rank: int, count: int, words: Sequence[int]) -> list[list[int]]:
+    """The words of every process of a strategy, through its coordination service."""
+    seconds = strategy.extended._communication_options.timeout_seconds or TIMEOUT
+    where, store = f"grace/backup/{next(_agreements)}", context.context()
+    store.set_config_key_value(f"{where}/{rank}", json.dumps(words))
+    table = []
+    for worker in range(count):
+        try:
+            text = store.get_config_key_value(f"{where}/{worker}", round(1000 * seconds))
+        except tf.errors.OpError as error:
+            raise RuntimeError(
+                f"Worker {worker} of {count} did not come to agree on a backup within {seconds:g} "
+                "s: give BackupAndRestore to fit() on every worker."
+            ) from error
+        table.append(json.loads(text))
+    return table
+
+
+def install() -> None:
+    """Puts this into Keras' BackupAndRestore."""
+    cls = keras.callbacks.BackupAndRestore
+    own_set = cls.set_model
+
+    @functools.wraps(own_set)
+    def set_model(self, model):
+        own_set(self, model)
+        move(self, "backup_dir")
+
+    cls.set_model = set_model
+    if KERAS_3:
+        _install_folders(cls)
+    else:
+        _install_checkpoints()
+
+
+def _install_folders(cls: type) -> None:
+    """Keras 3 overwrites its one backup in place: it is kept in a folder of its own instead.
+
+    A folder gets its number when it is whole.  (callbacks/backup_and_restore.py, checked in 3.15.)
+    """
+    own_load, own_save, own_end = cls._load_model, cls._save_model, cls.on_train_end
+
+    @functools.wraps(own_load)
+    def _load_model(self):
+        if not _ours(self.model):
+            return own_load(self)
+        numbers = _numbers(self.backup_dir)
+        chosen = agree(self.model, numbers, self.backup_dir)
+        for number in numbers:
+            if number > chosen:
+                tf.io.gfile.rmtree(os.path.join(self.backup_dir, str(number)))
+        self._grace_number = chosen
+        # Without a number there may be a backup that Keras made by itself.
+        folder = os.path.join(self.backup_dir, str(chosen)) if chosen else self.backup_dir
+        with _within(self, folder):
+            return own_load(self)
+
+    @functools.wraps(own_save)
+    def _save_model(self):
+        if not _ours(self.model):
+            return own_save(self)
+        folder, draft = self.backup_dir, os.path.join(self.backup_dir, _DRAFT)
+        if tf.io.gfile.exists(draft):
+            tf.io.gfile.rmtree(draft)
+        with _within(self, draft):
+            own_save(self)
+        self._grace_number += 1
+        tf.io.gfile.rename(draft, os.path.join(folder, str(self._grace_number)))
+        for number in _numbers(folder)[:-KEPT]:
+            tf.io.gfile.rmtree(os.path.join(folder, str(number)))
+
+    @functools.wraps(own_end)
+    def on_train_end(self, logs=None):
+        own_end(self, logs)
+        with contextlib.suppress(OSError):  # not empty: other callbacks' files
+            if place(self.model)[0]:
+                os.rmdir(os.path.dirname(self.backup_dir))
+
+    cls._load_model, cls._save_model, cls.on_train_end = _load_model, _save_model, on_train_end
+
+
+def _ours(model: Any) -> bool:
+    return compresses(model) or place(model)[1] > 1
+
+
+def _numbers(folder: str) -> list[int]:
+    """The backups in a folder, the newest last."""
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
+    return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
+
+
+@contextlib.contextmanager
+def _within(callback: Any, folder: str):
+    """Lets a BackupAndRestore of Keras 3 read and write in this folder."""
+    paths = {name: path for name, path in vars(callback).items() if name.endswith("_path")}
+    before = {"backup_dir": callback.backup_dir, **paths}
+    callback.backup_dir = folder
+    for name, path in paths.items():
+        setattr(callback, name, os.path.join(folder, os.path.basename(path)))
+    try:
+        yield
+    finally:
+        vars(callback).update(before)
+
+
+def _install_checkpoints() -> None:
+    """Keras 2 keeps one checkpoint, and under a strategy the chief's alone: now two of each worker.
+
+    (distribute/worker_training_state.py, checked in 2.15.)
+    """
+    from keras.src.distribute.worker_training_state import WorkerTrainingState as cls
+
+    own_init, own_restore = cls.__init__, cls.restore
+
+    @functools.wraps(own_init)
+    def __init__(self, model, checkpoint_dir, *args, **kwargs):
+        own_init(self, model, checkpoint_dir, *args, **kwargs)
+        if place(model)[1] > 1 and not self._enable_save_before_preemption:
+            manager = self.read_checkpoint_manager
+            manager = tf.train.CheckpointManager(manager.checkpoint, manager.directory, KEPT)
+            self.read_checkpoint_manager = self.write_checkpoint_manager = manager
+
+    @functools.wraps(own_restore)
+    def restore(self):
+        if place(self._model)[1] == 1 or self._enable_save_before_preemption:
+            return own_restore(self)
+        manager = self.read_checkpoint_manager
+        whole = [path for path in manager.checkpoints if tf.io.gfile.exists(f"{path}.index")]
+        saved = {int(path.rpartition("-")[2]): path for path in whole}
+        chosen = agree(self._model, sorted(saved), manager.directory)
+        for number, path in saved.items():
+            if number > chosen:
+                for file in tf.io.gfile.glob(f"{path}.*"):
+                    tf.io.gfile.remove(file)
+        if chosen:
+            manager.checkpoint.restore(saved[chosen])
+
+    cls.__init__, cls.restore = __init__, restore

@@ -1,0 +1,122 @@
+"""Every worker process writes files of its own, where Keras' callbacks would write the same ones.
+
+In come a path as a script says it and this process' rank; out goes the path at which this process
+writes: worker 0 at the path itself, worker 1 in the folder `rank1` beside it.  A file that two
+processes write is broken, and each worker's residuals are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import warnings
+from typing import Any
+
+import keras
+
+from grace_tf.keras.callback import averaged
+from grace_tf.keras.classes import Wrapped
+from grace_tf.surroundings import several
+from grace_tf.transports.tf_distribute import spans_processes
+
+LOG = logging.getLogger("grace_tf")
+
+
+def own_path(path: Any, rank: int | None = None) -> str:
+    """Where this process' callbacks write what the script calls `path`.
+
+    Worker 0 keeps the path; worker r > 0 writes `folder/name` as `folder/rank<r>/name`.  Use it for
+    a worker's own `model.save` and to load what `ModelCheckpoint` has written.
+
+    Args:
+      path: of a file, a folder, or a pattern of ModelCheckpoint.
+      rank: of this process; left out, that in the process group of `grace_tf.init()`, 0 alone.
+    """
+    path = os.fspath(path)
+    if rank is None:
+        connected = several()
+        rank = 0 if connected is None else connected.rank
+    if rank == 0:
+        return path
+    folder, name = os.path.split(path.rstrip("/"))
+    return os.path.join(folder, f"rank{rank}", name)
+
+
+def compresses(model: Any) -> bool:
+    """Whether the model's optimizer is a wrapped one."""
+    optimizer = getattr(model, "optimizer", None)
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return isinstance(optimizer, Wrapped)
+
+
+def place(model: Any) -> tuple[int, int]:
+    """This process' rank among the processes that train the model, and their number."""
+    connected = several()
+    if connected is not None:
+        return connected.rank, connected.size
+    strategy = getattr(model, "distribute_strategy", None)
+    if compresses(model) and strategy is not None and spans_processes(strategy):
+        return strategy.extended._id_in_cluster, strategy.extended._num_workers  # no public names
+    return 0, 1
+
+
+def move(callback: Any, name: str) -> bool:
+    """Makes the callback's path `name` this process' own, unless it is; says so once."""
+    given = getattr(callback, name)
+    rank, count = place(callback.model)
+    moved = callback.__dict__.setdefault("_grace_moved", [])
+    own = own_path(given, rank)
+    if own == given or given in moved:
+        return False
+    moved.append(own)
+    setattr(callback, name, own)
+    LOG.warning(
+        "Worker %d of %d: %s writes %s; %s is worker 0's.",
+        rank,
+        count,
+        type(callback).__name__,
+        own,
+        given,
+    )
+    return True
+
+
+def install() -> None:
+    """Gives ModelCheckpoint a path of its own in every process but the first."""
+    cls = keras.callbacks.ModelCheckpoint
+    own_set, own_path_of, own_save = cls.set_model, cls._get_file_path, cls._save_model
+
+    @functools.wraps(own_set)
+    def set_model(self, model):
+        own_set(self, model)
+        move(self, "filepath")
+
+    @functools.wraps(own_path_of)
+    def _get_file_path(self, epoch, batch, logs):
+        path = own_path_of(self, epoch, batch, logs)
+        folder, name = os.path.split(path)
+        # Keras 2 sends the files of all workers but the chief to a folder that it deletes.
+        if os.path.basename(folder).startswith("workertemp_") and place(self.model)[0]:
+            path = self._write_filepath = os.path.join(os.path.dirname(folder), name)
+        return path
+
+    @functools.wraps(own_save)
+    def _save_model(self, epoch, batch, logs):
+        if self.save_best_only and several() is not None and not averaged(logs):
+            _say_who_decides(self)
+        return own_save(self, epoch=epoch, batch=batch, logs=logs)
+
+    cls.set_model, cls._get_file_path, cls._save_model = set_model, _get_file_path, _save_model
+
+
+def _say_who_decides(callback: Any) -> None:
+    if not callback.__dict__.setdefault("_grace_said", False):
+        callback._grace_said = True
+        warnings.warn(
+            f"Each worker decides by its own {callback.monitor} whether ModelCheckpoint saves, so "
+            "their files may be of different steps: put grace_tf.keras.Callback() before it, which "
+            "makes the metrics at the end of an epoch the same on all workers.",
+            stacklevel=3,
+        )

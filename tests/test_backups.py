@@ -1,0 +1,100 @@
+"""Killed trainings go on from their backups with the same bits; no file has two writers."""
+
+import io
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+from models import KERAS_3
+
+from grace_tf.cli import launcher
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "backups.py"
+METHOD = "topk:ratio=0.1"
+STEPS, SAVE_FREQ = 12, 3  # as in the program
+KILLED = 137  # 128 + SIGKILL
+FILES = ["all.weights.h5", "best.weights.h5", "rank1/all.weights.h5", "rank1/best.weights.h5"]
+ZERO = "residuals start from zero"
+
+
+def launch(folder, surroundings, *arguments):
+    """The exit code, the lines of JSON of every process, and everything that was printed."""
+    out = io.StringIO()
+    words = [str(word) for word in (folder, surroundings, METHOD, *arguments)]
+    processes = 1 if surroundings == "mirrored" else 2
+    command = [sys.executable, "-u", str(PROGRAM), *words]
+    code = launcher.run(command, processes, timeout=240, linger=20, stdout=out, stderr=out)
+    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
+    told = [[json.loads(text) for who, text in said if who == str(r)] for r in range(processes)]
+    return code, told, out.getvalue()
+
+
+def steps(told):
+    """{step: what it left} of the training itself."""
+    return {line["step"]: line for line in told if "step" in line and "file" not in line}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What the two workers of a process group say of a training that nothing interrupts."""
+    code, told, everything = launch(tmp_path_factory.mktemp("whole"), "group")
+    assert code == 0, everything[-4000:]
+    assert all(sorted(steps(lines)) == list(range(1, STEPS + 1)) for lines in told)
+    return told
+
+
+@pytest.mark.parametrize("surroundings", ["group", "mirrored", "mwms"])
+def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_path):
+    """In the group worker 0 has saved once more than worker 1, which is killed before it does."""
+    draw = np.random.default_rng([*surroundings.encode()])
+    kill = int(draw.integers(SAVE_FREQ + 1, STEPS))
+    rank = 0 if surroundings == "mirrored" else int(draw.integers(2))
+    if surroundings == "group":
+        kill, rank = 2 * SAVE_FREQ, 1
+    code, _, everything = launch(tmp_path, surroundings, kill, rank)
+    assert code == KILLED, everything[-4000:]
+    code, told, everything = launch(tmp_path, surroundings)
+    assert code == 0, everything[-4000:]
+    lost = [line for line in everything.splitlines() if ZERO in line and '"file"' not in line]
+    assert not lost
+    if surroundings == "group":
+        sentence = "Worker 0 of 2 leaves its backup 2 for number 1, which all workers have."
+        assert sentence in everything
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.h5"))
+    assert files == (FILES[:2] if surroundings == "mirrored" else FILES)
+    assert not [*tmp_path.rglob("workertemp*")]  # Keras 2's folder for files that it deletes
+    unbroken = [steps(lines) for lines in whole]
+    for lines in told:
+        rest = steps(lines)
+        begin = 1 + (kill - 1) // SAVE_FREQ * SAVE_FREQ
+        # Keras 3 begins the interrupted epoch anew, with later steps' data.
+        assert sorted(rest)[: STEPS + 1 - begin] == list(range(begin, STEPS + 1))
+        assert KERAS_3 or max(rest) == STEPS
+        for step in range(begin, STEPS + 1):
+            for name in ("weights", "slots"):
+                assert rest[step][name] == unbroken[0][step][name], (step, name)
+            for worker, residuals in rest[step]["workers"].items():
+                assert residuals == unbroken[int(worker)][step]["workers"][worker], (step, worker)
+    workers = [worker for lines in told for worker in steps(lines)[STEPS]["workers"]]
+    assert workers == ["0", "1"]
+    residuals = [unbroken[i][STEPS]["workers"][str(i)] for i in range(2)]
+    assert residuals[0] != residuals[1]
+
+
+def test_every_worker_writes_files_of_its_own(whole):
+    for rank, lines in enumerate(whole):
+        (written,) = [line["written"] for line in lines if "written" in line]
+        assert written == FILES
+        last = steps(lines)[STEPS]
+        files = {(line["file"], line["whose"]): line for line in lines if "file" in line}
+        for name in FILES[:2]:
+            own, first = files[name, "own"], files[name, "0"]
+            # The loss falls in every epoch, so the best model is the last.
+            assert {key: own[key] for key in last} == last
+            assert (own["weights"], own["slots"]) == (first["weights"], first["slots"])
+            assert not own["warned"]
+            assert [ZERO in sentence for sentence in first["warned"]] == [True] * rank
+            assert (first["workers"] == own["workers"]) == (rank == 0)

@@ -1,0 +1,130 @@
+"""Where each process' callbacks write, and backups that a kill in the middle leaves alone."""
+
+import os
+import pathlib
+import types
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from models import KERAS_3, compiled, data, fit, sha
+
+import grace_tf
+from grace_tf.keras import aggregator_of, backups, own_files, own_path
+
+
+def topk():
+    return grace_tf.wrap(keras.optimizers.Adam(0.01), "topk:ratio=0.1", min_elements=1)
+
+
+def second_of_two(table=()):
+    """A process group's worker 1, who hears this table from all workers."""
+    return types.SimpleNamespace(rank=1, size=2, handshake=lambda words, purpose: np.array(table))
+
+
+def test_own_path(monkeypatch):
+    assert own_path("a/best.keras") == "a/best.keras"
+    assert own_path("a/best.keras", 0) == "a/best.keras"
+    assert own_path("a/{epoch:02d}-{val_loss:.2f}.keras", 3) == (
+        "a/rank3/{epoch:02d}-{val_loss:.2f}.keras"
+    )
+    assert own_path("backup/", 1) == "rank1/backup"
+    assert own_path(pathlib.Path("/tmp/a") / "b", 12) == "/tmp/a/rank12/b"
+    monkeypatch.setattr(own_files, "several", second_of_two)
+    assert own_path("a/best.keras") == "a/rank1/best.keras"
+
+
+def test_model_checkpoint_moves_once_and_says_who_decides(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(own_files, "several", second_of_two)
+    saving = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "{epoch}.weights.h5"), "loss", save_best_only=True, save_weights_only=True
+    )
+    made = compiled(topk)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            fit(made, 2, epochs=2, callbacks=[saving])
+    assert sorted(os.listdir(tmp_path)) == ["rank1"]
+    assert sorted(os.listdir(tmp_path / "rank1")) == ["1.weights.h5", "2.weights.h5"]
+    assert len([w for w in said if "Each worker decides by its own loss" in str(w.message)]) == 1
+    told = [r.getMessage() for r in caplog.records if r.name == "grace_tf"]
+    assert told == [
+        f"Worker 1 of 2: ModelCheckpoint writes {tmp_path}/rank1/{{epoch}}.weights.h5; "
+        f"{tmp_path}/{{epoch}}.weights.h5 is worker 0's."
+    ]
+
+
+def test_plain_processes_alone_are_left_alone(tmp_path):
+    saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "m.weights.h5"), save_weights_only=True)
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "b"), delete_checkpoint=False)
+    made = compiled(lambda: keras.optimizers.SGD(0.1))
+    fit(made, 2, callbacks=[saving, backup])
+    assert sorted(os.listdir(tmp_path)) == ["b", "m.weights.h5"]
+    assert not [name for name in os.listdir(tmp_path / "b") if name.isdigit()]
+
+
+@pytest.mark.parametrize(
+    "table, chosen",
+    [
+        ([[0, 0], [0, 0]], 0),
+        ([[8, 7], [8, 7]], 8),
+        ([[8, 7], [7, 6]], 7),
+        ([[1, 1], [0, 0]], 0),
+        ([[9, 8], [7, 6]], None),
+    ],
+)
+def test_the_newest_backup_that_all_workers_have(table, chosen, monkeypatch):
+    group = second_of_two(table)
+    for module in (own_files, backups):
+        monkeypatch.setattr(module, "several", lambda: group)
+    newest, oldest = table[1]
+    numbers = range(oldest, newest + 1) if newest else ()
+    if chosen is not None:
+        assert backups.agree(None, numbers, "b") == chosen
+        return
+    with pytest.raises(RuntimeError, match="newest are 9, 7, the oldest 8, 6.: delete the backup"):
+        backups.agree(None, numbers, "b")
+
+
+class Torn(Exception):
+    """Ends a training, as a kill would."""
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 writes backups by TensorFlow's manager, whole")
+def test_a_kill_while_a_backup_is_written_leaves_the_former_one(tmp_path, monkeypatch):
+    made = compiled(topk)
+    after = {}
+
+    class Remember(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            after[int(self.model.optimizer.iterations.numpy())] = sha(self.model)
+
+    own = keras.Model.save_weights
+
+    def half(self, filepath, **keywords):
+        own(self, filepath, **keywords)
+        if int(self.optimizer.iterations.numpy()) == 6:
+            content = pathlib.Path(filepath).read_bytes()
+            pathlib.Path(filepath).write_bytes(content[: len(content) // 2])
+            raise Torn
+
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "b"), save_freq=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Model, "save_weights", half)
+        with pytest.raises(Torn):
+            fit(made, 8, callbacks=[Remember(), backup])
+    assert sorted(os.listdir(tmp_path / "b")) == ["1", "2", "draft"]
+    again = compiled(topk)
+    found = {}
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            state = aggregator_of(self.model.optimizer).state
+            found.setdefault("begin", (sha(self.model), state.step))
+            self.model.stop_training = True
+
+    fresh = keras.callbacks.BackupAndRestore(str(tmp_path / "b"), save_freq=2)
+    again.fit(*data(1), verbose=0, callbacks=[fresh, Look()])
+    assert found["begin"] == (after[4], 4)
+    assert not os.path.exists(tmp_path / "b")
