@@ -67,7 +67,7 @@ def both(stream, prefix="auto", verbose=False):
 
 class PipeTest(unittest.TestCase):
     def test_lines_survive_any_cut_into_pieces(self):
-        text = b"a\r\nb\r10%\b\b\b\r\x1b[2K20%\n\n\rc\xff\nlast\r\x1b[?25h"
+        text = b"a\r\nb\r10%\b\b\b\r\x1b[2K20%\n\n\rc\xff\nlast\b\b\r\x1b[?25h"
         for cut in range(1, len(text)):
             log = io.StringIO()
             with mock.patch.object(screen, "_REDRAW_SECONDS", float("inf")):
