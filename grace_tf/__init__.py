@@ -24,6 +24,7 @@ if tuple(int(x) for x in _tf.__version__.split(".")[:2]) < (2, 15):
 from grace_tf import keras, testing  # noqa: E402
 from grace_tf.aggregator import Aggregator  # noqa: E402
 from grace_tf.core.compressor import Compressor  # noqa: E402
+from grace_tf.core.context import Context  # noqa: E402
 from grace_tf.core.memory import Memory  # noqa: E402
 from grace_tf.core.registry import available, get, recipe, register  # noqa: E402
 from grace_tf.distribute import CompressedAllReduce  # noqa: E402
@@ -45,6 +46,7 @@ __all__ = [
     "Aggregator",
     "CompressedAllReduce",
     "Compressor",
+    "Context",
     "Memory",
     "__version__",
     "all_reduce",

@@ -21,7 +21,7 @@ REQUIRED = inspect.Parameter.empty
 NAMES = """
     wrap unwrap Aggregator all_reduce CompressedAllReduce
     init rank local_rank size barrier broadcast shard keras
-    get available register recipe Compressor Memory from_params
+    get available register recipe Compressor Context Memory from_params
 """.split()
 
 

@@ -46,9 +46,20 @@ class Compressor:
     exact_parts: tuple[str, ...] = ()
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
-        """The rank-1 parts of the payload of a tensor of this spec: static, the same on every step.
+        """What the payload of one tensor consists of: static, the same on every step and worker.
 
-        A method of several rounds lists the parts of all of them.
+        Args:
+          spec: the float32 `tf.TensorSpec` of the tensor, with any static shape of at least one
+            element, `[]` included.
+        Returns: `{part name: tf.TensorSpec}`, every part with one axis and, for each
+          element,
+            float32, int32, uint32, float16, bfloat16, int16 or uint16 where parts are gathered,
+            float32, float16, bfloat16, float64, int32 or int64 where they are all-reduced
+            (`commutes_with_sum`).
+          A part is padded to whole 32-bit words; bits and bytes are packed into int32
+          (`grace_tf.ops.pack_signs`, `grace_tf.ops.quantize`).  A method of several rounds lists
+          the parts of all of them.
+        Example: `{"signs": tf.TensorSpec([ops.packed_words(n, 1)], tf.int32)}`
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what it puts on the wire.")
 
@@ -59,21 +70,49 @@ class Compressor:
         )
 
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
-        """State between steps.  It must be public: the same on every worker, by construction."""
+        """State between steps.  It must be public: the same on every worker, by construction.
+
+        Args:
+          spec: as in `wire`.
+          ctx: a public context of one lane at step 0; random numbers come from `ctx.shared_key()`.
+        Returns: `{leaf name: tensor}`, what `rounds` gets on the first step; names, shapes and
+          dtypes stay.  Only methods that override `rounds` have state.
+        """
         return {}
 
     def compress(self, x: tf.Tensor, ctx: Context) -> Payload:
-        """The payload of a float32 tensor of `ctx.spec`; may draw from `ctx.key()`."""
+        """What one worker sends for one tensor.
+
+        Args:
+          x: float32, with the shape of `ctx.spec`.
+          ctx: the sender's `Context` of one lane; may be drawn from by `ctx.key()`, which no other
+            worker repeats, and `ctx.shared_key()`, which every worker and the decoder do.
+        Returns: `{part name: tensor}` with exactly the parts, dtypes and sizes of
+          `wire(ctx.spec)`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no one-tensor form.")
 
     def decompress(self, payload: Payload, ctx: Context) -> tf.Tensor:
-        """The float32 tensor of `ctx.spec`, from the payload and the public context alone."""
+        """What a payload stands for, from it and the public context alone.
+
+        Args:
+          payload: as `compress` returned it, on this worker or another; with `commutes_with_sum`
+            also the sum of all workers' payloads.
+          ctx: the public `Context` of one lane; `ctx.shared_key()` may be drawn from.
+        Returns: float32, with the shape of `ctx.spec`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no one-tensor form.")
 
     def aggregate(self, payloads: Payload, ctx: Context) -> tf.Tensor:
-        """The sum (or the consensus) of all workers; every part has a leading axis of workers.
+        """The sum (or the consensus) of all workers' gathered payloads, never their mean.
 
-        The sum runs in worker order, so that it is the same bits on every worker.
+        The sum runs in worker order, so that it is the same bits on every worker.  Overriding it is
+        for speed, and for a consensus.
+
+        Args:
+          payloads: `{part name: tensor}`, every part `[ctx.size, n]`, row w from worker w.
+          ctx: as in `decompress`.
+        Returns: float32, with the shape of `ctx.spec`.
         """
 
         def add(w, total):
@@ -86,9 +125,21 @@ class Compressor:
         return tf.while_loop(lambda w, _: w < ctx.size, add, (tf.constant(1), first))[1]
 
     def rounds(self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context) -> Rounds:
-        """Yields requests; returns (totals, sent, states), one of each per lane.
+        """The method as a generator: yields requests, is sent replies, returns what came of them.
 
-        `totals` is the aggregate over workers, `sent` what this worker's payload contributed to it.
+        `Sum`, `Max`, `Gather` and `AllToAll` are in `grace_tf.core.rounds`, which says what a
+        request holds and what comes back.  Every worker yields the same requests in the same order.
+
+        Args:
+          xs: one float32 tensor per lane, `xs[i]` with the shape of `ctx.specs[i]`.
+          states: one `{leaf name: tensor}` per lane, from `init_state` or the last step.
+          ctx: the sender's `Context` of the lane group; `ctx.lane(i)` is that of lane i.
+        Returns: (totals, sent, states), lists with one entry per lane: the aggregate over all
+          workers, what this worker's payload contributed to it (a residual keeps the rest), both
+          float32 of the lane's shape, and the next state, the same on every worker.
+        Example, one all-reduce of what `compress` makes:
+
+            replies = yield Sum([self.compress(x, ctx.lane(i)) for i, x in enumerate(xs)])
         """
         public = ctx.public()
         lanes = range(len(ctx))

@@ -14,11 +14,30 @@ SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """The public knowledge of a lane group (specs, step, seed, size) and the sender's own number.
+    """What a compressor may know beside the gradient: public knowledge, and the sender's number.
 
-    `specs[i]` is the `tf.TensorSpec` of lane i, `variables[i]` the ordinal of its variable at first
-    sight.  `step` is an int or an integer scalar tensor that counts committed steps.  `worker` is
-    None in a public context: decoding may draw only from the shared stream.
+    `compress`, `decompress` and `aggregate` get the context of one lane (one variable, or several
+    merged to one vector); `rounds` gets that of the whole lane group and takes lanes out of it.
+    The line makes contexts; compressors only read them, and never keep them.
+
+    Attributes:
+      specs: `specs[i]` is the `tf.TensorSpec` of lane i: float32 and a static shape.
+      variables: `variables[i]` is the ordinal of lane i's variable at first sight.
+      step: an int or an integer scalar tensor (int64 in training), the number of steps committed
+        so far.  Inside a `tf.function` it is symbolic: compute with it, never ask it in Python.
+      seed: the int that the run was given, the same on every worker.
+      size: the number of workers, an int.
+      worker: the sender's number, 0 to size - 1; None in a public context, which decoding gets.
+      draw: which of a variable's random draws this is; see `stage`.
+
+    Example, a stochastic rounding to whole numbers:
+
+        def compress(self, x, ctx):
+            u = grace_tf.ops.uniform(ctx.elements, ctx.key())
+            return {"values": tf.floor(tf.reshape(x, [-1]) + u)}
+
+        def decompress(self, payload, ctx):
+            return tf.reshape(payload["values"], ctx.spec.shape)
     """
 
     specs: tuple[tf.TensorSpec, ...]
@@ -33,28 +52,34 @@ class Context:
         return len(self.specs)
 
     def lane(self, i: int) -> Context:
-        """The context of lane i alone."""
+        """The context of lane i alone, from 0 to `len(ctx) - 1`."""
         return dataclasses.replace(self, specs=(self.specs[i],), variables=(self.variables[i],))
 
     @property
     def spec(self) -> tf.TensorSpec:
-        """The spec of the only lane."""
+        """The `tf.TensorSpec` of the only lane: its static shape, float32."""
         (spec,) = self.specs
         return spec
 
     @property
     def elements(self) -> int:
-        """The number of elements of the only lane."""
+        """The number of elements of the only lane, an int of at least 1."""
         return self.spec.shape.num_elements()
 
     def public(self) -> Context:
-        """The same without the sender's number."""
+        """The same without the sender's number: what decoding gets."""
         return dataclasses.replace(self, worker=None)
 
     def stage(self, number: int, spec: tf.TensorSpec | None = None) -> Context:
         """The context of an inner stage, round or hop: other random draws, perhaps another spec.
 
         Draws form a tree with four children a node, so that nested stages never share a stream.
+
+        Args:
+          number: 0 to 3, different for each inner stage of one context.  A method that draws twice
+            in one step takes `ctx.stage(0).key()` and `ctx.stage(1).key()`.
+          spec: the `tf.TensorSpec` of what the inner stage compresses; without it, the specs stay.
+        Raises: ValueError for another number, or where stages nest more than three deep.
         """
         draw = 4 * self.draw + 1 + number
         if not 0 <= number < 4 or draw > 255:
@@ -63,15 +88,30 @@ class Context:
         return dataclasses.replace(self, draw=draw, specs=specs)
 
     def key(self) -> ops.Key:
-        """The sender's own random stream for the only lane."""
+        """The name of the sender's own random stream, for draws that only encoding needs.
+
+        Every worker, step, variable and seed has another stream.  Equal keys give equal numbers, so
+        one key serves one draw; `stage` gives further ones.
+
+        Returns: a `grace_tf.ops.Key`, for `ops.uniform(n, key)`, `ops.random_normal(n, key)` (both
+          float32 `[n]`), `ops.random_words(n, key)` (int32 `[n]`) and `ops.quantize(..., key)`.
+        Raises: ValueError in a public context: decoding gets one, since other workers cannot repeat
+          the sender's draws, and so does `init_state`, whose result all workers share.
+        """
         if self.worker is None:
             raise ValueError(
-                "A public context has no private random stream: decoding must not draw from it."
+                "A public context has no private random stream: decoding and init_state draw from "
+                "ctx.shared_key()."
             )
         return self._key(self.worker)
 
     def shared_key(self) -> ops.Key:
-        """The random stream of the only lane that every worker draws alike."""
+        """The name of the random stream that every worker draws alike, for encoder and decoder.
+
+        It differs by step, variable and seed, not by worker: indices drawn from it need not travel.
+
+        Returns: a `grace_tf.ops.Key`, used as that of `key`.
+        """
         return self._key(SHARED)
 
     def _key(self, worker: Any) -> ops.Key:

@@ -16,28 +16,37 @@ import tensorflow as tf
 
 Payload = dict[str, tf.Tensor]
 
+# The dtypes of the wire: of parts that are gathered, and of parts that are reduced on the way.
+GATHERED = ("float32", "int32", "uint32", "float16", "bfloat16", "int16", "uint16")
+REDUCED = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One payload per lane of the group, to be communicated together."""
+    """One payload per lane of the group, to be communicated together.
+
+    Args:
+      payloads: a list with one dict per lane, `{part name: tensor}`, with the same names, static
+        shapes and dtypes on every worker and every step.
+    """
 
     payloads: Sequence[Payload]
 
 
 class Sum(Request):
-    """The elementwise sum over all workers."""
+    """The elementwise sum over all workers; parts have a dtype of REDUCED."""
 
 
 class Max(Request):
-    """The elementwise maximum over all workers."""
+    """The elementwise maximum over all workers; parts have a dtype of REDUCED."""
 
 
 class Gather(Request):
-    """Every worker's payload."""
+    """Every worker's payload, `[size, n]` a part, bit for bit; parts have a dtype of GATHERED."""
 
 
 class AllToAll(Request):
-    """Row w of every part goes to worker w."""
+    """Row w of every part goes to worker w; parts have a dtype of GATHERED."""
 
 
 Rounds = Generator[Request, Sequence[Payload], tuple]

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (31,), (32,), (33,), (257,), (7, 5), (3, 3, 4, 8))
+QUICK_SHAPES: tuple[tuple[int, ...], ...] = (
+    *((), (1,), (2,), (3,), (5,), (6,), (7,), (31,), (32,), (33,), (257,)),
+    *((7, 5), (2, 3, 4), (3, 3, 4, 8), (131_101,)),
+)
+SHAPES = (
+    *QUICK_SHAPES,
+    *((4,), (8,), (9,), (15,), (16,), (17,), (63,), (64,), (65,), (127,), (128,), (129,)),
+    *((255,), (256,), (511,), (512,), (513,), (1021,), (1024,), (1025,), (4095,), (4097,)),
+    *((1, 1), (1, 5), (5, 1), (64, 64), (1, 1, 1, 1), (2, 1, 3, 1, 5), (1031, 1021)),
+)
+
+# Vectors of which each is at most half as long again as the one before: what holds for one holds
+# for the next.
+LADDER = (
+    *(1009, 1511, 2267, 3407, 5107, 7669, 11_503, 17_257, 25_889, 38_833, 58_249, 87_377),
+    *(131_101, 196_661, 294_997, 442_501, 663_767, 995_663, 2**20 + 7),
+)
+QUICK_LADDER = (58_249, 87_377, 131_101)
+LARGE = ((131_101,), (2**20 + 7,), (1031, 1021))
+
+# Primes and products of primes: whatever such a length is divided by leaves a rest.
+ODD = ((1,), (2,), (3,), (5,), (7,), (37,), (521,), (5, 7), (2, 3, 5))
+QUICK_ODD = ((1,), (7,), (37,), (5, 7))
 
 # A matrix that every family compresses, with a tail that fills no word of 32 elements.
 MAIN = (67, 71)
@@ -39,12 +61,31 @@ def adversarial(shape: tuple[int, ...], huge: float = 1e30) -> dict[str, np.ndar
         "many scales": np.sign(random) * 10.0 ** rng.uniform(-8, 3, n),
         "half steps": (rng.integers(0, 15, n) + 0.5) / 14,
         "ascending": places / n,
+        "first only": (places == 0) * 0.7,
+        "two spikes": (places % (n // 2) == 1) * 2.0,
+        "one beside tiny": np.where(places == n // 5, 1.0, random * 1e-6),
+        "ties": np.sign(random) * 2.0 ** rng.integers(-2, 1, n),
+        "whole numbers": np.rint(3 * random),
+        "just below one": np.full(n, 1 - 2.0**-24),
+        "powers of two": np.sign(random) * 2.0 ** rng.integers(-12, 3, n),
         "huge": random * (huge / 8),
         "tiny": random * 1e-30,
         "denormal": random * 1e-40,
         "negative zero": np.full(n, -0.0),
     }
     return {name: x.astype(np.float32).reshape(shape) for name, x in flat.items()}
+
+
+def evidence(x: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """By element of `[steps, n]`: by how many deviations of chance x and sent agree in sign."""
+    agreement = np.sign(x) * np.sign(sent)
+    return agreement.sum(0) / np.sqrt(np.maximum(np.abs(agreement).sum(0), 1))
+
+
+def not_numbers(shape: tuple[int, ...]) -> np.ndarray:
+    """Infinities and quiet NaNs with various payload bits, in turn, float32."""
+    bits = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7FEABCDE], np.uint32)
+    return np.resize(bits, shape).view(np.float32)
 
 
 def random_directions(count: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.testing import cases
-from grace_tf.testing.payload_checks import same_bits
+from grace_tf.testing.arrays import same_bits
 from grace_tf.testing.subject import NOT_CLAIMED, SIZE, Subject, Verdict, demand
 
 _SIGMAS = 5.0
@@ -18,8 +18,10 @@ def zero_stays_zero(s: Subject) -> Verdict:
     if s.compressor.aggregates == "consensus":
         return "it is a consensus"
     outcome = s.run(np.zeros((SIZE, *cases.MAIN)))
+    large = s.run(np.zeros((1, s.ladder[-1][0])), eager=True)
     for what in ("totals", "sent"):
-        demand(not np.any(outcome[what]), f"Zero gradients give {what} that are not zero.")
+        found = np.any(outcome[what]) or np.any(large[what])
+        demand(not found, f"Zero gradients give {what} that are not zero.")
 
 
 def stays_finite(s: Subject) -> None:
@@ -65,14 +67,22 @@ def is_unbiased(s: Subject) -> Verdict:
         off.max() < 1,
         f"The mean over {len(errors)} draws is {_SIGMAS * off.max():.1f} standard errors off.",
     )
+    for shape, (x, sent) in s.draws.items():
+        if np.count_nonzero(sent) < 40 * x.shape[1]:
+            continue  # too few draws to speak of a mean
+        # The error in the direction of the gradient, of every element by itself.
+        errors = (sent.astype(np.float64) - x) * np.sign(x)
+        bound = 7 * errors.std(0, ddof=1) / np.sqrt(len(x)) + 4 * s.epsilon * np.abs(x).max()
+        off = np.flatnonzero(np.abs(errors.mean(0)) > bound)
+        demand(not off.size, f"Shape {shape}: the mean of element {off[:1]} is off.")
 
 
 def is_nonexpansive(s: Subject) -> Verdict:
-    """nonexpansive: ‖x − C(x)‖ ≤ ‖x‖ on random and adversarial gradients"""
+    """nonexpansive: ‖x − C(x)‖ ≤ ‖x‖ on random and adversarial gradients, small and large"""
     if not s.compressor.nonexpansive:
         return NOT_CLAIMED
-    for name, x, outcome, worker in s.trials:
-        exact, sent = x.astype(np.float64), outcome["sent"][worker].astype(np.float64)
+    for name, x, sent in s.pairs:
+        exact, sent = x.astype(np.float64), sent.astype(np.float64)
         # What the smallest normal number cannot express may be lost.
         error, norm = np.linalg.norm(exact - sent), np.linalg.norm(exact)
         bound = norm * (1 + 1e-6) + np.finfo(np.float32).tiny
@@ -96,8 +106,28 @@ def aggregates_the_sum(s: Subject) -> Verdict:
     """the aggregate is the sum of what the workers sent (unless it is a consensus)"""
     if s.compressor.aggregates == "consensus":
         return "it is a consensus"
-    for total in s.usual["totals"]:
-        _close(s, total, s.usual["sent"], "The aggregate")
+    outcomes = [(cases.MAIN, s.usual), *s.by_shape.items(), *s.trial_outcomes]
+    outcomes += [((n,), outcome) for n, _, outcome in s.ladder]
+    for where, outcome in outcomes:
+        for total in outcome["totals"]:
+            _close(s, total, outcome["sent"], f"{where}: the aggregate")
+
+
+def consensus_is_among_the_sent(s: Subject) -> Verdict:
+    """consensus: each element lies between the smallest and the largest that a worker sent"""
+    if s.compressor.aggregates != "consensus":
+        return NOT_CLAIMED
+    alike = s.run(np.stack([s.gradients[0]] * SIZE))
+    for outcome in (s.usual, alike):
+        sent = np.asarray(outcome["sent"])
+        slack = 8 * s.epsilon * np.abs(sent).max()
+        for total in outcome["totals"]:
+            inside = (sent.min(0) - slack <= total) & (total <= sent.max(0) + slack)
+            demand(
+                np.all(inside),
+                "The aggregate leaves the range of what the workers sent: a consensus is neither "
+                "summed nor divided by the number of workers.",
+            )
 
 
 def _close(s: Subject, total: np.ndarray, sent: list, what: str) -> None:
@@ -116,9 +146,16 @@ def is_lossless(s: Subject) -> Verdict:
     """lossless: every gradient comes back, bit for bit"""
     if not s.compressor.lossless:
         return NOT_CLAIMED
-    for name, x, outcome, worker in s.trials:
-        same = np.array_equal(x.view(np.int32), outcome["sent"][worker].view(np.int32))
+    for name, x, sent in s.pairs:
+        same = np.array_equal(x.view(np.int32), sent.view(np.int32))
         demand(same, f"The case {name!r} does not come back as it was.")
+    if s.compressor.one_round:
+        context = s.context(cases.MAIN, worker=0)
+        x = cases.not_numbers(cases.MAIN)
+        payload = s.compressor.compress(tf.constant(x), context)
+        sent = s.compressor.decompress(payload, context.public()).numpy()
+        same = np.array_equal(x.view(np.int32), sent.view(np.int32))
+        demand(same, "Infinities and the bits of NaNs do not come back as they were.")
 
 
 def is_homogeneous(s: Subject) -> Verdict:
@@ -136,6 +173,31 @@ def is_homogeneous(s: Subject) -> Verdict:
                     same_bits(a * factor, b),
                     f"2^{power} times the gradient does not scale the {what}.",
                 )
+    n, x, plain = s.ladder[-1]
+    scaled = s.run(x * 8, eager=True)
+    same = all(same_bits(a * 8, b) for a, b in zip(plain["sent"], scaled["sent"]))
+    demand(same, f"8 times a gradient of {n} elements does not scale what is sent.")
+
+
+def exact_parts_are_named(s: Subject) -> Verdict:
+    """float32 parts that are not in exact_parts may be changed a little: so is the result then"""
+    c = s.compressor
+    if not c.one_round:
+        return "only methods of one round compose"
+    payload, sent = s.usual["payloads"][0], s.usual["sent"][0]
+    for name, part in payload.items():
+        if part.dtype != np.float32 or name in c.exact_parts:
+            continue
+        changed = {k: tf.constant(v) for k, v in payload.items()}
+        changed[name] *= 1 + 2.0**-8
+        hint = f"The part {name!r} does not stand a change of 1/256: name it in exact_parts."
+        try:
+            decoded = c.decompress(changed, s.context(cases.MAIN)).numpy()
+        except (ValueError, tf.errors.InvalidArgumentError):
+            demand(False, hint)
+        off = np.linalg.norm(decoded.astype(np.float64) - sent)
+        demand(off <= 0.25 * np.linalg.norm(sent.astype(np.float64)), hint)
+    return None
 
 
 def any_order_of_workers(s: Subject) -> Verdict:
@@ -179,6 +241,8 @@ CHECKS = (
     is_nonexpansive,
     commutes_with_sum,
     aggregates_the_sum,
+    consensus_is_among_the_sent,
+    exact_parts_are_named,
     is_lossless,
     is_homogeneous,
     any_order_of_workers,

@@ -2,7 +2,8 @@
 
     report = grace_tf.testing.check_compressor("topk:ratio=0.01")
 
-No check knows a method's name; traits decide what is asked of it.
+No check knows a method's name; traits decide what is asked of it.  The checks of the contract come
+first: where one of them fails, that is the cause, and the others are not run.
 """
 
 from __future__ import annotations
@@ -12,24 +13,38 @@ import importlib
 import importlib.util
 import pathlib
 import sys
+import textwrap
+from collections.abc import Sequence
 from typing import Any, Callable
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
-from grace_tf.testing import claim_checks, line_checks, payload_checks
-from grace_tf.testing.subject import Subject, Verdict
+from grace_tf.testing import (
+    claim_checks,
+    contract_checks,
+    line_checks,
+    payload_checks,
+    size_checks,
+)
+from grace_tf.testing.subject import Finding, Subject, Verdict
+from grace_tf.testing.workers import Disagreement
 
-_QUICK = payload_checks.CHECKS + claim_checks.CHECKS + line_checks.CHECKS
+_MODULES = (contract_checks, payload_checks, size_checks, claim_checks, line_checks)
+_QUICK = tuple(check for module in _MODULES for check in module.CHECKS)
 _ALL = _QUICK + claim_checks.SLOW_CHECKS + line_checks.SLOW_CHECKS
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What one check found: `sentence` says what holds, what is wrong, or why nothing was asked."""
+    """What one check found: `sentence` says what holds, what is wrong, or why nothing was asked.
+
+    `ran` is False where an earlier failure left nothing to check; such a check is not ok.
+    """
 
     name: str
     ok: bool
     sentence: str
+    ran: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +56,39 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.failed
+        return all(check.ok for check in self.checks)
 
     @property
     def failed(self) -> list[str]:
         """The names of the checks that failed."""
-        return [check.name for check in self.checks if not check.ok]
+        return [check.name for check in self.checks if check.ran and not check.ok]
+
+    @property
+    def not_run(self) -> list[str]:
+        """The names of the checks that an earlier failure left out."""
+        return [check.name for check in self.checks if not check.ran]
 
     def __str__(self) -> str:
         width = max(len(check.name) for check in self.checks)
         lines = [
-            f"  {'ok    ' if check.ok else 'FAILED'}  {check.name:<{width}}  {check.sentence}"
+            f"  {'ok' if check.ok else 'FAILED':<6}  {check.name:<{width}}  {check.sentence}"
             for check in self.checks
+            if check.ran
         ]
-        passed = len(self.checks) - len(self.failed)
+        lines += self.left_out()
+        passed = sum(check.ok for check in self.checks)
         return "\n".join([f"{self.spec}: {passed} of {len(self.checks)} checks passed", *lines])
+
+    def left_out(self) -> list[str]:
+        """A paragraph per cause: which checks were not run because of it."""
+        by_cause: dict[str, list[str]] = {}
+        for check in self.checks:
+            if not check.ran:
+                by_cause.setdefault(check.sentence, []).append(check.name)
+        return [
+            textwrap.fill(f"  {cause}: {', '.join(names)}", 100, subsequent_indent="    ")
+            for cause, names in by_cause.items()
+        ]
 
 
 def check_compressor(
@@ -68,29 +101,50 @@ def check_compressor(
     """
     instance, memory = registry.resolve(compressor)
     subject = Subject(instance, registry.get_memory(memory), quick)
-    report = Report(
-        str(instance), tuple(_run(check, subject) for check in (_QUICK if quick else _ALL))
-    )
+    report = Report(str(instance), tuple(run_checks(_QUICK if quick else _ALL, subject)))
     if not report.ok and not report_only:
         raise AssertionError(_summary(report))
     return report
 
 
+def run_checks(checks: Sequence[Callable[[Subject], Verdict]], subject: Subject) -> list[Check]:
+    """Runs the checks in order; after a breach of the contract no further one."""
+    done: list[Check] = []
+    cause = None
+    for check in checks:
+        found = _run(check, subject) if cause is None else _left_out(check, cause)
+        for other in done:
+            if other.ran and not other.ok and other.sentence == found.sentence:
+                found = _left_out(check, other)  # the same error again
+        done.append(found)
+        if not found.ok and check in contract_checks.CHECKS:
+            cause = cause or found
+    return done
+
+
+def _left_out(check: Callable, cause: Check) -> Check:
+    return Check(_name(check), False, f"not run because of {cause.name!r}", ran=False)
+
+
+def _name(check: Callable) -> str:
+    return check.__name__.replace("_", " ")
+
+
 def _run(check: Callable[[Subject], Verdict], subject: Subject) -> Check:
-    name = check.__name__.replace("_", " ")
     try:
         skipped = check(subject)
+    except (Finding, Disagreement) as found:
+        return Check(_name(check), False, str(found))
     except Exception as error:  # whatever a foreign compressor raises is a finding
-        said = " ".join(str(error).split()) or "no reason given"
-        told = said if isinstance(error, AssertionError) else f"{type(error).__name__}: {said}"
-        return Check(name, False, told[:400])
-    return Check(name, True, f"({skipped})" if skipped else (check.__doc__ or "").strip())
+        return Check(_name(check), False, subject.told(error))
+    sentence = f"({skipped})" if skipped else (check.__doc__ or "").strip()
+    return Check(_name(check), True, sentence)
 
 
 def _summary(report: Report) -> str:
-    failed = [check for check in report.checks if not check.ok]
-    lines = [f"  {check.name}: {check.sentence}" for check in failed]
-    head = f"{report.spec} fails {len(failed)} of {len(report.checks)} checks:"
+    lines = [f"  {c.name}: {c.sentence}" for c in report.checks if c.ran and not c.ok]
+    lines += report.left_out()
+    head = f"{report.spec} fails {len(report.failed)} of {len(report.checks)} checks:"
     return "\n".join([head, *lines])
 
 

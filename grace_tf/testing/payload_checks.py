@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.core import registry
-from grace_tf.core.then import Then
 from grace_tf.testing import cases
+from grace_tf.testing.arrays import same_bits
 from grace_tf.testing.subject import (
     NOT_CLAIMED,
     SEED,
@@ -25,26 +21,9 @@ from grace_tf.testing.subject import (
 _SECTIONS = ("Wire:", "Paper:", "Differs:")
 
 
-def constructs(s: Subject) -> None:
-    """a frozen, hashable value whose spec builds an equal one"""
-    c = s.compressor
-    demand(
-        dataclasses.is_dataclass(c) and c.__dataclass_params__.frozen, "It is no frozen dataclass."
-    )
-    twin = copy.deepcopy(c)
-    demand(
-        twin == c and hash(twin) == hash(c), "A copy of it is not equal to it or has another hash."
-    )
-    rebuilt = registry.get(str(c))
-    demand(rebuilt == c, f"Its spec {str(c)!r} builds {rebuilt!r} instead of {c!r}.")
-    demand(str(rebuilt) == str(c), f"Its spec changes from {str(c)!r} to {str(rebuilt)!r}.")
-
-
 def documents(s: Subject) -> None:
     """a docstring with the sections Wire:, Paper: and Differs:"""
-    c = s.compressor
-    stages = [c.outer, *(stage for _, stage in c.inner)] if isinstance(c, Then) else [c]
-    for stage in stages:
+    for stage in s.stages:
         text = type(stage).__doc__ or ""
         missing = [section for section in _SECTIONS if section not in text]
         demand(
@@ -53,53 +32,11 @@ def documents(s: Subject) -> None:
         )
 
 
-def wire_is_true(s: Subject) -> None:
-    """payloads have the parts, dtypes and sizes that wire(spec) announces, on every step"""
-    c = s.compressor
-    for shape, outcome in s.by_shape.items():
-        spec = tf.TensorSpec(shape, tf.float32)
-        announced = _described(c.wire(spec))
-        demand(
-            all(len(dims) == 1 for dims, _ in announced.values()),
-            f"A part is not of rank 1: {announced}.",
-        )
-        demand(_described(c.wire(spec)) == announced, "wire(spec) differs between two calls.")
-        padded = sum(
-            -(-dims[0] * tf.as_dtype(dtype).size // 4) * 4 for dims, dtype in announced.values()
-        )
-        demand(c.nbytes(spec) == padded, f"nbytes says {c.nbytes(spec)}, its parts take {padded}.")
-        for payload in outcome["payloads"]:
-            found = _described(payload)
-            demand(
-                found == announced, f"Shape {shape}: wire says {announced}, the payload is {found}."
-            )
-    for step in (1, 2):
-        found = _described(s.run(s.gradients, step)["payloads"][0])
-        announced = _described(c.wire(tf.TensorSpec(cases.MAIN, tf.float32)))
-        demand(found == announced, f"On step {step} wire says {announced}, the payload is {found}.")
-
-
-def _described(parts: dict[str, Any]) -> dict[str, tuple]:
-    return {
-        name: (tuple(part.shape), tf.as_dtype(part.dtype).name)
-        for name, part in sorted(parts.items())
-    }
-
-
-def shapes_hold(s: Subject) -> None:
-    """float32 of the gradient's shape comes back, for any shape"""
-    for shape, outcome in s.by_shape.items():
-        for what in ("totals", "sent"):
-            for tensor in outcome[what]:
-                found = (tuple(tensor.shape), tensor.dtype.name)
-                demand(found == (shape, "float32"), f"Shape {shape}: {what} has {found}.")
-
-
 def decodes_elsewhere(s: Subject) -> Verdict:
     """decoding needs the bytes of the payload and the public context, nothing else"""
     if not s.compressor.one_round:
         return "it decodes in rounds"
-    twin = copy.deepcopy(s.compressor)
+    twin = registry.get(str(s.compressor))
     for worker, payload in enumerate(s.usual["payloads"]):
         sent = {name: (part.tobytes(), part.dtype) for name, part in payload.items()}
         received = {name: np.frombuffer(data, dtype) for name, (data, dtype) in sent.items()}
@@ -108,8 +45,13 @@ def decodes_elsewhere(s: Subject) -> Verdict:
             decoded = twin.decompress({k: tf.constant(v) for k, v in received.items()}, context)
             with tf.compat.v1.Session() as session:
                 decoded = session.run(decoded)
-        same = same_bits(decoded, s.usual["sent"][worker])
-        demand(same, "Decoded from bytes in another graph, a payload gives another tensor.")
+        # Whether graphs round alike is the question of another check.
+        sent = s.usual["sent"][worker]
+        off = np.abs(decoded.astype(np.float64) - sent).max()
+        demand(
+            off <= 2.0**-18 * np.abs(sent).max(),
+            f"Decoded from its bytes elsewhere, a payload gives another tensor, by {off:.3g}.",
+        )
 
 
 def graph_equals_eager(s: Subject) -> None:
@@ -120,17 +62,11 @@ def graph_equals_eager(s: Subject) -> None:
             # Matrix products, the stuff of further rounds, are summed in another order in graphs.
             rounding = 0.0 if s.compressor.one_round else 64 * s.epsilon * np.abs(a).max()
             same = same_bits(a, b) or np.abs(a - b).max() <= rounding
-            demand(same, f"{what} of worker {worker} differ between eager and graph execution.")
-
-
-def traces_once(s: Subject) -> None:
-    """the second step runs the graph of the first"""
-    s.run(s.gradients, 0)
-    before = s.traced.experimental_get_tracing_count()
-    states = s.run(s.gradients, 1)["states"]
-    s.run(s.gradients[::-1], 2, states)
-    traced = s.traced.experimental_get_tracing_count() - before
-    demand(traced == 0, f"{traced} of two further steps traced anew.")
+            off = np.abs(a.astype(np.float64) - b).max()
+            sentence = f"{what} of worker {worker} differ between eager and graph execution"
+            if off <= 2.0**-18 * np.abs(a).max():
+                sentence += " in their last bits: graphs turn x / c into x * (1 / c); write it so"
+            demand(same, f"{sentence}.")
 
 
 def draws_as_it_should(s: Subject) -> Verdict:
@@ -147,6 +83,11 @@ def draws_as_it_should(s: Subject) -> Verdict:
     first, drawn = payload()
     demand(payload()[0] == first, "The same gradient with the same key gives another payload.")
     if not drawn:
+        demand(
+            payload(seed=SEED + 1)[0] == first,
+            "It depends on ctx.seed by itself: draw by ctx.key() or ctx.shared_key(), which differ "
+            "by step, variable and (key) worker.",
+        )
         return "it draws nothing"
     for what in ({"step": 1}, {"seed": SEED + 1}, {"variable": VARIABLE + 1}):
         demand(payload(**what)[0] != first, f"Another {next(iter(what))} draws the same numbers.")
@@ -208,19 +149,10 @@ def worth_sending(s: Subject) -> None:
     demand(not lost, sentence)
 
 
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays hold the same bits; zeros of either sign count as the same."""
-    return a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True)
-
-
 CHECKS = (
-    constructs,
     documents,
-    wire_is_true,
-    shapes_hold,
     decodes_elsewhere,
     graph_equals_eager,
-    traces_once,
     draws_as_it_should,
     blocks_decode_alone,
     payload_is_full,

@@ -97,6 +97,23 @@ class Outcome:
         return parts
 
 
+class Disagreement(AssertionError):
+    """Workers whose requests do not match."""
+
+
+def _asked(request: Request) -> str:
+    """A request as one reads it: Gather(values float32[8])."""
+    if not isinstance(request, Request):
+        raise Disagreement(
+            f"rounds yields requests (Sum, Max, Gather, AllToAll), not {type(request).__name__}."
+        )
+    lanes = [
+        ", ".join(f"{name} {p.dtype.name}{p.shape.as_list()}" for name, p in payload.items())
+        for payload in request.payloads
+    ]
+    return f"{type(request).__name__}({'; '.join(lanes)})"
+
+
 def run_rounds(
     compressor: Compressor,
     xs: Sequence[Sequence[tf.Tensor]],
@@ -122,7 +139,17 @@ def run_rounds(
         if not now:
             break
         if len(now) < len(xs):
-            raise AssertionError("The workers do not agree on the number of rounds.")
+            raise Disagreement(
+                f"{len(now)} of {len(xs)} workers ask for round {len(requests[0]) + 1}, "
+                "the others have ended: all workers need the same number of requests."
+            )
+        asked = [_asked(request) for (request,) in now]
+        for w, other in enumerate(asked):
+            if other != asked[0]:
+                raise Disagreement(
+                    f"In round {len(requests[0]) + 1} worker 0 asks for {asked[0]}, "
+                    f"worker {w} for {other}."
+                )
         for mine, (request,) in zip(requests, now):
             mine.append(request)
         buffers = wire.layout(now[0], flagged=False)
