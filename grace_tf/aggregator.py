@@ -20,6 +20,7 @@ from grace_tf import handshake
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
 from grace_tf.plan import Plan, Settings, make_plan, settings
+from grace_tf.sparse import arranged, is_rows, tensor_or_rows
 from grace_tf.state import State
 from grace_tf.surroundings import (
     between_processes,
@@ -93,15 +94,15 @@ class Aggregator(Trackable):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker hands to collectives in a step."""
+        """Bytes that one worker hands to collectives in a step; of sparse gradients in the last."""
         return sum(handed.nbytes for handed in self._handed)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The aggregates, in the order of `grads`; None stays None.
 
-        `grads[i]` is a tensor of static shape, IndexedSlices (made dense) or None, and belongs to
-        `variables[i]`.
+        `grads[i]` is a tensor of static shape, IndexedSlices (made dense where it is compressed)
+        or None, and belongs to `variables[i]`.
         """
         for variable in variables:
             setattr(_plain(variable), _MARK, True)
@@ -119,8 +120,8 @@ class Aggregator(Trackable):
         if len({self._ordinals[id(_plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, g in enumerate(grads) if g is not None]
-        dense = [tf.convert_to_tensor(grads[i]) for i in present]  # IndexedSlices too
-        reduced = self._reduce(dense, [_plain(variables[i]) for i in present], host)
+        given = [tensor_or_rows(grads[i]) for i in present]
+        reduced = self._reduce(given, [_plain(variables[i]) for i in present], host)
         out: list[Any] = [None] * len(grads)
         for i, total in zip(present, reduced):
             out[i] = total
@@ -140,7 +141,7 @@ class Aggregator(Trackable):
         """
         self.join(variables)
         plan = self._plan(grads[0], [_plain(v) for v in variables])
-        if _all_dense(plan):
+        if plan.dense:
             return None
         self.state.place(transport.size, transport.workers, devices)
         return self._step(plan, transport, list(grads), summed=True)
@@ -164,7 +165,7 @@ class Aggregator(Trackable):
 
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, compare if transport.size > 1 else None)
-        if not grads or (transport.size == 1 and _all_dense(plan)):
+        if not grads or (transport.size == 1 and plan.dense):
             return grads
         self.state.place(transport.size, transport.workers, [_device(variables[0])])
         try:
@@ -185,7 +186,7 @@ class Aggregator(Trackable):
             handshake.compare_processes(strategy, plan, self.reduce)
 
         plan = self._plan(grads, variables, compare if spans else None)
-        if _all_dense(plan):
+        if plan.dense:
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         if spans:
@@ -217,7 +218,7 @@ class Aggregator(Trackable):
         shares = []
         for i, mine in enumerate(grads):
             with transport.device(i):
-                shares.append(self.state.share(first + i, plan.groups, mine))
+                shares.append(self.state.share(first + i, plan.groups, arranged(plan, mine)))
         with transport.recorded() as self._handed:
             results = exchange(plan, shares, transport, summed)
         committed = []
@@ -234,10 +235,15 @@ class Aggregator(Trackable):
     ) -> Plan:
         """The plan for these gradients; a new one is compared with the other workers' first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
-        specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
-        known = (ordinals, specs)
+        rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
+        specs = tuple(
+            tf.TensorSpec(v.shape if is_rows(g) else g.shape, g.dtype)
+            for g, v in zip(grads, variables)
+        )
+        known = (ordinals, specs, rows)
         if known not in self._plans:
-            plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
+            paths = [self._paths[o] for o in ordinals]
+            plan = make_plan(self.settings, paths, specs, ordinals, rows)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
             if compare is not None:
                 compare(plan)
@@ -271,10 +277,6 @@ def all_reduce(
     if key not in kept:
         kept[key] = Aggregator(wanted, plain, reduce=reduce)
     return kept[key](grads, variables)
-
-
-def _all_dense(plan: Plan) -> bool:
-    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
 
 
 def _plain(variable: Any) -> Any:

@@ -6,7 +6,8 @@ among them go down the line with all replicas at once, everything else goes to t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
@@ -14,8 +15,21 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator
 from grace_tf.keras import repairs
+from grace_tf.sparse import tensor_or_rows
 from grace_tf.surroundings import other_door, refuse_half_a_reduction
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.tf_distribute import reduced_rows
+
+
+class _ReplicasSeenByInner(Loopback):
+    """All replicas of one process; sparse gradients are the inner ops' own business."""
+
+    def __init__(self, devices: Sequence[str], batch_reduce: Callable) -> None:
+        super().__init__(len(devices), devices)
+        self._batch_reduce = batch_reduce
+
+    def _rows(self, slices, key):
+        return reduced_rows(self._batch_reduce, slices)
 
 
 class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
@@ -85,11 +99,13 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         refuse_half_a_reduction(tf.distribute.get_strategy())
         devices = [component.device for component in pairs[0][1].values]
         grads = [
-            [_dense_on(device, value.values[i]) for value, _ in pairs]
-            for i, device in enumerate(devices)
+            [_on(device, value.values[i]) for value, _ in pairs] for i, device in enumerate(devices)
         ]
 
-        transport = Loopback(len(devices), devices)
+        def reduce_rows(operation, rows):
+            return self._inner.batch_reduce_implementation(operation, rows, options)
+
+        transport = _ReplicasSeenByInner(devices, reduce_rows)
         totals = self.aggregator.aggregate_replicas(
             transport, grads, [v for _, v in pairs], devices
         )
@@ -110,6 +126,6 @@ def _is_gradient(reduce_op, value, destination) -> bool:
     )
 
 
-def _dense_on(device: str, value: Any) -> tf.Tensor:
+def _on(device: str, grad: Any) -> tf.Tensor | tf.IndexedSlices:
     with tf.device(device):
-        return tf.convert_to_tensor(value)
+        return tensor_or_rows(grad)
