@@ -19,9 +19,10 @@ from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
-from grace_tf.gradients import dense_gradient, is_gradient
+from grace_tf.gradients import is_gradient, is_rows, tensor_or_rows
 from grace_tf.handshake import Owner
 from grace_tf.plan import Plan, Settings, make_plan, settings
+from grace_tf.sparse import arranged
 from grace_tf.state import State
 from grace_tf.surroundings import (
     between_processes,
@@ -100,15 +101,16 @@ class Aggregator(Trackable):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker hands to collectives in a step, told as `handed`."""
+        """Bytes that one worker hands to collectives in a step, told as `handed`; of sparse
+        gradients, whose rows vary, in the last."""
         return sum(handed.nbytes for handed in self._handed)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The aggregates, in the order of `grads`; None stays None.
 
-        `grads[i]` is a tensor, IndexedSlices (made dense) or None, and belongs to `variables[i]`,
-        which says its shape where the gradient itself does not.
+        `grads[i]` is a tensor, IndexedSlices (made dense where it is compressed) or None, and
+        belongs to `variables[i]`, which says its shape where the gradient itself does not.
         """
         for variable in variables:
             setattr(plain(variable), _MARK, True)
@@ -133,8 +135,8 @@ class Aggregator(Trackable):
         if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
-        dense = [dense_gradient(grads[i], variables[i]) for i in present]
-        reduced = self._reduce(dense, [plain(variables[i]) for i in present], host, owner)
+        given = [tensor_or_rows(grads[i], variables[i]) for i in present]
+        reduced = self._reduce(given, [plain(variables[i]) for i in present], host, owner)
         out = list(grads)
         for i, total in zip(present, reduced):
             out[i] = total
@@ -154,7 +156,7 @@ class Aggregator(Trackable):
         """
         self.join(variables)
         plan = self._plan(grads[0], [plain(v) for v in variables])
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             return None
         self.state.place(transport.size, transport.workers, devices)
@@ -176,7 +178,7 @@ class Aggregator(Trackable):
         transport = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
-        if not grads or (transport.size == 1 and _all_dense(plan)):
+        if not grads or (transport.size == 1 and plan.dense):
             self._handed = plan.handed_dense(flagged=True)
             return grads
         self.state.place(transport.size, transport.workers, [device_of(variables[0])])
@@ -204,7 +206,7 @@ class Aggregator(Trackable):
             self.state.place(context.num_replicas_in_sync, workers, local)
             self._ensure(plan)
             self.agree(others, variables, owner)
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
@@ -233,7 +235,7 @@ class Aggregator(Trackable):
         shares = []
         for i, mine in enumerate(grads):
             with transport.device(i):
-                shares.append(self.state.share(first + i, plan.groups, mine))
+                shares.append(self.state.share(first + i, plan.groups, arranged(plan, mine)))
         with transport.recorded() as self._handed:
             results = exchange(plan, shares, transport, summed)
         committed = []
@@ -266,10 +268,15 @@ class Aggregator(Trackable):
     ) -> Plan:
         """The plan for these gradients; a new one is compared with that of `others` first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
-        specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
-        known = (ordinals, specs)
+        rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
+        specs = tuple(
+            tf.TensorSpec(v.shape if is_rows(g) else g.shape, g.dtype)
+            for g, v in zip(grads, variables)
+        )
+        known = (ordinals, specs, rows)
         if known not in self._plans:
-            plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
+            paths = [self._paths[o] for o in ordinals]
+            plan = make_plan(self.settings, paths, specs, ordinals, rows)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
             if others is not None:
                 handshake.compare(others, plan, _described(owner), self.reduce)
@@ -286,7 +293,3 @@ def aggregated(variable: Any) -> bool:
 def _described(owner: Callable[[], Owner]) -> Owner:
     with tf.init_scope():  # settings may be values of variables
         return owner()
-
-
-def _all_dense(plan: Plan) -> bool:
-    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)

@@ -1,6 +1,7 @@
 """Gradients as they come from a tape, before the line: which are any, and of what shape.
 
-In come a gradient and its variable; out goes one tensor of static shape, from which plans are made.
+In come a gradient and its variable; out goes a tensor of static shape, from which plans are made,
+or rows (tf.IndexedSlices), which stay rows until a plan says otherwise.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ def is_gradient(grad: Any, variable: Any) -> bool:
     return grad is not None and not getattr(variable, "overwrite_with_gradient", False)
 
 
-def dense_gradient(grad: Any, variable: Any) -> tf.Tensor:
-    """The gradient as one tensor, IndexedSlices too, of its variable's shape where it has none."""
+def is_rows(grad: Any) -> bool:
+    """Whether a gradient holds some rows of its variable only."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
+def tensor_or_rows(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
+    """The gradient as a tensor of its variable's shape, unless it is rows."""
+    return grad if is_rows(grad) else tensor(grad, variable.shape)
+
+
+def tensor(grad: Any, shape: Any) -> tf.Tensor:
+    """The gradient as one tensor, rows too, of this shape where its own is not static."""
     grad = tf.convert_to_tensor(grad)
-    if grad.shape.is_fully_defined():
-        return grad
-    return tf.ensure_shape(grad, variable.shape)
+    return grad if grad.shape.is_fully_defined() else tf.ensure_shape(grad, shape)

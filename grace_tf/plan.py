@@ -196,6 +196,7 @@ class Plan:
     layout: int = 0
     paths: tuple[str, ...] = ()
     ordinal: int = 0  # among equal digests of this process
+    sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
 
     @property
     def groups(self) -> list[Group]:
@@ -207,6 +208,11 @@ class Plan:
         specs = [spec for group in self.groups for spec in group.specs]
         flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
         return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
+
+    @property
+    def dense(self) -> bool:
+        """Whether the host's own reduction serves for every gradient."""
+        return all(lane.dense for group in self.groups for lane in group.lanes)
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
         """The 31-bit name of a collective: from the digest, so the order of tracing is free."""
@@ -223,16 +229,20 @@ def make_plan(
     paths: Sequence[str],
     specs: Sequence[tf.TensorSpec],
     ordinals: Sequence[int],
+    rows: Sequence[int] = (),
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
     Non-float gradients, those of fewer than `min_elements` elements and those that no route wants
-    travel dense.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
+    travel dense, and apart as rows at the positions `rows`.  Buckets are filled in backward order
+    up to `bucket_bytes` of gradient.
     """
     lanes = [
         _lane(settings, i, path, spec, ordinal)
         for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals))
     ]
+    sparse = tuple(lane for lane in lanes if lane.dense and lane.position in rows)
+    lanes = [lane for lane in lanes if lane not in sparse]
     merged = settings.granularity == "model"
     buckets = []
     for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
@@ -240,9 +250,10 @@ def make_plan(
         for lane in bucket:
             groups.setdefault((lane.compressor, lane.memory, lane.spec.dtype), []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
-    layout = _digest(buckets, settings)
+    told = [*buckets, (Group(sparse),)] if sparse else buckets
+    layout = _digest(told, len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
-    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths))
+    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths), sparse=sparse)
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
@@ -269,7 +280,7 @@ def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
     return buckets
 
 
-def _digest(buckets: Sequence[Sequence[Group]], settings: Settings) -> int:
+def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings) -> int:
     told = [
         [
             [
@@ -282,7 +293,7 @@ def _digest(buckets: Sequence[Sequence[Group]], settings: Settings) -> int:
         ]
         for bucket in buckets
     ]
-    return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told]))
+    return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told, sparse]))
 
 
 def _hash(text: str) -> int:
