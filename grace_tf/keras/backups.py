@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from grace_tf.handshake import KeyValueGroup
 from grace_tf.keras.own_files import LOG, compresses, move, place
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import several
@@ -26,7 +24,6 @@ from grace_tf.surroundings import several
 KEPT = 2
 TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own
 _DRAFT = "draft"
-_agreements = itertools.count()  # of this process, under a strategy
 
 
 def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
@@ -39,11 +36,8 @@ def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
     rank, count = place(model)
     if count == 1:
         return newest
-    connected = several()
-    if connected is not None:
-        table = connected.handshake([newest, oldest], "BackupAndRestore").tolist()
-    else:
-        table = _table(model.distribute_strategy, rank, count, [newest, oldest])
+    others = several() or KeyValueGroup(model.distribute_strategy, TIMEOUT)
+    table = others.handshake([newest, oldest], "BackupAndRestore").tolist()
     chosen = min(row[0] for row in table)
     if chosen and max(row[1] for row in table) > chosen:
         raise RuntimeError(
@@ -61,24 +55,6 @@ def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
 
 def _column(table: Sequence[Sequence[int]], column: int) -> str:
     return ", ".join(str(row[column]) for row in table)
-
-
-def _table(strategy: Any, rank: int, count: int, words: Sequence[int]) -> list[list[int]]:
-    """The words of every process of a strategy, through its coordination service."""
-    seconds = strategy.extended._communication_options.timeout_seconds or TIMEOUT
-    where, store = f"grace/backup/{next(_agreements)}", context.context()
-    store.set_config_key_value(f"{where}/{rank}", json.dumps(words))
-    table = []
-    for worker in range(count):
-        try:
-            text = store.get_config_key_value(f"{where}/{worker}", round(1000 * seconds))
-        except tf.errors.OpError as error:
-            raise RuntimeError(
-                f"Worker {worker} of {count} did not come to agree on a backup within {seconds:g} "
-                "s: give BackupAndRestore to fit() on every worker."
-            ) from error
-        table.append(json.loads(text))
-    return table
 
 
 def install() -> None:
@@ -173,6 +149,7 @@ def _install_checkpoints() -> None:
 
     (distribute/worker_training_state.py, checked in 2.15.)
     """
+    from keras.src.distribute.distributed_file_utils import remove_temp_dirpath
     from keras.src.distribute.worker_training_state import WorkerTrainingState as cls
 
     own_init, own_restore = cls.__init__, cls.restore
@@ -184,6 +161,7 @@ def _install_checkpoints() -> None:
             manager = self.read_checkpoint_manager
             manager = tf.train.CheckpointManager(manager.checkpoint, manager.directory, KEPT)
             self.read_checkpoint_manager = self.write_checkpoint_manager = manager
+            remove_temp_dirpath(checkpoint_dir, model.distribute_strategy)  # where it would write
 
     @functools.wraps(own_restore)
     def restore(self):
