@@ -19,9 +19,10 @@ from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
-from grace_tf.gradients import dense_gradient, is_gradient
+from grace_tf.gradients import gradient_of, is_gradient, is_rows, spec_of
 from grace_tf.handshake import Owner
 from grace_tf.plan import Plan, Settings, make_plan, settings
+from grace_tf.sparse import arranged
 from grace_tf.state import State
 from grace_tf.surroundings import (
     between_processes,
@@ -95,6 +96,7 @@ class Aggregator(Trackable):
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
 
         Alone it is what one of several would hand over; where the host reduces, the gradients.
+        Rows of sparse gradients count between processes only, as many as the last step had.
         """
         return list(self._handed)
 
@@ -107,8 +109,8 @@ class Aggregator(Trackable):
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The aggregates, in the order of `grads`; None stays None.
 
-        `grads[i]` is a tensor, IndexedSlices (made dense) or None, and belongs to `variables[i]`,
-        which says its shape where the gradient itself does not.
+        `grads[i]` is a tensor, IndexedSlices (made dense where they are compressed) or None, and
+        belongs to `variables[i]`, which says its shape where the gradient itself does not.
         """
         for variable in variables:
             setattr(plain(variable), _MARK, True)
@@ -133,8 +135,8 @@ class Aggregator(Trackable):
         if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
-        dense = [dense_gradient(grads[i], variables[i]) for i in present]
-        reduced = self._reduce(dense, [plain(variables[i]) for i in present], host, owner)
+        given = [gradient_of(grads[i], variables[i]) for i in present]
+        reduced = self._reduce(given, [plain(variables[i]) for i in present], host, owner)
         out = list(grads)
         for i, total in zip(present, reduced):
             out[i] = total
@@ -233,7 +235,7 @@ class Aggregator(Trackable):
         shares = []
         for i, mine in enumerate(grads):
             with transport.device(i):
-                shares.append(self.state.share(first + i, plan.groups, mine))
+                shares.append(self.state.share(first + i, plan.groups, arranged(plan, mine)))
         with transport.recorded() as self._handed:
             results = exchange(plan, shares, transport, summed)
         committed = []
@@ -266,10 +268,12 @@ class Aggregator(Trackable):
     ) -> Plan:
         """The plan for these gradients; a new one is compared with that of `others` first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
-        specs = tuple(tf.TensorSpec(g.shape, g.dtype) for g in grads)
-        known = (ordinals, specs)
+        specs = tuple(map(spec_of, grads, variables))
+        rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
+        known = (ordinals, specs, rows)
         if known not in self._plans:
-            plan = make_plan(self.settings, [self._paths[o] for o in ordinals], specs, ordinals)
+            paths = [self._paths[o] for o in ordinals]
+            plan = make_plan(self.settings, paths, specs, ordinals, rows)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
             if others is not None:
                 handshake.compare(others, plan, _described(owner), self.reduce)

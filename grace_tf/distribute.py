@@ -6,17 +6,30 @@ among them go down the line with all replicas at once, everything else goes to t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator
-from grace_tf.gradients import dense_gradient
+from grace_tf.gradients import gradient_of
 from grace_tf.keras import repairs
 from grace_tf.surroundings import other_door, refuse_half_a_reduction
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.tf_distribute import reduced_rows
+
+
+class _ReplicasSeenByInner(Loopback):
+    """All replicas of one process; sparse gradients are the inner ops' own business."""
+
+    def __init__(self, devices: Sequence[str], batch_reduce: Callable) -> None:
+        super().__init__(len(devices), devices)
+        self._batch_reduce = batch_reduce
+
+    def _rows(self, slices, key):
+        return reduced_rows(self._batch_reduce, slices)
 
 
 class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
@@ -86,11 +99,14 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         refuse_half_a_reduction(tf.distribute.get_strategy())
         devices = [component.device for component in pairs[0][1].values]
         grads = [
-            [_dense_on(device, value.values[i], variable) for value, variable in pairs]
+            [_on(device, value.values[i], variable) for value, variable in pairs]
             for i, device in enumerate(devices)
         ]
 
-        transport = Loopback(len(devices), devices)
+        def reduce_rows(operation, rows):
+            return self._inner.batch_reduce_implementation(operation, rows, options)
+
+        transport = _ReplicasSeenByInner(devices, reduce_rows)
         totals = self.aggregator.aggregate_replicas(
             transport, grads, [v for _, v in pairs], devices
         )
@@ -111,6 +127,6 @@ def _is_gradient(reduce_op, value, destination) -> bool:
     )
 
 
-def _dense_on(device: str, grad: Any, variable: Any) -> tf.Tensor:
+def _on(device: str, grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     with tf.device(device):
-        return dense_gradient(grad, variable)
+        return gradient_of(grad, variable)

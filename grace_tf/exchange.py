@@ -12,6 +12,7 @@ next state goes out with a flag that says, alike on every worker, whether it may
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -21,7 +22,8 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Request, Rounds, fused
-from grace_tf.plan import Group, Plan
+from grace_tf.plan import Group, Plan, collective_key
+from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
 
 
@@ -32,7 +34,7 @@ class Share:
     `memory[ordinal]` and `compressor[ordinal]` are the states of a variable, nests of tensors.
     """
 
-    grads: list[tf.Tensor]
+    grads: list[tf.Tensor | tf.IndexedSlices]
     memory: dict[int, dict[str, tf.Tensor]]
     compressor: dict[int, dict[str, tf.Tensor]]
     step: tf.Tensor
@@ -68,10 +70,13 @@ def exchange(
                 for group, outcome in zip(bucket, outcomes[i]):
                     _deliver(group, outcome, result, shares[i], transport.size, summed)
                 result.finite &= ~flags[i]
+    if plan.sparse:
+        # Last, since backward comes to tables of embeddings last.
+        _exchange_rows(plan, shares, results, transport, summed)
     for i, result in enumerate(results):
         with transport.device(i):
             # A sum of finite payloads may still overflow; every worker sees the same aggregate.
-            result.finite &= _all_finite(result.grads)
+            result.finite &= _all_finite([values_of(g) for g in result.grads])
     return results
 
 
@@ -121,6 +126,18 @@ def communicate(
                 flag = wire.split(buffer, reply, replies[i])
                 flags[i] = flag if flag is not None else flags[i]
     return replies, flags
+
+
+def _exchange_rows(plan: Plan, shares, results, transport: Transport, summed: bool) -> None:
+    """Sparse lanes: whether their rows are finite shows when all workers' have come."""
+    mine = [[share.grads[lane.position] for lane in plan.sparse] for share in shares]
+    key = functools.partial(collective_key, plan.digest, plan.ordinal, "rows")
+    for i, totals in enumerate(transport.rows(mine, key)):
+        with transport.device(i):
+            for lane, total in zip(plan.sparse, totals):
+                if not summed and transport.size > 1:
+                    total = with_values(total, _mean(total.values, transport.size))
+                results[i].grads[lane.position] = total
 
 
 def _drive(plan: Plan, b: int, generators, bad, transport: Transport) -> tuple[list, list]:

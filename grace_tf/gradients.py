@@ -1,6 +1,7 @@
 """Gradients as they come from a tape, before the line: which are any, and of what shape.
 
-In come a gradient and its variable; out goes one tensor of static shape, from which plans are made.
+In come a gradient and its variable; out goes one tensor of static shape, or the rows that came, and
+the spec from which plans are made.
 """
 
 from __future__ import annotations
@@ -18,8 +19,20 @@ def is_gradient(grad: Any, variable: Any) -> bool:
     return grad is not None and not getattr(variable, "overwrite_with_gradient", False)
 
 
-def dense_gradient(grad: Any, variable: Any) -> tf.Tensor:
-    """The gradient as one tensor, IndexedSlices too, of its variable's shape where it has none."""
+def is_rows(grad: Any) -> bool:
+    """Whether a gradient is sparse: rows of a table."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
+def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
+    """Shape and dtype of what `gradient_of` gave, as if it were dense."""
+    return tf.TensorSpec(variable.shape if is_rows(grad) else grad.shape, grad.dtype)
+
+
+def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
+    """The gradient: rows, or one tensor of its variable's shape where it has none itself."""
+    if is_rows(grad):
+        return grad
     grad = tf.convert_to_tensor(grad)
     if grad.shape.is_fully_defined():
         return grad

@@ -196,6 +196,7 @@ class Plan:
     layout: int = 0
     paths: tuple[str, ...] = ()
     ordinal: int = 0  # among equal digests of this process
+    sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
 
     @property
     def groups(self) -> list[Group]:
@@ -223,16 +224,20 @@ def make_plan(
     paths: Sequence[str],
     specs: Sequence[tf.TensorSpec],
     ordinals: Sequence[int],
+    rows: Sequence[int] = (),
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
     Non-float gradients, those of fewer than `min_elements` elements and those that no route wants
-    travel dense.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
+    travel dense, and apart as rows at the positions `rows`.  Buckets are filled in backward order
+    up to `bucket_bytes` of gradient.
     """
     lanes = [
         _lane(settings, i, path, spec, ordinal)
         for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals))
     ]
+    sparse = tuple(lane for lane in lanes if lane.dense and lane.position in rows)
+    lanes = [lane for lane in lanes if lane not in sparse]
     merged = settings.granularity == "model"
     buckets = []
     for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
@@ -240,9 +245,9 @@ def make_plan(
         for lane in bucket:
             groups.setdefault((lane.compressor, lane.memory, lane.spec.dtype), []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
-    layout = _digest(buckets, settings)
+    layout = _digest([*buckets, (Group(sparse),)] if sparse else buckets, len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
-    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths))
+    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths), sparse=sparse)
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
@@ -269,7 +274,7 @@ def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
     return buckets
 
 
-def _digest(buckets: Sequence[Sequence[Group]], settings: Settings) -> int:
+def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings) -> int:
     told = [
         [
             [
@@ -282,7 +287,7 @@ def _digest(buckets: Sequence[Sequence[Group]], settings: Settings) -> int:
         ]
         for bucket in buckets
     ]
-    return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told]))
+    return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told, sparse]))
 
 
 def _hash(text: str) -> int:

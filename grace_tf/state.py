@@ -20,6 +20,7 @@ from tensorflow.python.trackable.base import Trackable
 from grace_tf.core.context import Context
 from grace_tf.exchange import Share
 from grace_tf.plan import Group
+from grace_tf.sparse import values_of, with_values
 
 _META = "grace"  # the array of (format, size, worker ids …) in a saved state
 _FORMAT = 1
@@ -106,7 +107,7 @@ class State(Trackable):
             first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
             self._own(f"{ordinal}/compressor", first)
 
-    def share(self, position: int, groups: Sequence[Group], grads: list[tf.Tensor]) -> Share:
+    def share(self, position: int, groups: Sequence[Group], grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
         share = Share(grads, {}, {}, self._variable("step", position).read_value())
         for kind, ordinals in self._owners(groups):
@@ -119,8 +120,9 @@ class State(Trackable):
                 }
         return share
 
-    def commit(self, position: int, result: Share) -> list[tf.Tensor]:
+    def commit(self, position: int, result: Share) -> list[tf.Tensor | tf.IndexedSlices]:
         """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
+        grads = [values_of(g) for g in result.grads]
 
         def keep():
             for kind in ("memory", "compressor"):
@@ -128,7 +130,7 @@ class State(Trackable):
                     for leaf, value in leaves.items():
                         self._variable(f"{ordinal}/{kind}/{leaf}", position).assign(value)
             self._variable("step", position).assign_add(1)
-            return list(result.grads)
+            return list(grads)
 
         def refuse():
             # Integer gradients cannot say it; the float ones of the same step do.
@@ -136,10 +138,11 @@ class State(Trackable):
                 tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype))
                 if g.dtype.is_floating
                 else tf.identity(g)
-                for g in result.grads
+                for g in grads
             ]
 
-        return tf.cond(result.finite, keep, refuse) if result.grads else []
+        committed = tf.cond(result.finite, keep, refuse) if grads else []
+        return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     @property
     def variables(self) -> list[ResourceVariable]:

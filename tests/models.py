@@ -35,6 +35,35 @@ def model(seed=1):
     )
 
 
+def tokens(batches=12, workers=1, rows=6, seed=0):
+    """(x, y) of a task on sentences of 5 tokens, of which many repeat; leading axis: batches."""
+    draw = np.random.default_rng(seed)
+    x = draw.integers(0, 9, [batches, workers, rows, 5]).astype(np.int32)
+    y = draw.normal(size=[batches, workers, rows, 4]).astype(np.float32)
+    return x, y
+
+
+def embedding(seed=1):
+    """An Embedding of 40 rows, whose gradient is IndexedSlices, and a Dense(4)."""
+    table = keras.initializers.RandomUniform(seed=seed)
+    kernel = keras.initializers.GlorotUniform(seed=seed + 1)
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(40, 8, embeddings_initializer=table, name="table"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4, kernel_initializer=kernel),
+        ]
+    )
+
+
+def embedding_loop(made, optimizer, strategy, steps=12):
+    """A custom training loop on sentences; replicas see different ones."""
+    step = step_function(made, optimizer, strategy)
+    for x, y in zip(*tokens(steps, strategy.num_replicas_in_sync)):
+        step(tf.constant(x), tf.constant(y))
+
+
 def loss_scaled(inner, **keywords):
     """The loss scaling optimizer of this Keras around `inner`."""
     if KERAS_3:

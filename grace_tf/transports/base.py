@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Callable
 
 import tensorflow as tf
 
@@ -14,15 +15,19 @@ PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); others may
 
 @dataclasses.dataclass(frozen=True)
 class Handed:
-    """One buffer that one worker handed to a collective: what a link should see."""
+    """One buffer that one worker handed to a collective: what a link should see.
+
+    Where every step hands over another number of elements, a variable holds the last one.
+    """
 
     kind: str
     dtype: str
-    elements: int
+    elements: int | tf.Variable
 
     @property
     def nbytes(self) -> int:
-        return self.elements * tf.as_dtype(self.dtype).size
+        elements = self.elements if isinstance(self.elements, int) else self.elements.numpy()
+        return int(elements) * tf.as_dtype(self.dtype).size
 
 
 class Transport(abc.ABC):
@@ -61,6 +66,18 @@ class Transport(abc.ABC):
         self._note("all_to_all", buffers)
         return self._all_to_all(list(buffers), key)
 
+    def rows(
+        self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        """The sums of sparse tensors: all workers' rows in worker order, none added to another.
+
+        `slices[i]` are the lanes of this process's i-th worker.  Their number of rows may differ
+        between workers and steps; all else is static and equal on all workers.  `key(name)` gives
+        a key for each collective that this takes.
+        """
+        slices = [list(mine) for mine in slices]
+        return slices if self.size == 1 else self._rows(slices, key)
+
     def device(self, position: int):
         """A context for ops of the worker at this position of `workers`."""
         return tf.device(None)
@@ -94,6 +111,11 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]: ...
 
     @abc.abstractmethod
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Callable
 
 import tensorflow as tf
 
@@ -43,7 +44,12 @@ class Loopback(Transport):
                 received.append(tf.stack([buffer[i] for buffer in buffers]))
         return received
 
-    def _everywhere(self, compute) -> list[tf.Tensor]:
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        return self._everywhere(lambda: [_appended(lane) for lane in zip(*slices)])
+
+    def _everywhere(self, compute) -> list:
         if self._devices is None:
             return [compute()] * self.size
         results = []
@@ -51,6 +57,11 @@ class Loopback(Transport):
             with self.device(i):
                 results.append(compute())
         return results
+
+
+def _appended(lane: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+    values, indices = (tf.concat(x, 0) for x in zip(*((s.values, s.indices) for s in lane)))
+    return tf.IndexedSlices(values, indices, lane[0].dense_shape)
 
 
 def _add(total: tf.Tensor, buffer: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ import signal
 import threading
 import zlib
 from collections.abc import Sequence
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from tensorflow.python.ops import control_flow_util
 
 from grace_tf.transports import rendezvous
 from grace_tf.transports.base import Transport
+from grace_tf.transports.rows import Counters, all_rows
 
 HANDSHAKE_WORDS = 64
 BROADCAST_BYTES = 16 << 20  # above some 50 MB TensorFlow's ring slows down
@@ -56,6 +58,7 @@ class ProcessGroup(Transport):
         self.local_rank = local_rank(self.addresses, rank)
         self._signatures: dict[int, tuple] = {}
         self._members: list[int] | None = None
+        self._rows_handed = Counters()
         if self.size == 1:
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
@@ -103,6 +106,17 @@ class ProcessGroup(Transport):
         self._check(key, "all_to_all", buffers[0])
         sent = buffers[0] if self._members is None else tf.gather(buffers[0], self._members)
         return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
+
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
+            return self._gather([words], key(name))[0]
+
+        totals, words = all_rows(slices[0], gather)
+        if self._record is not None:
+            self._record += self._rows_handed.handed(key("words"), len(totals), words)
+        return [totals]
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
         if buffer.dtype.name not in _SUMMED:

@@ -33,6 +33,20 @@ class Replicas(Loopback):
         )
         return list(total.values)
 
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        return reduced_rows(self._strategy.extended.batch_reduce_to, slices)
+
+
+def reduced_rows(
+    batch_reduce: Callable, slices: Sequence[Sequence[tf.IndexedSlices]]
+) -> list[list[tf.IndexedSlices]]:
+    """The sums of every replica's sparse lanes by tf.distribute's own `batch_reduce(op, pairs)`."""
+    lanes = [values.PerReplica(lane) for lane in zip(*slices)]
+    sums = batch_reduce(tf.distribute.ReduceOp.SUM, [(lane, lane) for lane in lanes])
+    return [list(mine) for mine in zip(*(total.values for total in sums))]
+
 
 class ReplicaContext(Transport):
     """One replica of a strategy that spans processes (MultiWorkerMirroredStrategy), from inside."""
@@ -48,17 +62,24 @@ class ReplicaContext(Transport):
         return [self._context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(buffers[0]))]
 
     def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [tf.reduce_max(self._rows(buffers[0]), 0)]  # tf.distribute knows sums and means only
+        # tf.distribute knows sums and means only.
+        return [tf.reduce_max(self._stacked(buffers[0]), 0)]
 
     def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [self._rows(buffers[0])]
+        return [self._stacked(buffers[0])]
 
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        rows = self._rows(tf.reshape(buffers[0], [-1]))  # tf.distribute has no all-to-all
+        rows = self._stacked(tf.reshape(buffers[0], [-1]))  # tf.distribute has no all-to-all
         rows = tf.reshape(rows, [self.size, *buffers[0].shape])
         return [rows[:, self.workers[0]]]
 
-    def _rows(self, buffer: tf.Tensor) -> tf.Tensor:
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        mine = [tf.nest.map_structure(tf.identity, s, expand_composites=True) for s in slices[0]]
+        return [list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, mine))]
+
+    def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
         rows = self._context.all_gather(tf.identity(buffer)[None], axis=0)
         return tf.ensure_shape(rows, [self.size, *buffer.shape])
 

@@ -62,6 +62,25 @@ def fitted(method):
     return {"sha": models.sha(made), "history": history.history}
 
 
+def embedded(wrapped):
+    """The weights after Adam has seen sparse gradients, wrapped so."""
+    with strategy.scope():
+        made = models.embedding()
+        chosen = wrapped(keras.optimizers.Adam(0.01))
+    models.embedding_loop(made, chosen, strategy)
+    return models.sha(made)
+
+
+def embeddings():
+    """Unwrapped, by `none`, and with rows beside lanes that a lossless method carries."""
+    mixed = {"memory": "none", "exclude": ".*table.*", "min_elements": 1}
+    return [
+        embedded(lambda adam: adam),
+        embedded(lambda adam: grace_tf.wrap(adam, "none")),
+        embedded(lambda adam: grace_tf.wrap(adam, "topk:ratio=1.0", **mixed)),
+    ]
+
+
 def nan_on_worker_1():
     """State stays as it is on both workers, and training goes on."""
     with strategy.scope():
@@ -129,6 +148,7 @@ def train():
         print(json.dumps({"custom": method, **custom(method)}))
         if method in FITTED:
             print(json.dumps({"fit": method, **fitted(method)}))
+    say("embeddings", embeddings())
     say("nan", nan_on_worker_1())
 
 

@@ -1,0 +1,44 @@
+"""Sparse gradients (tf.IndexedSlices) of what is not compressed: they stay rows all the way.
+
+In come gradients as tapes give them.  Those whose lane a plan calls sparse cross the workers as
+rows (`Transport.rows`); every other one is made dense before the line sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.gradients import is_rows
+from grace_tf.plan import Plan
+
+
+def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
+    """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors."""
+    arranged = list(grads)
+    for lane in (lane for group in plan.groups for lane in group.lanes):
+        if is_rows(grads[lane.position]):
+            dense = tf.convert_to_tensor(grads[lane.position])
+            arranged[lane.position] = tf.ensure_shape(dense, lane.shape)
+    for lane in plan.sparse:
+        arranged[lane.position] = _plain_rows(grads[lane.position], lane.shape)
+    return arranged
+
+
+def _plain_rows(grad: tf.IndexedSlices, shape: tuple[int, ...]) -> tf.IndexedSlices:
+    """The same rows, with all that is static about them: only their number is not."""
+    indices = tf.convert_to_tensor(grad.indices)
+    values = tf.reshape(grad.values, [tf.shape(indices)[0], *shape[1:]])
+    return tf.IndexedSlices(values, indices, tf.constant(shape, tf.int64))
+
+
+def values_of(grad: Any) -> tf.Tensor:
+    """The tensor of a gradient's elements."""
+    return grad.values if is_rows(grad) else grad
+
+
+def with_values(grad: Any, values: tf.Tensor) -> Any:
+    """A gradient of the same rows as `grad`, if it is rows, and of other values."""
+    return tf.IndexedSlices(values, grad.indices, grad.dense_shape) if is_rows(grad) else values
