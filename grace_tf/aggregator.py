@@ -19,7 +19,7 @@ from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.exchange import exchange
-from grace_tf.gradients import is_gradient, is_rows, tensor_or_rows
+from grace_tf.gradients import gradient_of, is_gradient, is_rows, spec_of
 from grace_tf.handshake import Owner
 from grace_tf.plan import Plan, Settings, make_plan, settings
 from grace_tf.sparse import arranged
@@ -96,6 +96,7 @@ class Aggregator(Trackable):
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
 
         Alone it is what one of several would hand over; where the host reduces, the gradients.
+        Rows of sparse gradients count between processes only, as many as the last step had.
         """
         return list(self._handed)
 
@@ -109,7 +110,7 @@ class Aggregator(Trackable):
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The aggregates, in the order of `grads`; None stays None.
 
-        `grads[i]` is a tensor, IndexedSlices (made dense where it is compressed) or None, and
+        `grads[i]` is a tensor, IndexedSlices (made dense where they are compressed) or None, and
         belongs to `variables[i]`, which says its shape where the gradient itself does not.
         """
         for variable in variables:
@@ -135,7 +136,7 @@ class Aggregator(Trackable):
         if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
-        given = [tensor_or_rows(grads[i], variables[i]) for i in present]
+        given = [gradient_of(grads[i], variables[i]) for i in present]
         reduced = self._reduce(given, [plain(variables[i]) for i in present], host, owner)
         out = list(grads)
         for i, total in zip(present, reduced):
@@ -268,11 +269,8 @@ class Aggregator(Trackable):
     ) -> Plan:
         """The plan for these gradients; a new one is compared with that of `others` first."""
         ordinals = tuple(self._ordinals[id(v)] for v in variables)
+        specs = tuple(map(spec_of, grads, variables))
         rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
-        specs = tuple(
-            tf.TensorSpec(v.shape if is_rows(g) else g.shape, g.dtype)
-            for g, v in zip(grads, variables)
-        )
         known = (ordinals, specs, rows)
         if known not in self._plans:
             paths = [self._paths[o] for o in ordinals]

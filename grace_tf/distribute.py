@@ -14,7 +14,7 @@ from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator
-from grace_tf.gradients import tensor_or_rows
+from grace_tf.gradients import gradient_of
 from grace_tf.keras import repairs
 from grace_tf.surroundings import other_door, refuse_half_a_reduction
 from grace_tf.transports.loopback import Loopback
@@ -129,4 +129,4 @@ def _is_gradient(reduce_op, value, destination) -> bool:
 
 def _on(device: str, grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     with tf.device(device):
-        return tensor_or_rows(grad, variable)
+        return gradient_of(grad, variable)

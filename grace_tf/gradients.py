@@ -1,7 +1,7 @@
 """Gradients as they come from a tape, before the line: which are any, and of what shape.
 
-In come a gradient and its variable; out goes a tensor of static shape, from which plans are made,
-or rows (tf.IndexedSlices), which stay rows until a plan says otherwise.
+In come a gradient and its variable; out goes one tensor of static shape, or the rows that came, and
+the spec from which plans are made.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ def is_gradient(grad: Any, variable: Any) -> bool:
 
 
 def is_rows(grad: Any) -> bool:
-    """Whether a gradient holds some rows of its variable only."""
+    """Whether a gradient is sparse: rows of a table."""
     return isinstance(grad, tf.IndexedSlices)
 
 
-def tensor_or_rows(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
-    """The gradient as a tensor of its variable's shape, unless it is rows."""
-    return grad if is_rows(grad) else tensor(grad, variable.shape)
+def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
+    """Shape and dtype of what `gradient_of` gave, as if it were dense."""
+    return tf.TensorSpec(variable.shape if is_rows(grad) else grad.shape, grad.dtype)
 
 
-def tensor(grad: Any, shape: Any) -> tf.Tensor:
-    """The gradient as one tensor, rows too, of this shape where its own is not static."""
+def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
+    """The gradient: rows, or one tensor of its variable's shape where it has none itself."""
+    if is_rows(grad):
+        return grad
     grad = tf.convert_to_tensor(grad)
     return grad if grad.shape.is_fully_defined() else tf.ensure_shape(grad, shape)

@@ -250,8 +250,7 @@ def make_plan(
         for lane in bucket:
             groups.setdefault((lane.compressor, lane.memory, lane.spec.dtype), []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
-    told = [*buckets, (Group(sparse),)] if sparse else buckets
-    layout = _digest(told, len(sparse), settings)
+    layout = _digest([*buckets, (Group(sparse),)] if sparse else buckets, len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
     return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths), sparse=sparse)
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.gradients import is_rows, tensor
+from grace_tf.gradients import is_rows
 from grace_tf.plan import Plan
 
 
 def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
     """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors."""
-    sparse = {lane.position: lane.shape for lane in plan.sparse}
-    shapes = {lane.position: lane.shape for group in plan.groups for lane in group.lanes}
-    return [
-        _plain_rows(grad, sparse[i]) if i in sparse else tensor(grad, shapes[i])
-        for i, grad in enumerate(grads)
-    ]
+    arranged = list(grads)
+    for lane in (lane for group in plan.groups for lane in group.lanes):
+        if is_rows(grads[lane.position]):
+            dense = tf.convert_to_tensor(grads[lane.position])
+            arranged[lane.position] = tf.ensure_shape(dense, lane.shape)
+    for lane in plan.sparse:
+        arranged[lane.position] = _plain_rows(grads[lane.position], lane.shape)
+    return arranged
 
 
 def _plain_rows(grad: tf.IndexedSlices, shape: tuple[int, ...]) -> tf.IndexedSlices:

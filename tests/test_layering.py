@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "memories": {"core", "ops", "memories"},
     "wire": {"core"},
     "plan": {"core", "wire", "version", "compressors", "memories", "transports.base"},
-    "sparse": {"gradients", "plan"},
+    "sparse": {"plan", "gradients"},
     "exchange": {"core", "ops", "wire", "plan", "sparse", "transports.base"},
     "state": {"core", "exchange", "plan", "sparse"},
     "transports": {"transports"},
