@@ -102,8 +102,7 @@ class Aggregator(Trackable):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker hands to collectives in a step, told as `handed`; of sparse
-        gradients, whose rows vary, in the last."""
+        """Bytes that one worker hands to collectives in a step, told as `handed`."""
         return sum(handed.nbytes for handed in self._handed)
 
     @tf.autograph.experimental.do_not_convert
@@ -157,7 +156,7 @@ class Aggregator(Trackable):
         """
         self.join(variables)
         plan = self._plan(grads[0], [plain(v) for v in variables])
-        if plan.dense:
+        if _all_dense(plan):
             self._handed = plan.handed_dense(flagged=False)
             return None
         self.state.place(transport.size, transport.workers, devices)
@@ -179,7 +178,7 @@ class Aggregator(Trackable):
         transport = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
-        if not grads or (transport.size == 1 and plan.dense):
+        if not grads or (transport.size == 1 and _all_dense(plan)):
             self._handed = plan.handed_dense(flagged=True)
             return grads
         self.state.place(transport.size, transport.workers, [device_of(variables[0])])
@@ -207,7 +206,7 @@ class Aggregator(Trackable):
             self.state.place(context.num_replicas_in_sync, workers, local)
             self._ensure(plan)
             self.agree(others, variables, owner)
-        if plan.dense:
+        if _all_dense(plan):
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
@@ -291,3 +290,7 @@ def aggregated(variable: Any) -> bool:
 def _described(owner: Callable[[], Owner]) -> Owner:
     with tf.init_scope():  # settings may be values of variables
         return owner()
+
+
+def _all_dense(plan: Plan) -> bool:
+    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)

@@ -34,4 +34,6 @@ def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     if is_rows(grad):
         return grad
     grad = tf.convert_to_tensor(grad)
-    return grad if grad.shape.is_fully_defined() else tf.ensure_shape(grad, shape)
+    if grad.shape.is_fully_defined():
+        return grad
+    return tf.ensure_shape(grad, variable.shape)

@@ -209,11 +209,6 @@ class Plan:
         flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
         return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
 
-    @property
-    def dense(self) -> bool:
-        """Whether the host's own reduction serves for every gradient."""
-        return all(lane.dense for group in self.groups for lane in group.lanes)
-
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
         """The 31-bit name of a collective: from the digest, so the order of tracing is free."""
         return collective_key(self.digest, self.ordinal, bucket, round_, kind, dtype)
