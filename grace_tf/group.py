@@ -15,10 +15,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from grace_tf.sharding import share
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
 
@@ -138,32 +140,25 @@ def broadcast(variables: Iterable, root: int = 0) -> None:
             resource.assign(piece.copy().view(array.dtype).reshape(array.shape))
 
 
-def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
     """This worker's elements of the dataset, w, w + N, …: equally many on every worker.
 
-    The remainder is dropped (collectives need all workers at every step).  The dataset must have
-    the same order on all workers: shard first, then shuffle, or shuffle with a seed.  Alone, the
-    dataset itself.
+    Of arrays (NumPy's, tensors, or a tuple or dict of them, with equally many rows) it gives the
+    rows w, w + N, … .  The remainder is dropped, since collectives need all workers at every step.
+    Every worker must read the same data in the same order: shard first, then shuffle, or shuffle
+    with a seed.  Each worker reads all of it and keeps one element in N.  Alone, the data itself.
 
-    Raises ValueError if the cardinality is unknown or smaller than the number of workers.
+    A dataset of unknown cardinality is refused, or with `uneven="drop"` dealt out in rounds of N
+    elements: where it ends within a round, that round is dropped, on all workers alike, since all
+    read the same.
+
+    Raises ValueError if the cardinality is unknown and not to be dropped, or smaller than the
+    number of workers, or the arrays' rows differ; TypeError for what has no rows.
     """
+    if uneven not in ("refuse", "drop"):
+        raise ValueError(f'uneven is "refuse" or "drop", not {uneven!r}.')
     group = _group()
-    if group.size == 1:
-        return dataset
-    count = int(dataset.cardinality())
-    if count == tf.data.UNKNOWN_CARDINALITY:
-        raise ValueError(
-            "shard() must know how many elements the dataset has, to give each worker equally "
-            "many; say it with dataset.apply(tf.data.experimental.assert_cardinality(n))."
-        )
-    if count != tf.data.INFINITE_CARDINALITY:
-        if count < group.size:
-            raise ValueError(
-                f"The dataset's cardinality, {count}, is less than the number of workers, "
-                f"{group.size}."
-            )
-        dataset = dataset.take(count - count % group.size)
-    return dataset.shard(group.size, group.rank)
+    return dataset if group.size == 1 else share(dataset, group.rank, group.size, uneven == "drop")
 
 
 def _group() -> ProcessGroup:

@@ -24,6 +24,7 @@ from tensorflow.python.eager import context
 
 from grace_tf import wire
 from grace_tf.plan import Plan
+from grace_tf.transports import lifeline
 from grace_tf.version import __version__
 
 TIMEOUT = 60.0
@@ -130,6 +131,7 @@ class KeyValueGroup:
         extended = strategy.extended
         self.rank, self.size = extended._id_in_cluster, extended._num_workers  # no public names
         self._seconds = extended._communication_options.timeout_seconds or timeout or TIMEOUT
+        lifeline.between_strategy_processes(strategy)
 
     def handshake(self, words: Sequence[int], purpose: str) -> np.ndarray:
         """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
@@ -162,9 +164,8 @@ class KeyValueGroup:
             ) from error
 
     def _read(self, where: str, worker: int) -> list[int]:
-        milliseconds = round(1000 * self._seconds)
         try:
-            text = context.context().get_config_key_value(f"{where}/{worker}", milliseconds)
+            text = lifeline.value_of(f"{where}/{worker}", worker, self._seconds)
         except tf.errors.OpError as error:
             raise RuntimeError(
                 f"Worker {worker} of {self.size} did not come to compare its plan within "

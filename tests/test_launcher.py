@@ -125,12 +125,33 @@ class LauncherTest(unittest.TestCase):
     def test_the_first_failure_is_the_run_s_and_ends_it(self):
         code, _, err = run("fail")
         self.assertEqual(code, 7)
-        self.assertEqual(err, ["[grace_tf] worker 1 ended with exit code 7; ending the other 1."])
+        self.assertEqual(
+            err,
+            [
+                "[grace_tf] worker 1 ended with exit code 7; ending the other 1.",
+                "[grace_tf] worker 1 ended with exit code 7 first.",
+            ],
+        )
+
+    def test_whose_fault_it_was_is_the_last_line(self):
+        _, _, err = run("complain")
+        self.assertEqual(err[0], "[1] this went wrong")
+        self.assertEqual(
+            err[-1],
+            "[grace_tf] worker 1 ended with exit code 3 first; its last line on stderr: "
+            "this went wrong",
+        )
 
     def test_a_signal_is_128_and_its_number(self):
         code, _, err = run("signalled")
         self.assertEqual(code, 137)
-        self.assertEqual(err, ["[grace_tf] worker 1 was ended by SIGKILL; ending the other 1."])
+        self.assertEqual(
+            err,
+            [
+                "[grace_tf] worker 1 was ended by SIGKILL; ending the other 1.",
+                "[grace_tf] worker 1 was ended by SIGKILL first.",
+            ],
+        )
 
     def test_neither_a_stubborn_worker_nor_its_children_stay(self):
         code, out, _ = run("stubborn", linger=1)

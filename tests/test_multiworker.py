@@ -104,7 +104,7 @@ class DifferTest(tf.test.TestCase):
             )
         self.assertRegex(
             told["wrapped once"]["sentence"],
-            "^Worker 1 of 2 did not come to compare its plan within 10 s",
+            "^Worker 1 of 2 does not compress: its SGD is not wrapped, as worker 0's is; call ",
         )
         for line in second[4:]:
             self.assertIsNotNone(line["wrapped once"]["error"])

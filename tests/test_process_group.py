@@ -200,7 +200,7 @@ class FailuresTest(tf.test.TestCase):
             ["RuntimeError", told["explained"]],
         ):
             self.assertEqual(kind, "RuntimeError")
-            self.assertStartsWith(sentence, "Worker 0 of 2 cannot go on, worker 1 is gone; ")
+            self.assertStartsWith(sentence, "Worker 0 of 2 cannot go on, worker 1 is gone without")
 
     def test_a_worker_that_does_not_take_part(self):
         code, told = self.told("late")

@@ -149,7 +149,7 @@ class ResumeTest(tf.test.TestCase):
         (
             "wrapped_once",
             [
-                r"RuntimeError: .*worker 1 is gone",
+                r"RuntimeError: .*worker 1 failed: RuntimeError: .* its SGD is not wrapped",
                 r"RuntimeError: .*not wrapped.*grace_tf\.wrap\(\)",
             ],
         ),

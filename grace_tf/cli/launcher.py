@@ -45,7 +45,7 @@ def run(
     hosts: Sequence[tuple[str, int]] | None = None,
     *,
     timeout: float | None = None,
-    linger: float = 1.0,
+    linger: float = 5.0,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     prefix: str = "always",
@@ -88,6 +88,7 @@ def run(
             return 128 + stopped.number
         finally:
             crew.stop()
+            crew.blame()
 
 
 def _words(command: Sequence[str]) -> list[str]:
@@ -105,6 +106,7 @@ class _Crew:
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen] = {}
         self._threads: list[threading.Thread] = []
+        self._fault: tuple[int, int] | None = None  # who failed first, and its return code
 
     def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
         process = subprocess.Popen(
@@ -147,13 +149,22 @@ class _Crew:
         for thread in self._threads:
             thread.join()
 
+    def blame(self) -> None:
+        """Repeats, below all that was printed, whose fault it was: its own last words."""
+        if self._fault is not None:
+            rank, code = self._fault
+            # What a signal has ended could say nothing of it.
+            last = self._screen.last.get(rank) if code > 0 else None
+            words = "." if last is None else f"; its last line on stderr: {last}"
+            self.say(f"worker {rank} {_ending(code)} first{words}")
+
     def say(self, sentence: str) -> None:
         self._screen.say(sentence)
 
     def _linger(self, rank: int, code: int, seconds: float) -> None:
-        how = f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
+        self._fault = rank, code
         others = f"; ending the other {len(self._processes)}" if self._processes else ""
-        self.say(f"worker {rank} {how}{others}.")
+        self.say(f"worker {rank} {_ending(code)}{others}.")
         deadline = time.monotonic() + seconds
         while self._processes and self._next(deadline) is not None:
             continue
@@ -179,6 +190,10 @@ class _Crew:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         self._ended.put((rank, process.wait()))
+
+
+def _ending(code: int) -> str:
+    return f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
 
 
 def _signal_name(number: int) -> str:

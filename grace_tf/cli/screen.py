@@ -31,6 +31,8 @@ class Screen:
     `prefix` says before which lines the rank stands: "always"; "auto", all but worker 0's, so that
     a line without a rank is worker 0's; "never".  Unless `verbose`, TensorFlow's start-up lines on
     stderr are left out.
+
+    Attributes: last, the last line of each worker on stderr, without the rank.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, prefix: str, verbose: bool) -> None:
@@ -39,6 +41,7 @@ class Screen:
         self._stdout, self._stderr = stdout, stderr
         self._prefix = prefix
         self._verbose = verbose
+        self.last: dict[int, str] = {}
         self._lock = threading.Lock()
         self._drawn: tuple[str, TextIO] | None = None  # the state that the cursor stands behind
 
@@ -62,6 +65,8 @@ class Screen:
                 if kind == "line":
                     if text != shown and not (hides and is_start_up_line(text)):
                         self._line(label + text, stream, ends=rank == 0)
+                        if errors and text.strip():
+                            self.last[rank] = text.strip()
                     shown = None
                 elif kind == "state" and stream.isatty():
                     if rank == 0:

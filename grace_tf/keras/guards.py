@@ -13,6 +13,7 @@ from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.plan import collective_key
 from grace_tf.surroundings import compresses, several
+from grace_tf.transports import lifeline
 
 
 def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
@@ -54,6 +55,8 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
         )
     context = tf.distribute.get_replica_context()
     replicas = 1 if context is None else context.num_replicas_in_sync
+    if replicas > 1:
+        lifeline.tell_plain(context.strategy, optimizer)
     if replicas > 1 and any(map(aggregated, variables)):
         raise RuntimeError(
             "These gradients were reduced by a grace_tf.Aggregator already, and "

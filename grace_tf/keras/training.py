@@ -1,22 +1,31 @@
-"""What stands around Keras' `fit` and `train_on_batch`.
+"""What stands around Keras' `fit` and its like.
 
 In comes the user's call, and the same call goes on to Keras.  While it runs, `trained_model` tells
 which model is being trained: an optimizer does not know, and a model holds variables that its
-optimizer never sees (frozen layers, BatchNorm's statistics).
+optimizer never sees (frozen layers, BatchNorm's statistics).  Between several workers it also sees
+that all take equally many steps, and says in a sentence why TensorFlow's collectives failed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from typing import Any, Callable
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from grace_tf import agreement
-from grace_tf.keras import first_step
+from grace_tf.keras import first_step, steps
+from grace_tf.keras.classes import Wrapped
 from grace_tf.surroundings import several
+from grace_tf.transports import lifeline
+from grace_tf.transports.lifeline import Lifeline
 
 _models: list[Any] = []  # being trained, the innermost last; replicas trace in other threads
+_evaluating: list[Any] = []
 
 
 def trained_model() -> Any:
@@ -24,22 +33,142 @@ def trained_model() -> Any:
     return _models[-1] if _models else None
 
 
-def _around(own: Callable) -> Callable:
+def _around(own: Callable, held: list[Any]) -> Callable:
     @functools.wraps(own)
     def around(self, *args, **kwargs):
-        _models.append(self)
+        line = _line(self)
         try:
-            if several() is not None:
-                first_step.agree_before(self, several())
-            return own(self, *args, **kwargs)
-        finally:
-            _models.pop()
+            with _within(held, self):
+                if held is _models and several() is not None:
+                    first_step.agree_before(self, several())
+                if line is None or own.__name__ != "fit" or steps.now() is not None:
+                    return own(self, *args, **kwargs)
+                return _fit(line, own, self, *args, **kwargs)
+        except Exception as error:
+            sentence = None if line is None else _sentence(error)
+            if sentence is None:
+                raise
+        raise RuntimeError(sentence)  # outside, so that what TensorFlow said is no part of it
 
     return around
+
+
+def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keras' own `fit`, between several workers."""
+    call = inspect.signature(own).bind(model, *args, **kwargs)
+    given = call.arguments
+    callbacks = given.get("callbacks")
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
+        lifeline.tell_plain(model.distribute_strategy, optimizer)
+    with steps.Steps(line, _counted(given), _width(model)) as taken:
+        if several() is not None and isinstance(given.get("x"), np.ndarray):
+            taken.compare_data(given["x"])
+        epochs = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: taken.begin_epoch(epoch),
+            on_epoch_end=lambda epoch, logs: taken.end_epoch(bool(model.stop_training)),
+        )
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            given["callbacks"] = [epochs, *tf.nest.flatten([] if callbacks is None else callbacks)]
+        with line.together():
+            history = own(*call.args, **call.kwargs)
+        taken.finish(bool(model.stop_training))
+    return history
+
+
+@contextlib.contextmanager
+def _within(held: list[Any], model: Any):
+    held.append(model)
+    try:
+        yield
+    finally:
+        held.pop()
+
+
+def _line(model: Any) -> Lifeline | None:
+    """The lifeline to the other workers that train this model, or None."""
+    if several() is not None:
+        return lifeline.current()
+    strategy = getattr(model, "distribute_strategy", None)
+    return None if strategy is None else lifeline.between_strategy_processes(strategy)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What is to be said instead of an error that another worker caused, or that holds a sentence.
+
+    Keras 2 puts `in user code:` and the lines of a traceback in front of what a traced step raised.
+    """
+    told = lifeline.sentence(error)
+    if told is None and type(error) is RuntimeError and str(error).startswith("in user code:"):
+        last = str(error).strip().splitlines()[-1].strip()
+        told = last.removeprefix("RuntimeError: ") if last.startswith("RuntimeError: ") else None
+    return told
+
+
+def _counted(given: dict[str, Any]) -> bool:
+    """Whether it is known before how many batches a call of `fit` takes."""
+    data = given.get("x")
+    if given.get("steps_per_epoch") is not None or isinstance(data, np.ndarray):
+        return True
+    return isinstance(data, tf.data.Dataset) and int(data.cardinality()) >= 0
+
+
+def _width(model: Any) -> int:
+    own = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
+    return int(own.numpy()) if isinstance(own, tf.Variable) else int(own or 1)
+
+
+def _counting(own: Callable) -> Callable:
+    """Of `Model.make_train_function`: the function it makes counts the steps between workers."""
+
+    @functools.wraps(own)
+    def make_train_function(self, *args, **kwargs):
+        made = own(self, *args, **kwargs)
+        if steps.now() is None or getattr(self.train_function, "counts_steps", False):
+            return made
+        function = self.train_function
+
+        def train_function(iterator):
+            taken = steps.now()
+            if taken is None:
+                return function(iterator)
+            taken.begin()
+            try:
+                logs = function(iterator)
+            except (tf.errors.OutOfRangeError, StopIteration):
+                taken.take_back()
+                raise
+            taken.end()
+            return logs
+
+        train_function.counts_steps = True
+        self.train_function = train_function
+        return train_function
+
+    return make_train_function
+
+
+def _ending(own: Callable) -> Callable:
+    """Of `Model.get_metrics_result`, which under a strategy is a collective at an epoch's end."""
+
+    @functools.wraps(own)
+    def get_metrics_result(self):
+        taken = steps.now()
+        if taken is not None and several() is None and not _evaluating and not tf.inside_function():
+            taken.end_epoch(bool(self.stop_training))
+        return own(self)
+
+    return get_metrics_result
 
 
 def install() -> None:
     """Puts this around the methods of `keras.Model`."""
     agreement.model_in_training = lambda: first_step.values_of(trained_model())
-    for name in ("fit", "train_on_batch"):
-        setattr(keras.Model, name, _around(getattr(keras.Model, name)))
+    for held, names in (
+        (_models, ("fit", "train_on_batch")),
+        (_evaluating, ("evaluate", "predict", "test_on_batch")),
+    ):
+        for name in names:
+            setattr(keras.Model, name, _around(getattr(keras.Model, name), held))
+    keras.Model.get_metrics_result = _ending(keras.Model.get_metrics_result)
+    keras.Model.make_train_function = _counting(keras.Model.make_train_function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
@@ -14,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.transports import rendezvous
+from grace_tf.transports import lifeline, rendezvous
 from grace_tf.transports.base import Transport
 from grace_tf.transports.rows import Counters, all_rows
 
@@ -26,6 +27,7 @@ _HANDSHAKE_KEY = 1
 _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16
 _BROADCAST_UNIT = 256  # bytes
 _JOB = "worker"
+_JOINING = 10.0  # seconds for the lifeline's connections, once all workers are there
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 # What CollectiveGatherV2 and CollectiveAllToAllV2 both carry, and what travels as one of those.
 _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
@@ -59,6 +61,7 @@ class ProcessGroup(Transport):
         self._signatures: dict[int, tuple] = {}
         self._members: list[int] | None = None
         self._rows_handed = Counters()
+        self.lifeline: lifeline.Lifeline | None = None
         if self.size == 1:
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
@@ -76,9 +79,23 @@ class ProcessGroup(Transport):
         with tf.init_scope(), tf.device("/CPU:0"):
             # Collectives that read this handle run one after the other, in program order.
             self._order = tf.Variable(0.0, trainable=False, name="grace_tf_order")
+        server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
+        told = self.handshake([self.rank, port, token], "init()")
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
-        members = self.handshake([self.rank], "init()")[:, 0].tolist()
+        members = told[:, 0].tolist()
         self._members = None if members == sorted(members) else members
+        host = self.addresses[0].rpartition(":")[0].strip("[]")
+        first = (host, *told[members.index(0), 1:].tolist())
+        self.lifeline = lifeline.begin(
+            self.rank, self.size, self.timeout, token=token, server=server, find=lambda: first
+        )
+        if not self.lifeline.joined(min(self.timeout, _JOINING)):
+            logging.warning(
+                "grace_tf: worker %d of %d has no connection beside TensorFlow's own, so that it "
+                "learns only by timeouts why another worker is gone.",
+                self.rank,
+                self.size,
+            )
 
     # Transport
 
@@ -215,7 +232,10 @@ class ProcessGroup(Transport):
         return result
 
     def explain(self, error: Exception) -> str:
-        """One sentence for an error of a collective: who is gone or late, as far as it tells."""
+        """One sentence for an error of a collective: who is gone or late, and why, if known."""
+        known = self.lifeline and self.lifeline.why(error)
+        if known:
+            return known
         peers = {int(number) for number in re.findall(r"/task:(\d+)", str(error))} - {self.rank}
         if self.size == 2:
             peers = {1 - self.rank}
@@ -254,6 +274,8 @@ def _start_server(addresses: Sequence[str], rank: int, timeout: float):
         service_type="standalone",
         service_leader=f"/job:{_JOB}/replica:0/task:0",
         cluster_register_timeout_in_ms=milliseconds,
+        # TensorFlow's own ten seconds are too few for a process that traces a large model.
+        heartbeat_timeout_in_ms=max(10_000, milliseconds),
         coordinated_jobs=[jobs.add(name=_JOB, num_tasks=len(addresses))],
     )
     return tf.distribute.MultiWorkerMirroredStrategy(

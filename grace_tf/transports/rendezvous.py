@@ -44,7 +44,7 @@ def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float
     refused: list[socket.socket] = []
     with contextlib.ExitStack() as held:
         try:
-            server = held.enter_context(_server(port))
+            server = held.enter_context(listen(port))
         except OSError as error:
             raise RuntimeError(f"Worker 0 cannot listen at {addresses[0]}: {error}.") from error
         while refusal is None and len(here) < size - 1:
@@ -127,7 +127,8 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
     return data
 
 
-def _server(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """A server at this port (0: any free one) of all addresses of this machine."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))

@@ -41,6 +41,13 @@ def fail():
     until_ended()
 
 
+def complain():
+    if rank == 1:
+        print("this went wrong\n\n", file=sys.stderr, flush=True)
+        sys.exit(3)
+    until_ended()
+
+
 def signalled():
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,200 @@
+"""Workers take equally many steps in a call of `fit`, or all of them end with one sentence.
+
+In come the beginnings and ends of this worker's steps, epochs and calls of `fit`; out go the last
+two to the others, over the lifeline, so that a step costs nothing.  A worker in a step that another
+never takes would wait in its collective until the timeout; it ends all of them instead.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import logging
+import threading
+import zlib
+
+import numpy as np
+
+from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.lifeline import first_line
+
+# Seconds in a step that another worker does not take, before it counts as one too many: this worker
+# may be about to find that its data end too, which takes long only where their number is unknown.
+_STUCK = 1.0
+_STUCK_IF_UNKNOWN = 10.0
+_STOPPED = "a callback set stop_training"
+_FIT = -1  # what ends, beside the epochs 0, 1, …
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+    """After how many steps of `fit` a worker ended it or an epoch, and how."""
+
+    steps: int
+    how: str = ""
+    failed: bool = False
+
+
+# By the number of the call of `fit` and what ended; of every worker.
+_ends: dict[tuple[int, int], dict[int, _End]] = collections.defaultdict(dict)
+_data: dict[int, dict[int, int]] = collections.defaultdict(dict)  # call, worker: digest of arrays
+_calls = itertools.count(1)
+_now: Steps | None = None  # of the call of `fit` that is under way
+
+
+def now() -> Steps | None:
+    """The steps of the call of `fit` that is under way between several workers, or None."""
+    return _now
+
+
+class Steps:
+    """The steps that this worker takes in one call of `fit`; `with` it around the call.
+
+    `counted` says whether the number of batches is known before, `width` how many of them Keras
+    takes in one step.
+    """
+
+    def __init__(self, line: Lifeline, counted: bool, width: int = 1) -> None:
+        self._line, self._width = line, width
+        self._patience = _STUCK if counted else _STUCK_IF_UNKNOWN
+        self.call = next(_calls)
+        self._epoch, self._in_epoch = 0, False
+        self._begun = self._done = 0
+
+    def __enter__(self) -> Steps:
+        global _now
+        _now = self
+        self._line.on("steps", _hear)
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        global _now
+        if error is not None:
+            self._line.why(error)  # another worker's end, which this one may still find
+            if self._line.broken is None:
+                self._tell(_FIT, first_line(error), failed=True)
+        _now = None
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun = self._done + 1
+        with self._line.changed:
+            self._look(_FIT)
+            self._look(self._epoch)
+
+    def end(self) -> None:
+        """The step has ended."""
+        self._done = self._begun
+
+    def take_back(self) -> None:
+        """There was no data for the step."""
+        self._begun = self._done
+
+    def begin_epoch(self, epoch: int) -> None:
+        """An epoch of this number begins."""
+        self._epoch, self._in_epoch = epoch, True
+
+    def compare_data(self, x: np.ndarray) -> None:
+        """Warns, on worker 0, if all workers train on the same rows."""
+        rows = (repr(x.shape).encode(), x[:1].tobytes(), x[-1:].tobytes())
+        told = [self.call, zlib.crc32(b"".join(rows))]
+        self._line.on("data", lambda worker, told: self._hear_data(worker, *told))
+        with self._line.changed:
+            self._line.tell("data", told)
+            self._hear_data(self._line.rank, *told)
+
+    def _hear_data(self, worker: int, call: int, digest: int) -> None:
+        _data[call][worker] = digest
+        if len(_data[call]) < self._line.size:
+            return
+        if len({*_data.pop(call).values()}) == 1 and self._line.rank == 0:
+            logging.warning(
+                "grace_tf: all %d workers train on the same arrays, so that one epoch is as many; "
+                "give each its share: x, y = grace_tf.shard((x, y)).",
+                self._line.size,
+            )
+
+    def end_epoch(self, stopped: bool) -> None:
+        """The epoch has had its steps; RuntimeError if another worker's had another number.
+
+        Does nothing where that has been said before, or a step is under way.
+        """
+        if self._in_epoch and self._begun == self._done:
+            self._in_epoch = False
+            self._tell(self._epoch, _STOPPED if stopped else "")
+        self._line.check()
+
+    def finish(self, stopped: bool) -> None:
+        """Returns when all workers have ended `fit`, or the timeout has passed.
+
+        Raises RuntimeError where one of them took another number of steps, or failed.
+        """
+        line, ends = self._line, _ends[self.call, _FIT]
+        self._tell(_FIT, _STOPPED if stopped else "")
+        if line.joined(0):
+            line.until(lambda: len(ends) == line.size or bool(line.left), line.patience)
+        with line.changed:
+            for worker in line.left:
+                if worker not in ends:
+                    line.lay_to(worker)
+            for worker, end in ends.items():
+                if end.failed:
+                    line.lay_to(worker, f"left fit by {end.how}")
+            for key in [key for key in _ends if key[0] <= self.call]:
+                del _ends[key]
+        line.check()
+
+    def hear(self, what: int) -> None:
+        """Ends all workers where another took fewer steps until the same end, or is about to."""
+        line, ends = self._line, _ends[self.call, what]
+        with line.changed:
+            mine = ends.get(line.rank)
+            for worker, end in ends.items():
+                if mine is not None and end.steps != mine.steps and not end.failed:
+                    self._stop(worker, what, end, f"ended it after {self._count(mine)}")
+            if what != _FIT and len(ends) == line.size:
+                del _ends[self.call, what]
+            self._look(what)
+
+    def _look(self, what: int) -> None:
+        """Waits beside a step that another worker does not take."""
+        for worker, end in _ends.get((self.call, what), {}).items():
+            if self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch):
+                waits = threading.Timer(self._patience, self._stuck, (worker, what, end))
+                waits.daemon = True
+                waits.start()
+
+    def _stuck(self, worker: int, what: int, end: _End) -> None:
+        with self._line.changed:
+            if _now is self and self._begun > max(self._done, end.steps):
+                step = (self._begun - 1) * self._width + 1
+                self._stop(worker, what, end, f"is in step {step}")
+
+    def _tell(self, what: int, how: str = "", failed: bool = False) -> None:
+        end = _End(self._done, how, failed)
+        with self._line.changed:
+            _ends[self.call, what][self._line.rank] = end
+            self._line.tell("steps", [self.call, what, dataclasses.astuple(end)])
+            if not failed:
+                self.hear(what)
+
+    def _stop(self, worker: int, what: int, end: _End, mine: str) -> None:
+        line = self._line
+        ended = "fit" if what == _FIT else f"epoch {what + 1}"
+        how = f", because {end.how}" if end.how else ""
+        line.stop(
+            f"Workers cannot go on: worker {worker} of {line.size} ended {ended} after "
+            f"{self._count(end)}{how}, but worker {line.rank} {mine}; all workers need equally "
+            "many batches (grace_tf.shard deals them out so) and must stop at the same step."
+        )
+
+    def _count(self, end: _End) -> str:
+        return f"{end.steps * self._width} steps"
+
+
+def _hear(worker: int, told: list) -> None:
+    call, what, end = told
+    _ends[call, what][worker] = _End(*end)
+    if _now is not None and _now.call == call:
+        _now.hear(what)

@@ -1,0 +1,69 @@
+"""One worker's share of the data, so that all workers have equally many elements.
+
+In comes what all workers read alike, a dataset or arrays; out goes what worker `rank` of `size`
+trains on: elements (rows) rank, rank + size, …, without those that do not go round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def share(data: Any, rank: int, size: int, drop: bool) -> Any:
+    """`drop` says that a dataset whose number of elements is unknown is dealt out in rounds."""
+    if isinstance(data, tf.data.Dataset):
+        return _of_dataset(data, rank, size, drop)
+    return _of_arrays(data, rank, size)
+
+
+def _of_dataset(dataset: tf.data.Dataset, rank: int, size: int, drop: bool) -> tf.data.Dataset:
+    count = int(dataset.cardinality())
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        if drop:
+            return _in_rounds(dataset, rank, size)
+        raise ValueError(
+            "shard() must know how many elements the dataset has, to give each worker equally "
+            'many: give shard(dataset, uneven="drop"), which deals them out in rounds, or say it '
+            "with dataset.apply(tf.data.experimental.assert_cardinality(n))."
+        )
+    if count != tf.data.INFINITE_CARDINALITY:
+        if count < size:
+            raise ValueError(
+                f"The dataset's cardinality, {count}, is less than the number of workers, {size}."
+            )
+        dataset = dataset.take(count - count % size)
+    return dataset.shard(size, rank)
+
+
+def _in_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    """Each worker sees by itself whether a round of `size` elements is whole, so all stop alike."""
+
+    def mine(*parts: Any) -> tf.data.Dataset:
+        whole = parts[0] if len(parts) == 1 else parts
+        one = tf.data.Dataset.zip(whole) if isinstance(whole, (tuple, dict)) else whole
+        return one.skip(rank).take(1)
+
+    return dataset.window(size, drop_remainder=True).flat_map(mine)
+
+
+def _of_arrays(data: Any, rank: int, size: int) -> Any:
+    arrays = tf.nest.flatten(data)
+    for array in arrays:
+        if not hasattr(array, "shape") or not len(array.shape):
+            without = " without rows" if hasattr(array, "shape") else ""
+            raise TypeError(
+                "shard() takes a tf.data.Dataset or arrays (NumPy's, tensors, tuples or dicts of "
+                f"them), but got a {type(array).__name__}{without}."
+            )
+    counts = {int(array.shape[0]) for array in arrays}
+    if len(counts) != 1:
+        raise ValueError(
+            "shard() deals out rows, so all arrays need equally many, but they have "
+            f"{', '.join(map(str, sorted(counts))) or 'none'}."
+        )
+    (count,) = counts
+    if count < size:
+        raise ValueError(f"There are fewer rows, {count}, than workers, {size}.")
+    return tf.nest.map_structure(lambda array: array[: count - count % size][rank::size], data)

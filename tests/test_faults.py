@@ -1,0 +1,96 @@
+"""A fault on one of two workers ends the other with one sentence that names worker and cause."""
+
+import io
+import pathlib
+import re
+import sys
+
+import pytest
+
+from grace_tf.cli import launcher
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "faults.py"
+AGAIN = r"; start all of them again\."
+GONE = "worker 1 is gone without a word: it was killed, crashed or lost its machine"
+UNEVEN = (
+    r"^Workers cannot go on: worker 1 of 2 ended epoch 1 after 3 steps{}, but worker 0 is in step "
+    r"4; all workers need equally many batches \(grace_tf\.shard deals them out so\) and must stop "
+    r"at the same step\.$"
+)
+
+# What the last line on stderr of worker 0 says, and that of worker 1 where it can say the same.
+SENTENCES = {
+    "SIGKILL": [GONE + AGAIN],
+    "_exit": [GONE + AGAIN],
+    "SIGSTOP": [
+        r"worker 1 has not answered for \d+ s: it is stopped, or its machine hangs" + AGAIN
+    ],
+    "raise": [f"worker 1 failed: ValueError: boom{AGAIN}", "^boom$"],
+    "exit": [f"worker 1 has ended its program before the others{AGAIN}"],
+    "fewer batches": [UNEVEN.format("")] * 2,
+    "stop_training": [UNEVEN.format(", because a callback set stop_training")] * 2,
+    "unwrapped": [r"[Ww]orker 1 .*its SGD is not wrapped"],
+    "other method": [
+        r"^Workers cannot train together, .*\(worker 1 of 2 differs from worker 0\)\.$"
+    ]
+    * 2,
+}
+
+
+def launch(*arguments, workers=2):
+    """The exit code, what was printed, and the lines on stderr of each worker and the launcher."""
+    out, err = io.StringIO(), io.StringIO()
+    command = [sys.executable, "-u", str(PROGRAM), *arguments]
+    # All get time to say their sentence, but for a stopped one, which would never end.
+    linger = 1 if "SIGSTOP" in arguments else 60
+    code = launcher.run(command, workers, timeout=200, linger=linger, stdout=out, stderr=err)
+    said = {who: [] for who in [*map(str, range(workers)), "grace_tf"]}
+    for line in err.getvalue().splitlines():
+        match = re.match(r"\[(\d+|grace_tf)\] (.*\S)", line)
+        if match:
+            said[match[1]].append(match[2])
+    return code, out.getvalue(), said
+
+
+def last(lines):
+    """The last line on stderr, without the kind of the error before it."""
+    return re.sub(r"^\w+Error: ", "", lines[-1])
+
+
+@pytest.mark.parametrize("fault", SENTENCES)
+@pytest.mark.parametrize("engine", ["group", "strategy"])
+def test_the_survivor_says_whose_fault_it_was(engine, fault):
+    code, printed, said = launch(engine, fault)
+    everything = "\n".join(f"[{who}] {line}" for who, lines in said.items() for line in lines)
+    assert code not in (0, launcher.TIMED_OUT), everything
+    assert "trained" not in printed
+    for rank, sentence in enumerate(SENTENCES[fault]):
+        assert re.search(sentence, last(said[str(rank)])), everything
+    assert re.match(r"worker \d (ended|was ended) .* first[.;]", said["grace_tf"][-1]), everything
+    # The launcher names worker 1, or repeats the line that does.
+    assert "orker 1" in said["grace_tf"][-1], everything
+
+
+@pytest.mark.parametrize("engine", ["group", "strategy"])
+def test_nothing_is_said_where_nothing_is_wrong(engine):
+    """Two calls of fit, after which one worker ends some time before the other."""
+    code, printed, said = launch(engine, "none")
+    assert code == 0, said
+    assert printed.count("trained") == 2
+    for lines in said.values():
+        assert not [line for line in lines if "cannot go on" in line or "StartAbort" in line]
+
+
+@pytest.mark.parametrize("fault", ["raise", "SIGKILL"])
+def test_a_custom_loop_ends_with_the_sentence_below_tensorflow_s_own_words(fault):
+    code, _, said = launch("loop", fault)
+    assert code not in (0, launcher.TIMED_OUT)
+    assert re.match(f"Worker 0 of 2 cannot go on, .*{SENTENCES[fault][0]}", said["0"][-1]), said
+
+
+def test_three_workers_learn_the_cause_from_worker_0():
+    code, _, said = launch("group", "raise", workers=3)
+    assert code == 1, said
+    for rank in "02":
+        sentence = f"Worker {rank} of 3 cannot go on, worker 1 failed: ValueError: boom"
+        assert last(said[rank]).startswith(sentence), said

@@ -1,0 +1,158 @@
+"""The lifeline between workers of one process, over real connections."""
+
+import contextlib
+import json
+import socket
+from unittest import mock
+
+import tensorflow as tf
+
+from grace_tf.transports import collectives
+from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.rendezvous import listen
+
+SOON = 30.0  # seconds; what is waited for comes at once
+
+
+class LifelineTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        # The collectives of this process, where other tests run, must stay whole.
+        patch = mock.patch.object(collectives, "abort")
+        self.aborted = patch.start()
+        self.addCleanup(patch.stop)
+
+    def lines(self, size, patience=SOON, token=7):
+        server = listen(0)
+        port = server.getsockname()[1]
+        made = [Lifeline(0, size, patience, token=token, server=server)]
+        made += [
+            Lifeline(rank, size, patience, find=lambda: ("127.0.0.1", port, token))
+            for rank in range(1, size)
+        ]
+        for line in made:
+            self.addCleanup(line.abandon)
+            self.assertTrue(line.joined(SOON))
+        return made
+
+    def heard(self, line, topic):
+        """Collects what a worker hears."""
+        told = []
+        line.on(topic, lambda worker, data: told.append([worker, data]))
+        return told
+
+    def wait(self, line, true):
+        self.assertTrue(line.until(true, SOON))
+
+    def test_all_others_hear_what_one_tells(self):
+        lines = self.lines(3)
+        told = [self.heard(line, "digest") for line in lines]
+        for line in lines:
+            line.tell("digest", {"of": line.rank})
+        for rank, line in enumerate(lines):
+            self.wait(line, lambda rank=rank: len(told[rank]) == 2)
+            others = [[w, {"of": w}] for w in range(3) if w != rank]
+            self.assertCountEqual(told[rank], others)
+
+    def test_what_was_told_before_somebody_listened_is_not_lost(self):
+        first, second = self.lines(2)
+        ready = self.heard(first, "ready")
+        second.tell("digest", 1)
+        second.tell("ready")
+        self.wait(first, lambda: ready)
+        self.assertEqual(self.heard(first, "digest"), [[1, 1]])
+
+    def test_who_comes_late_hears_all_of_it(self):
+        server = listen(0)
+        port = server.getsockname()[1]
+        made = [Lifeline(0, 3, SOON, token=7, server=server)]
+        made[0].tell("digest", "first")
+        for rank in (1, 2):
+            made.append(Lifeline(rank, 3, SOON, find=lambda: ("127.0.0.1", port, 7)))
+            made[-1].tell("digest", "then")
+            self.assertTrue(made[-1].joined(SOON))
+        for line in made:
+            self.addCleanup(line.abandon)
+        told = self.heard(made[2], "digest")
+        self.wait(made[2], lambda: len(told) == 2)
+        self.assertCountEqual(told, [[0, "first"], [1, "then"]])
+
+    def test_stop_gives_all_the_same_sentence_and_aborts_collectives(self):
+        lines = self.lines(3)
+        lines[1].stop("They differ.")
+        for line in lines:
+            line.until(lambda: False, SOON)
+            with self.assertRaisesRegex(RuntimeError, "^They differ.$"):
+                line.check()
+        self.assertEqual(self.aborted.mock_calls, [mock.call("They differ.")] * 3)
+
+    def test_what_a_handler_raises_stops_all(self):
+        def refuse(worker, data):
+            raise RuntimeError(f"Worker {worker} has {data}.")
+
+        first, second = self.lines(2)
+        first.on("digest", refuse)
+        second.tell("digest", "other weights")
+        second.until(lambda: False, SOON)
+        self.assertEqual((first.broken, second.broken), ("Worker 1 has other weights.",) * 2)
+
+    def test_the_first_cause_counts(self):
+        first, second = self.lines(2)
+        second.stop("The cause.")
+        second.stop("What came of it.")
+        first.until(lambda: False, SOON)
+        self.assertEqual((first.broken, second.broken), ("The cause.",) * 2)
+
+    def test_a_connection_that_ends_without_a_word(self):
+        first, second, third = self.lines(3)
+        second.abandon()
+        for line in (first, third):
+            line.until(lambda: False, SOON)
+            self.assertRegex(
+                line.broken, f"^Worker {line.rank} of 3 cannot go on, worker 1 is gone without a"
+            )
+
+    def test_a_goodbye_harms_only_those_who_need_the_other(self):
+        first, second = self.lines(2)
+        second.close()
+        self.wait(first, lambda: first.left)
+        second.abandon()
+        self.assertIsNone(first.broken)
+        with (
+            first.together(),
+            self.assertRaisesRegex(
+                RuntimeError, "worker 1 has ended its program before the others"
+            ),
+        ):
+            first.check()
+
+    def test_a_worker_that_gives_no_sign_of_life(self):
+        server = listen(0)
+        line = Lifeline(0, 2, 0.5, token=7, server=server)
+        self.addCleanup(line.abandon)
+        with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as silent:
+            silent.sendall(json.dumps([1, "hello", 7]).encode() + b"\n")
+            line.until(lambda: False, SOON)
+            self.assertRegex(line.broken, "worker 1 has not answered for . s: it is stopped")
+
+    def test_strangers_are_no_workers(self):
+        server = listen(0)
+        line = Lifeline(0, 2, SOON, token=7, server=server)
+        self.addCleanup(line.abandon)
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b'[1, "hello", 8]\n', b'[2, "hello", 7]\n', b"3\n"):
+            with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as stranger:
+                stranger.settimeout(SOON)
+                stranger.sendall(said)
+                with contextlib.suppress(ConnectionResetError):
+                    self.assertEqual(stranger.recv(1), b"")  # it hangs up
+        self.assertFalse(line.joined(0))
+        self.assertIsNone(line.broken)
+
+    def test_which_errors_are_explained(self):
+        first, second = self.lines(2)
+        lost = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: x")
+        own = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes")
+        second.tell("failed", "ValueError: boom")
+        self.assertRegex(first.why(lost), "worker 1 failed: ValueError: boom; start all")
+        self.assertIsNone(first.why(own))
+        self.assertIsNone(first.why(RuntimeError("Collective")))

@@ -1,0 +1,168 @@
+"""The comparison of steps in `fit`, on one worker with what it hears of the other."""
+
+import threading
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.keras import steps
+
+SOON = 30.0  # seconds; what is waited for comes at once
+
+
+class Line:
+    """Worker 0's lifeline to worker 1, as far as steps need it."""
+
+    rank, size, patience = 0, 2, SOON
+
+    def __init__(self):
+        self.changed = threading.Condition(threading.RLock())
+        self.told, self.left, self.broken = [], {}, None
+
+    def on(self, topic, handler):
+        setattr(self, f"hear_{topic}", handler)
+
+    def tell(self, topic, data):
+        self.told.append((topic, data))
+
+    def joined(self, seconds):
+        return True
+
+    def until(self, true, seconds):
+        with self.changed:
+            assert self.changed.wait_for(lambda: true() or self.broken is not None, SOON)
+
+    def stop(self, sentence):
+        with self.changed:
+            self.broken = self.broken or sentence
+            self.changed.notify_all()
+
+    def lay_to(self, worker, how="has left"):
+        self.stop(f"worker {worker} {how}")
+
+    def check(self):
+        if self.broken is not None:
+            raise RuntimeError(self.broken)
+
+    def why(self, error):
+        return None
+
+
+class StepsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.line = Line()
+        patch = mock.patch.object(steps, "_STUCK", 0.0)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def steps(self, counted=True, width=1):
+        """A call of fit that has begun its first epoch."""
+        taken = steps.Steps(self.line, counted, width)
+        taken.__enter__()
+        self.addCleanup(taken.__exit__, None, None, None)
+        taken.begin_epoch(0)
+        return taken
+
+    def take(self, taken, count):
+        for _ in range(count):
+            taken.begin()
+            taken.end()
+
+    def hear(self, taken, what, count, how="", failed=False):
+        self.line.hear_steps(1, [taken.call, what, [count, how, failed]])
+
+    def test_workers_that_take_equally_many_steps_whoever_is_faster(self):
+        taken = self.steps()
+        self.take(taken, 2)
+        self.hear(taken, 0, 3)
+        self.take(taken, 1)
+        taken.end_epoch(False)
+        taken.begin_epoch(1)
+        self.take(taken, 3)
+        taken.end_epoch(False)
+        self.hear(taken, 1, 6)
+        self.hear(taken, steps._FIT, 6)
+        taken.finish(False)
+        ends = [[0, [3, "", False]], [1, [6, "", False]], [steps._FIT, [6, "", False]]]
+        self.assertEqual(
+            [[what, list(end)] for _, (_, what, end) in self.line.told],
+            ends,
+        )
+        self.assertFalse([key for key in steps._ends if key[0] == taken.call])
+
+    def test_a_step_that_the_other_does_not_take(self):
+        for heard_before in (False, True):
+            self.line = Line()
+            taken = self.steps(width=4)
+            self.take(taken, 3)
+            if heard_before:
+                self.hear(taken, 0, 3)
+            taken.begin()
+            if not heard_before:
+                self.hear(taken, steps._FIT, 3, "a callback set stop_training")
+            self.line.until(lambda: False, SOON)
+            what = "epoch 1" if heard_before else "fit"
+            how = "" if heard_before else ", because a callback set stop_training"
+            self.assertStartsWith(
+                self.line.broken,
+                f"Workers cannot go on: worker 1 of 2 ended {what} after 12 steps{how}, but worker "
+                "0 is in step 13; all workers need equally many batches",
+            )
+
+    def test_a_step_for_which_there_is_no_data_either(self):
+        taken = self.steps(counted=False)
+        self.take(taken, 3)
+        taken.begin()
+        self.hear(taken, 0, 3)
+        taken.take_back()
+        taken._stuck(1, 0, steps._End(3))  # as when the time for it is up
+        taken.end_epoch(False)
+        self.assertIsNone(self.line.broken)
+
+    def test_an_epoch_that_the_other_ended_later(self):
+        taken = self.steps()
+        self.take(taken, 2)
+        self.hear(taken, 0, 3)
+        with self.assertRaisesRegex(
+            RuntimeError, "worker 1 of 2 ended epoch 1 after 3 steps, but worker 0 ended it after 2"
+        ):
+            taken.end_epoch(False)
+
+    def test_how_the_other_may_leave(self):
+        taken = self.steps()
+        self.hear(taken, steps._FIT, 0, "ValueError: boom", failed=True)
+        with self.assertRaisesRegex(RuntimeError, "worker 1 left fit by ValueError: boom"):
+            taken.finish(False)
+        self.line = Line()
+        taken = self.steps()
+        self.line.left[1] = "its program has ended"
+        with self.assertRaisesRegex(RuntimeError, "worker 1 has left"):
+            taken.finish(False)
+
+    def test_an_exception_is_told(self):
+        with self.assertRaises(ValueError), steps.Steps(self.line, True) as taken:
+            self.take(taken, 2)
+            raise ValueError("boom\nand more")
+        end = [taken.call, steps._FIT, (2, "ValueError: boom", True)]
+        self.assertEqual(self.line.told, [("steps", end)])
+        self.assertIsNone(steps.now())
+
+    def test_the_same_arrays_on_all_workers_are_told_once(self):
+        x = np.arange(6.0).reshape(3, 2)
+        for other, warnings in ((x, 1), (x[::-1], 0)):
+            self.line = Line()
+            taken = self.steps()
+            with mock.patch.object(steps.logging, "warning") as warn:
+                taken.compare_data(x)
+                self.line.rank, mine = 1, self.line.told[-1][1]
+                told = steps.Steps(self.line, True)
+                told.call = taken.call
+                with mock.patch.object(steps, "_data", {taken.call: {}}):
+                    told.compare_data(other)
+                self.line.rank = 0
+                theirs = self.line.told[-1][1]
+                self.assertEqual(mine == theirs, bool(warnings))
+                taken._hear_data(1, *theirs)
+            self.assertEqual(warn.call_count, warnings)
