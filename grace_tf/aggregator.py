@@ -18,10 +18,12 @@ from tensorflow.python.trackable.base import Trackable
 from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
+from grace_tf.divergence import Divergence
 from grace_tf.exchange import exchange
 from grace_tf.gradients import gradient_of, is_gradient, is_rows, spec_of
 from grace_tf.handshake import Owner
-from grace_tf.plan import Plan, Settings, make_plan, settings
+from grace_tf.plan import Plan, make_plan
+from grace_tf.settings import Settings, settings
 from grace_tf.sparse import arranged
 from grace_tf.state import State
 from grace_tf.surroundings import (
@@ -52,8 +54,8 @@ class Aggregator(Trackable):
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
-      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, **hyperparameters:
-        as for `grace_tf.wrap`.
+      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, check_every,
+        **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
     surroundings tell of more workers than can be reached.
@@ -78,7 +80,7 @@ class Aggregator(Trackable):
         self._held: list[Any] = []  # variables by ordinal: their ids stay valid
         self._paths: list[str] = []
         self._plans: dict[Any, Plan] = {}
-        self._agreement = Agreement()
+        self._agreement, self._divergence = Agreement(), Divergence()
         self._handed: list[Handed] = []
         self.join(variables or ())
 
@@ -159,8 +161,7 @@ class Aggregator(Trackable):
         if _all_dense(plan):
             self._handed = plan.handed_dense(flagged=False)
             return None
-        self.state.place(transport.size, transport.workers, devices)
-        self._ensure(plan)
+        self._place(plan, transport.size, transport.workers, devices)
         return self._step(plan, transport, list(grads), summed=True)
 
     def _reduce(
@@ -181,10 +182,10 @@ class Aggregator(Trackable):
         if not grads or (transport.size == 1 and _all_dense(plan)):
             self._handed = plan.handed_dense(flagged=True)
             return grads
-        self.state.place(transport.size, transport.workers, [device_of(variables[0])])
-        self._ensure(plan)
+        self._place(plan, transport.size, transport.workers, [device_of(variables[0])])
         if transport.size > 1:
             self.agree(transport, variables, owner)
+            self._divergence.watch(plan, variables, self.state.counter())
         try:
             (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
@@ -201,24 +202,24 @@ class Aggregator(Trackable):
         others = handshake.KeyValueGroup(strategy) if spans else None
         plan = self._plan(grads, variables, others, owner)
         if spans:
+            transport = ReplicaContext(context)
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
             workers = range(first, first + len(local))
-            self.state.place(context.num_replicas_in_sync, workers, local)
-            self._ensure(plan)
+            self._place(plan, context.num_replicas_in_sync, workers, local)
             self.agree(others, variables, owner)
+            if transport.workers[0] == first:
+                self._divergence.watch(plan, variables, self.state.counter())
         if _all_dense(plan):
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         if spans:
-            transport = ReplicaContext(context)
             position = transport.workers[0] - first
             (reduced,) = self._step(plan, transport, [grads], summed, position)
             return reduced
 
         def all_at_once(transport, per_replica):
-            self.state.place(transport.size, transport.workers, local)
-            self._ensure(plan)
+            self._place(plan, transport.size, transport.workers, local)
             return self._step(plan, transport, per_replica, summed)
 
         return across_replicas(context, all_at_once, grads)
@@ -255,7 +256,8 @@ class Aggregator(Trackable):
         late = not tf.inside_function() if late is None else late
         self._agreement.reach(group, self.state, variables, _described(owner), late)
 
-    def _ensure(self, plan: Plan) -> None:
+    def _place(self, plan: Plan, size: int, workers: Sequence[int], devices: Sequence) -> None:
+        self.state.place(size, workers, devices)
         for lane_group in plan.groups:
             self.state.ensure(lane_group, plan.seed)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace_tf.aggregator import Aggregator
-from grace_tf.plan import settings
+from grace_tf.settings import settings
 from grace_tf.variables import plain
 
 

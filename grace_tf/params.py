@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grace_tf.core import registry
-from grace_tf.plan import settings
+from grace_tf.settings import settings
 
 # GRACE's key -> ours, for hyperparameters.
 _HYPERPARAMETERS = {

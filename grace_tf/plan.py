@@ -5,127 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-import grace_tf.compressors  # noqa: F401  (fills the registry)
-import grace_tf.memories  # noqa: F401
 from grace_tf import wire
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
-from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.settings import DENSE, Settings
 from grace_tf.transports.base import PLAN_KEYS, Handed
 from grace_tf.version import __version__
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory)."""
-
-    routes: tuple[tuple[str, Compressor, Memory], ...]
-    granularity: str = "auto"
-    exchange: str = "auto"
-    min_elements: int = 1024
-    exclude: tuple[str, ...] = ()
-    bucket_bytes: int = 25 << 20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
-        check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather"))
-        check_integer("grace_tf", "min_elements", self.min_elements, 0)
-        check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
-        check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
-        for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
-            _check_pattern(pattern)
-
-    def route(self, path: str) -> tuple[Compressor, Memory]:
-        """The compressor and memory of the variable at this path (`:0` is ignored)."""
-        path = path.removesuffix(":0")
-        if not any(re.fullmatch(pattern, path) for pattern in self.exclude):
-            for pattern, compressor, memory in self.routes:
-                if re.fullmatch(pattern, path):
-                    return compressor, memory
-        return DENSE
-
-    @property
-    def dense(self) -> bool:
-        """Whether no variable at all is compressed or remembered."""
-        return all((c, m) == DENSE for _, c, m in self.routes)
-
-    def config(self) -> dict[str, Any]:
-        """JSON-able keywords that make equal settings: `settings(**config)`."""
-        memories = {registry.spec_of(m) for _, _, m in self.routes}
-        config = dataclasses.asdict(dataclasses.replace(self, routes=()))
-        del config["routes"]
-        config["exclude"] = list(self.exclude)
-        if len(self.routes) == 1 and self.routes[0][0] == ANY:
-            _, compressor, memory = self.routes[0]
-            return {"compressor": str(compressor), "memory": registry.spec_of(memory), **config}
-        memory = memories.pop() if len(memories) == 1 else "auto"
-        return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
-
-
-ANY = ".*"
-DENSE = (registry.get("none"), registry.get_memory("none"))
-
-
-def settings(
-    compressor: str | Compressor | Mapping[str, Any] = "qsgd",
-    *,
-    memory: str | Memory = "auto",
-    granularity: str = "auto",
-    exchange: str = "auto",
-    min_elements: int = 1024,
-    exclude: str | Sequence[str] = (),
-    bucket_bytes: int = 25 << 20,
-    seed: int = 0,
-    **hyperparameters: Any,
-) -> Settings:
-    """Settings from the doors' keywords.
-
-    Raises ValueError or TypeError, in one sentence that says what is wrong and what exists.
-    """
-    if isinstance(compressor, Mapping):
-        if hyperparameters:
-            raise TypeError(
-                "Hyperparameters beside a mapping are ambiguous; write them into its specs."
-            )
-        if not compressor:
-            raise ValueError("The mapping of patterns to compressors is empty.")
-        routes = tuple((p, *_pair(c, memory)) for p, c in compressor.items())
-    else:
-        routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
-    if not isinstance(exclude, (str, list, tuple, set, frozenset)):
-        raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
-    exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    return Settings(routes, granularity, exchange, min_elements, exclude, bucket_bytes, seed)
-
-
-def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Compressor, Memory]:
-    compressor, own = registry.resolve(what, **hyperparameters)
-    chosen = registry.get_memory(own if memory == "auto" else memory)
-    if chosen.requires_nonexpansive and not compressor.nonexpansive:
-        stages = [compressor, *(stage for _, stage in getattr(compressor, "inner", ()))]
-        nearest = ' or rounding="nearest"' if any(hasattr(s, "rounding") for s in stages) else ""
-        raise ValueError(
-            f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} "
-            f'is not; use memory="none"{nearest}.'
-        )
-    return compressor, chosen
-
-
-def _check_pattern(pattern: Any) -> None:
-    if not isinstance(pattern, str):
-        raise TypeError(f"A pattern is a regular expression in a string, not {pattern!r}.")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"The pattern {pattern!r} is no regular expression: {error}.") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +87,7 @@ class Plan:
     layout: int = 0
     paths: tuple[str, ...] = ()
     ordinal: int = 0  # among equal digests of this process
+    check_every: int = 0
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
 
     @property
@@ -247,7 +139,16 @@ def make_plan(
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
     layout = _digest([*buckets, (Group(sparse),)] if sparse else buckets, len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
-    return Plan(tuple(buckets), settings.seed, digest, layout, tuple(paths), sparse=sparse)
+    every = settings.check_every
+    return Plan(
+        tuple(buckets),
+        settings.seed,
+        digest,
+        layout,
+        tuple(paths),
+        check_every=every,
+        sparse=sparse,
+    )
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
@@ -287,7 +188,9 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
         ]
         for bucket in buckets
     ]
-    return _hash(json.dumps([__version__, wire.VERSION, settings.seed, told, sparse]))
+    return _hash(
+        json.dumps([__version__, wire.VERSION, settings.seed, settings.check_every, told, sparse])
+    )
 
 
 def _hash(text: str) -> int:

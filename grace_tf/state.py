@@ -154,6 +154,10 @@ class State(Trackable):
         """What all workers hold alike, as the first worker of this process has it."""
         return [leaf.variables[0] for leaf in self._leaves.values() if leaf.alike]
 
+    def counter(self) -> tf.Tensor:
+        """The committed steps of the first worker of this process, as a step reads them."""
+        return self._variable("step", 0).read_value()
+
     @property
     def step(self) -> int:
         """Committed steps of the first worker of this process, also if loaded and not yet used."""

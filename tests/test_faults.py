@@ -9,7 +9,7 @@ import pytest
 
 from grace_tf.cli import launcher
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "faults.py"
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
 AGAIN = r"; start all of them again\."
 GONE = "worker 1 is gone without a word: it was killed, crashed or lost its machine"
 UNEVEN = (
@@ -37,10 +37,10 @@ SENTENCES = {
 }
 
 
-def launch(*arguments, workers=2):
+def launch(*arguments, workers=2, program="faults.py"):
     """The exit code, what was printed, and the lines on stderr of each worker and the launcher."""
     out, err = io.StringIO(), io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), *arguments]
+    command = [sys.executable, "-u", str(PROGRAMS / program), *arguments]
     # All get time to say their sentence, but for a stopped one, which would never end.
     linger = 1 if "SIGSTOP" in arguments else 60
     code = launcher.run(command, workers, timeout=200, linger=linger, stdout=out, stderr=err)

@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from grace_tf import handshake
 from grace_tf.handshake import Owner
-from grace_tf.plan import make_plan, settings
+from grace_tf.plan import make_plan
+from grace_tf.settings import settings
 
 
 class Group:

@@ -7,7 +7,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf.core import registry
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import settings
+from grace_tf.settings import settings
 from grace_tf.testing import Workers, cases
 
 SHAPE = (40, 30)

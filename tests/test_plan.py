@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from grace_tf.compressors.topk import TopK
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import DENSE, collective_key, make_plan, settings
+from grace_tf.plan import collective_key, make_plan
+from grace_tf.settings import DENSE, settings
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.base import PLAN_KEYS
 

@@ -16,6 +16,7 @@ KEYWORDS = {
     "exclude": (),
     "bucket_bytes": 25 << 20,
     "seed": 0,
+    "check_every": 100,
 }
 REQUIRED = inspect.Parameter.empty
 NAMES = """

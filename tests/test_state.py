@@ -5,7 +5,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.plan import make_plan, settings
+from grace_tf.plan import make_plan
+from grace_tf.settings import settings
 from grace_tf.state import State
 
 SPECS = [tf.TensorSpec([4, 3]), tf.TensorSpec([5])]

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
-from grace_tf.plan import Settings, make_plan
+from grace_tf.plan import make_plan
+from grace_tf.settings import Settings
 
 _TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
 _MILLION = tf.TensorSpec([1000, 1000], tf.float32)

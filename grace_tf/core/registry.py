@@ -14,7 +14,7 @@ from grace_tf.core.then import Then
 # The keywords of the doors; a hyperparameter of the same name could not be reached through them.
 RESERVED = frozenset(
     "optimizer compressor variables inner memory granularity exchange min_elements exclude "
-    "bucket_bytes seed reduce grads name".split()
+    "bucket_bytes seed check_every reduce grads name".split()
 )
 
 

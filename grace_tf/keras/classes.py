@@ -17,7 +17,7 @@ from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.plan import settings
+from grace_tf.settings import settings
 
 _PACKAGE = "grace_tf"
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import agreement
+from grace_tf import agreement, divergence
 from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
 from grace_tf.surroundings import several
@@ -64,9 +64,17 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
     with steps.Steps(line, _counted(given), _width(model)) as taken:
         if several() is not None and isinstance(given.get("x"), np.ndarray):
             taken.compare_data(given["x"])
+
+        def end_epoch(epoch, logs):
+            weights = first_step.values_of(model)[0]
+            if weights:
+                told = int(divergence.digest(weights))
+                label = f"fit {taken.call}/{epoch}"
+                divergence.compare(line, label, f"the end of epoch {epoch + 1}", told)
+            taken.end_epoch(bool(model.stop_training))
+
         epochs = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: taken.begin_epoch(epoch),
-            on_epoch_end=lambda epoch, logs: taken.end_epoch(bool(model.stop_training)),
+            on_epoch_begin=lambda epoch, logs: taken.begin_epoch(epoch), on_epoch_end=end_epoch
         )
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             given["callbacks"] = [epochs, *tf.nest.flatten([] if callbacks is None else callbacks)]

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from grace_tf.aggregator import Aggregator
 from grace_tf.keras.classes import Wrapped, attach, bases, detach, wrapped_class
-from grace_tf.plan import settings
+from grace_tf.settings import settings
 from grace_tf.surroundings import refuse_parameter_servers
 
 
@@ -28,6 +28,7 @@ def wrap(
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
     seed: int = 0,
+    check_every: int = 100,
     **hyperparameters: Any,
 ) -> Any:
     """Makes the gradients of a Keras optimizer travel compressed; returns the same object.
@@ -50,12 +51,16 @@ def wrap(
       bucket_bytes: bytes of gradient that are communicated together; never changes a result.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
+      check_every: steps after which processes compare digests of their weights again, and stop
+        where they differ; 0 for never.  A comparison reads each weight once and sends some 100
+        bytes.
 
     Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
     served.
     """
     keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
     keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes, seed=seed)
+    keywords.update(check_every=check_every)
     aggregator = Aggregator(settings(compressor, **keywords, **hyperparameters))
     inner = _innermost(optimizer)
     if isinstance(inner, Wrapped):

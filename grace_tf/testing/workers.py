@@ -17,7 +17,8 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload, Request
 from grace_tf.exchange import communicate, exchange
-from grace_tf.plan import Plan, make_plan, settings
+from grace_tf.plan import Plan, make_plan
+from grace_tf.settings import settings
 from grace_tf.state import State
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback

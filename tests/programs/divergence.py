@@ -1,0 +1,81 @@
+"""Two workers that train alike until something changes on worker 1 alone.
+
+divergence.py group|strategy rate|bits    `fit`: a callback sets another rate in epoch 2, or changes
+                                          a weight in epoch 2
+divergence.py loop                        a custom loop that compares every 4 steps; bits change
+"""
+
+import sys
+
+import tensorflow as tf
+
+ENGINE, FAULT = [*sys.argv[1:], "bits"][:2]
+if ENGINE == "strategy":  # before anything else runs
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(timeout_seconds=30)
+    )
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+import grace_tf  # noqa: E402
+from grace_tf.variables import local, plain  # noqa: E402
+
+if ENGINE == "strategy":
+    rank = strategy.cluster_resolver.task_id
+else:
+    rank = grace_tf.init(timeout=30).rank
+    strategy = tf.distribute.get_strategy()
+
+
+def flip(variable):
+    """Changes the lowest bit of a weight on this worker alone."""
+    held = local(plain(variable))
+    value = held.numpy()
+    value.reshape(-1)[:1].view(np.int32)[:] ^= 1
+    held.assign(value)
+
+
+class Fault(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print(f"epoch {epoch + 1}", flush=True)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == 1 and batch == 1 and rank == 1:
+            if FAULT == "rate":
+                local(plain(self.model.optimizer.learning_rate)).assign(0.01)
+            else:
+                flip(self.model.trainable_variables[0])
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+
+def fit():
+    x = np.random.default_rng(0).normal(size=[32, 8]).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).batch(8)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd", min_elements=1), "mse")
+    model.fit(data.with_options(options), epochs=4, verbose=0, callbacks=[Fault()])
+
+
+def loop():
+    aggregate = grace_tf.Aggregator("qsgd", min_elements=1, check_every=4)
+    variable = tf.Variable(tf.zeros([64]))
+
+    @tf.function
+    def step():
+        variable.assign_sub(aggregate([tf.ones([64])], [variable])[0])
+
+    for i in range(40):
+        step()
+        print(f"step {i}", flush=True)
+        if rank == 1 and i == 4:
+            flip(variable)
+
+
+loop() if ENGINE == "loop" else fit()
+print("trained", flush=True)
