@@ -38,7 +38,8 @@ class Share:
     memory: dict[int, dict[str, tf.Tensor]]
     compressor: dict[int, dict[str, tf.Tensor]]
     step: tf.Tensor
-    finite: tf.Tensor | None = None
+    finite: tf.Tensor | None = None  # on all workers
+    own_finite: tf.Tensor | bool = True  # what this worker sends
 
 
 def exchange(
@@ -67,6 +68,7 @@ def exchange(
         outcomes, flags = _drive(plan, b, generators, bad, transport)
         for i, result in enumerate(results):
             with transport.device(i):
+                result.own_finite &= ~bad[i]
                 for group, outcome in zip(bucket, outcomes[i]):
                     _deliver(group, outcome, result, shares[i], transport.size, summed)
                 result.finite &= ~flags[i]

@@ -20,6 +20,7 @@ from tensorflow.python.trackable.base import Trackable
 from grace_tf.core.context import Context
 from grace_tf.exchange import Share
 from grace_tf.plan import Group
+from grace_tf.refusal import Refusal
 from grace_tf.sparse import values_of, with_values
 
 _META = "grace"  # the array of (format, size, worker ids …) in a saved state
@@ -83,6 +84,7 @@ class State(Trackable):
         self._waiting: dict[str, Saved] = {}  # of leaves that are yet to be made
         self._lost = ""  # the sentence about a lost state, until it is told
         self._warned = False
+        self._refusal = Refusal()
 
     def place(self, size: int, workers: Sequence[int], devices: Sequence[str | None]) -> None:
         """Says which workers live in this process, and where.  Later calls must agree."""
@@ -133,13 +135,8 @@ class State(Trackable):
             return list(grads)
 
         def refuse():
-            # Integer gradients cannot say it; the float ones of the same step do.
-            return [
-                tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype))
-                if g.dtype.is_floating
-                else tf.identity(g)
-                for g in grads
-            ]
+            worker, own = self.workers[position], result.own_finite
+            return self._refusal.gradients(grads, result.step, own, worker, self.size)
 
         committed = tf.cond(result.finite, keep, refuse) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]

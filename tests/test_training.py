@@ -113,6 +113,8 @@ class NonFiniteTest(tf.test.TestCase):
         self.assertFalse(plain["weights_finite"])
         self.assertTrue(scaled["weights_untouched"] and scaled["weights_finite"])
         self.assertEqual(scaled_end["end"], 6)
+        for rank, what in enumerate(["a gradient of another worker, or the sum", "its gradient"]):
+            self.assertIn(f"Worker {rank} of 2: in step 5 {what}", said[rank])
 
 
 class CallbackTest(tf.test.TestCase):

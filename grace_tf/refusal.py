@@ -1,0 +1,57 @@
+"""What comes of a step that is not finite: gradients that say so, and one log line.
+
+In come the aggregates of such a step; out go as many of NaN, so that every worker's optimizer or
+loss scaling sees the same.  The training may well go on, so each worker says once that it was so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+_LOG = logging.getLogger("grace_tf")
+
+
+class Refusal:
+    """Refuses the steps of one State that are not finite."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def gradients(
+        self, grads: Sequence[tf.Tensor], step: tf.Tensor, own: tf.Tensor, worker: int, size: int
+    ) -> list[tf.Tensor]:
+        """NaN in the place of every float gradient; `own` says whether this worker's were finite.
+
+        Integers have no NaN, so they are returned unchanged; the floats of the same step tell.
+        """
+
+        def tell(step: np.ndarray, own: np.ndarray) -> np.ndarray:
+            self._tell(int(step), bool(own), worker, size)
+            return np.bool_(True)
+
+        told = []
+        if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            told = tf.numpy_function(tell, [step, own], [tf.bool])  # XLA has no Python
+        with tf.control_dependencies(told):
+            return [
+                tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype))
+                if g.dtype.is_floating
+                else tf.identity(g)
+                for g in grads
+            ]
+
+    def _tell(self, step: int, own: bool, worker: int, size: int) -> None:
+        if self._told:
+            return
+        self._told = True
+        what = "a gradient of another worker, or the sum over workers," if own else "its gradient"
+        _LOG.warning(
+            "Worker %d of %d: in step %d %s was not finite. The compression leaves its state as it "
+            "was and gives NaN to the optimizer, on all workers. Later steps like it are not told.",
+            *(worker, size, step, what),
+        )
