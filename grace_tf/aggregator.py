@@ -31,6 +31,7 @@ from grace_tf.surroundings import (
     refuse_half_a_reduction,
     refuse_parameter_servers,
     refuse_two_doors,
+    refuse_xla,
 )
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
@@ -213,6 +214,7 @@ class Aggregator(Trackable):
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
+        refuse_xla(strategy)
         if spans:
             position = transport.workers[0] - first
             (reduced,) = self._step(plan, transport, [grads], summed, position)

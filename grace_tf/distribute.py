@@ -16,7 +16,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 from grace_tf.aggregator import Aggregator
 from grace_tf.gradients import gradient_of
 from grace_tf.keras import repairs
-from grace_tf.surroundings import other_door, refuse_half_a_reduction
+from grace_tf.surroundings import other_door, refuse_half_a_reduction, refuse_xla
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import reduced_rows
 
@@ -97,6 +97,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
     @tf.autograph.experimental.do_not_convert
     def _compressed(self, pairs, options):
         refuse_half_a_reduction(tf.distribute.get_strategy())
+        refuse_xla(tf.distribute.get_strategy())
         devices = [component.device for component in pairs[0][1].values]
         grads = [
             [_on(device, value.values[i], variable) for value, variable in pairs]

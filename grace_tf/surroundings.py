@@ -10,6 +10,7 @@ import sys
 import weakref
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from grace_tf import group
 from grace_tf.transports.base import Transport
@@ -76,4 +77,13 @@ def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
         raise RuntimeError(
             f"This {type(strategy).__name__} reduces within its process, one of several: use "
             "MultiWorkerMirroredStrategy, or one process per device with grace_tf.init()."
+        )
+
+
+def refuse_xla(strategy: tf.distribute.Strategy) -> None:
+    """Raises RuntimeError while XLA compiles the step of a strategy's replicas."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(
+            f"XLA compiles for one device, but the replicas of this {type(strategy).__name__} and "
+            "their compression state are on several: compile the model with jit_compile=False."
         )
