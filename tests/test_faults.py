@@ -71,6 +71,14 @@ def test_the_survivor_says_whose_fault_it_was(engine, fault):
     assert "orker 1" in said["grace_tf"][-1], everything
 
 
+@pytest.mark.parametrize("engine, fault", [("group", "SIGKILL"), ("strategy", "exit")])
+def test_the_fault_may_be_worker_0_s_on_whom_tensorflow_s_services_depend(engine, fault):
+    code, _, said = launch(engine, fault, "0")
+    assert code not in (0, launcher.TIMED_OUT), said
+    sentence = SENTENCES[fault][0].replace("worker 1", "worker 0")
+    assert re.search(f"^Worker 1 of 2 cannot go on, {sentence}$", last(said["1"])), said
+
+
 @pytest.mark.parametrize("engine", ["group", "strategy"])
 def test_nothing_is_said_where_nothing_is_wrong(engine):
     """Two calls of fit, after which one worker ends some time before the other."""

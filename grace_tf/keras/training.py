@@ -48,7 +48,8 @@ def _around(own: Callable, held: list[Any]) -> Callable:
             sentence = None if line is None else _sentence(error)
             if sentence is None:
                 raise
-        raise RuntimeError(sentence)  # outside, so that what TensorFlow said is no part of it
+        # Out of the handler, so that what TensorFlow said is no part of it.
+        raise RuntimeError(sentence)
 
     return around
 

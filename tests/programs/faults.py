@@ -1,9 +1,9 @@
-"""A training between workers, of which worker 1 has a fault after its third step.
+"""A training between workers, of which one has a fault after its third step.
 
-faults.py group|strategy|loop FAULT
+faults.py group|strategy|loop FAULT [WORKER]
 
 `fit` in a process group or under a MultiWorkerMirroredStrategy, or a custom loop in a process
-group; the faults are those below.
+group; the faults are those below, of worker 1 unless it is said otherwise.
 """
 
 import os
@@ -12,7 +12,8 @@ import sys
 
 import tensorflow as tf
 
-ENGINE, FAULT = sys.argv[1:]
+ENGINE, FAULT = sys.argv[1:3]
+FAULTY = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 TIMEOUT = 8
 if ENGINE == "strategy":  # before anything else runs
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -50,20 +51,20 @@ FAULTS = {
 
 class Fault(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if rank == 1 and batch == 2 and FAULT in FAULTS:
+        if rank == FAULTY and batch == 2 and FAULT in FAULTS:
             FAULTS[FAULT](self.model)
 
 
 def optimizer():
     plain = keras.optimizers.SGD(0.1)
-    if FAULT == "unwrapped" and rank == 1:
+    if FAULT == "unwrapped" and rank == FAULTY:
         return plain
-    method = "fp16" if FAULT == "other method" and rank == 1 else "qsgd"
+    method = "fp16" if FAULT == "other method" and rank == FAULTY else "qsgd"
     return grace_tf.wrap(plain, method, min_elements=1)
 
 
 def batches():
-    count = 3 if FAULT == "fewer batches" and rank == 1 else BATCHES
+    count = 3 if FAULT == "fewer batches" and rank == FAULTY else BATCHES
     draw = np.random.default_rng(0)
     x = draw.normal(size=[BATCHES * 8, 8]).astype(np.float32)[: count * 8]
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).batch(8, drop_remainder=True)
@@ -91,7 +92,7 @@ def loop():
 
     for i in range(BATCHES):
         step()
-        if rank == 1 and i == 2:
+        if rank == FAULTY and i == 2:
             FAULTS[FAULT](None)
 
 
