@@ -82,6 +82,14 @@ class Aggregator(Trackable):
         self._handed: list[Handed] = []
         self.join(variables or ())
 
+    def __reduce__(self):
+        # A copy has the state; which variables it is of, it learns as they come in the same order.
+        return Aggregator, (self.settings,), (self.reduce, self.state.arrays())
+
+    def __setstate__(self, copied):
+        self.reduce, arrays = copied
+        self.state.restore(arrays)
+
     def join(self, variables: Sequence[Any]) -> None:
         """Gives variables their ordinals, in this order, unless they have one."""
         for variable in variables:
@@ -156,7 +164,7 @@ class Aggregator(Trackable):
         """
         self.join(variables)
         plan = self._plan(grads[0], [plain(v) for v in variables])
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             return None
         self.state.place(transport.size, transport.workers, devices)
@@ -178,7 +186,7 @@ class Aggregator(Trackable):
         transport = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
-        if not grads or (transport.size == 1 and _all_dense(plan)):
+        if not grads or (transport.size == 1 and plan.dense):
             self._handed = plan.handed_dense(flagged=True)
             return grads
         self.state.place(transport.size, transport.workers, [device_of(variables[0])])
@@ -206,7 +214,7 @@ class Aggregator(Trackable):
             self.state.place(context.num_replicas_in_sync, workers, local)
             self._ensure(plan)
             self.agree(others, variables, owner)
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
@@ -290,7 +298,3 @@ def aggregated(variable: Any) -> bool:
 def _described(owner: Callable[[], Owner]) -> Owner:
     with tf.init_scope():  # settings may be values of variables
         return owner()
-
-
-def _all_dense(plan: Plan) -> bool:
-    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)
