@@ -233,7 +233,8 @@ if KERAS_3:
             )
 
         regressor = made(lambda: grace_tf.wrap(SGD(0.1), **TOPK))
-        copies = [sklearn.clone(regressor), pickled(regressor), copy.deepcopy(regressor)]
+        cloned = sklearn.clone(regressor).set_params(fit_kwargs=regressor.fit_kwargs)
+        copies = [cloned, pickled(regressor), copy.deepcopy(regressor)]
         found = [each.fit(x, y).predict(x) for each in copies]
         wanted = regressor.fit(x, y).predict(x)
         for each in found:
