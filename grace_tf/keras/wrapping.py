@@ -86,9 +86,9 @@ def aggregator_of(optimizer: Any) -> Aggregator:
     optimizers have one each.
     """
     wrapped = _wrapped(optimizer)
-    own = parts(wrapped)
+    wrapped._settings()  # refuses a bare one
     if wrapped._grace is None:
-        names = ", ".join(type(part).__name__ for part in own) or "none yet"
+        names = ", ".join(type(part).__name__ for part in parts(wrapped)) or "none yet"
         where = "optimizers" if hasattr(wrapped, "optimizers") else "optimizer_specs"
         raise ValueError(
             f"This {type(wrapped).__name__} deals variables out to other optimizers ({names}), "
