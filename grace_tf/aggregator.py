@@ -21,7 +21,7 @@ from grace_tf.core.hyperparameters import check_choice
 from grace_tf.divergence import Divergence
 from grace_tf.exchange import exchange
 from grace_tf.gradients import gradient_of, is_gradient, is_rows, spec_of
-from grace_tf.handshake import Owner
+from grace_tf.handshake import Owner, described
 from grace_tf.plan import Plan, make_plan
 from grace_tf.settings import Settings, settings
 from grace_tf.sparse import arranged
@@ -84,6 +84,14 @@ class Aggregator(Trackable):
         self._agreement, self._divergence = Agreement(), Divergence()
         self._handed: list[Handed] = []
         self.join(variables or ())
+
+    def __reduce__(self):
+        # A copy has the state; which variables it is of, it learns as they come in the same order.
+        return Aggregator, (self.settings,), (self.reduce, self.state.arrays())
+
+    def __setstate__(self, copied):
+        self.reduce, arrays = copied
+        self.state.restore(arrays)
 
     def join(self, variables: Sequence[Any]) -> None:
         """Gives variables their ordinals, in this order, unless they have one."""
@@ -159,7 +167,7 @@ class Aggregator(Trackable):
         """
         self.join(variables)
         plan = self._plan(grads[0], [plain(v) for v in variables])
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             return None
         self._place(plan, transport.size, transport.workers, devices)
@@ -180,7 +188,7 @@ class Aggregator(Trackable):
         transport = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
-        if not grads or (transport.size == 1 and _all_dense(plan)):
+        if not grads or (transport.size == 1 and plan.dense):
             self._handed = plan.handed_dense(flagged=True)
             return grads
         self._place(plan, transport.size, transport.workers, [device_of(variables[0])])
@@ -210,7 +218,7 @@ class Aggregator(Trackable):
             self.agree(others, variables, owner)
             if transport.workers[0] == first:
                 self._divergence.watch(plan, variables, self.state.counter())
-        if _all_dense(plan):
+        if plan.dense:
             self._handed = plan.handed_dense(flagged=False)
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
@@ -256,7 +264,7 @@ class Aggregator(Trackable):
     ) -> None:
         """Compares the values of these variables and of what belongs to them: see agreement.py."""
         late = not tf.inside_function() if late is None else late
-        self._agreement.reach(group, self.state, variables, _described(owner), late)
+        self._agreement.reach(group, self.state, variables, described(owner), late)
 
     def _place(self, plan: Plan, size: int, workers: Sequence[int], devices: Sequence) -> None:
         self.state.place(size, workers, devices)
@@ -280,7 +288,7 @@ class Aggregator(Trackable):
             plan = make_plan(self.settings, paths, specs, ordinals, rows)
             plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
             if others is not None:
-                handshake.compare(others, plan, _described(owner), self.reduce)
+                handshake.compare(others, plan, described(owner), self.reduce)
             _made[plan.digest] += 1
             self._plans[known] = plan
         return self._plans[known]
@@ -289,12 +297,3 @@ class Aggregator(Trackable):
 def aggregated(variable: Any) -> bool:
     """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient."""
     return getattr(plain(variable), _MARK, False)
-
-
-def _described(owner: Callable[[], Owner]) -> Owner:
-    with tf.init_scope():  # settings may be values of variables
-        return owner()
-
-
-def _all_dense(plan: Plan) -> bool:
-    return all(lane.dense for lane_group in plan.groups for lane in lane_group.lanes)

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,12 @@ class Owner:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rate: float | None = None
     variables: Sequence[Any] = ()
+
+
+def described(owner: Callable[[], Owner]) -> Owner:
+    """What `owner()` says, read outside of what is being traced: settings may be variables."""
+    with tf.init_scope():
+        return owner()
 
 
 def compare(group: Any, plan: Plan, owner: Owner, reduce: str = "") -> None:

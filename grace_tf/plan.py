@@ -94,6 +94,10 @@ class Plan:
     def groups(self) -> list[Group]:
         return [group for bucket in self.buckets for group in bucket]
 
+    @property
+    def dense(self) -> bool:
+        return all(lane.dense for group in self.groups for lane in group.lanes)
+
     def handed_dense(self, flagged: bool) -> list[Handed]:
         """What one worker hands over where nothing is compressed; not `flagged` where the host
         reduces, which knows no flag of ours."""

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "cli.start_up": set(),
     "surroundings": {"group", "transports"},
     "keras.repairs": {"surroundings", "group"},
+    "keras.optimizers": {"keras.repairs"},
 }
 METHOD_FREE = (
     "wire",

@@ -1,10 +1,10 @@
 """The door of Keras: wrapped optimizers, the callback, and what holds Keras and the line together.
 
-Importing it puts guards on Keras' optimizers, something around `fit`, and the repairs that are
-needed everywhere.
+Importing it puts guards on Keras' optimizers, something around `fit` and
+around pickling, and the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import backups, guards, own_files, repairs, training
+from grace_tf.keras import backups, copies, guards, own_files, repairs, training
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.own_files import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
@@ -16,5 +16,6 @@ guards.install()
 training.install()
 own_files.install()
 backups.install()
+copies.install()
 repairs.agree_on_finite(guards.agree)
 repairs.no_xla_between_processes(lambda: several() is not None)

@@ -2,30 +2,75 @@
 
 One method is overridden: in come (gradient, variable) pairs, out go the aggregated ones.  Every
 Keras generation calls that method something else; the rest of an optimizer stays Keras' own.
+Gradients do not pass through a MultiOptimizer: there the optimizers that it has are wrapped.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
+from grace_tf.keras.optimizers import (
+    bases,
+    deals_out,
+    ignore_in_configs,
+    innermost,
+    parts,
+)
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.settings import settings
+from grace_tf.settings import Settings, settings
 
 _PACKAGE = "grace_tf"
+_KEY = "grace"  # of the settings in the config of a wrapped optimizer
 
 
-class Wrapped(InFiles):
-    """What every wrapped optimizer has: an aggregator, and its settings in the config."""
+class Wrapped:
+    """What every wrapped optimizer has: its settings in the config, and a way to be copied."""
 
+    _plain_class: type
     _grace: Aggregator | None = None
+
+    def _settings(self) -> Settings:
+        """What `wrap` was told."""
+        raise NotImplementedError
+
+    def get_config(self):
+        wanted = self._settings().config()
+        config = super().get_config()
+        # Text, since Keras 2 turns dictionaries that it tracks into objects of its own.
+        return {**config, _KEY: json.dumps(wanted)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        if _KEY not in config:
+            raise _bare(cls)
+        wanted = json.loads(config.pop(_KEY))
+        optimizer = super().from_config(config, custom_objects=custom_objects)
+        attach(optimizer, settings(**wanted))
+        return optimizer
+
+    def __reduce__(self):
+        # Keras 2 has no way that serves pickle, and Keras 3 none for classes that it does not know.
+        config = super().get_config()
+        return _rebuilt, (plain_classes(self), config, self._settings(), states(self))
+
+
+class _Reducing(InFiles, Wrapped):
+    """A wrapped optimizer through which gradients pass: it has an aggregator."""
+
+    def _settings(self):
+        return self._aggregator().settings
 
     def _aggregated(self, grads_and_vars, host):
         grads_and_vars = list(grads_and_vars)
@@ -49,28 +94,12 @@ class Wrapped(InFiles):
             raise _bare(type(self))
         return self._grace
 
-    def get_config(self):
-        wanted = self._aggregator().settings.config()
-        config = super().get_config()
-        # Text, since Keras 2 turns dictionaries that it tracks into objects of its own.
-        return {**config, "grace": json.dumps(wanted)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        if "grace" not in config:
-            raise _bare(cls)
-        wanted = json.loads(config.pop("grace"))
-        optimizer = super().from_config(config, custom_objects=custom_objects)
-        attach(optimizer, Aggregator(settings(**wanted)))
-        return optimizer
-
 
 def _bare(cls: type) -> ValueError:
     return ValueError(f"A bare {cls.__name__} compresses nothing; make it with grace_tf.wrap().")
 
 
-class _Keras3(Wrapped):
+class _Keras3(_Reducing):
     def build(self, variables):
         with building(variables):
             super().build(variables)
@@ -84,7 +113,7 @@ class _Keras3(Wrapped):
         return self._aggregated(grads_and_vars, super()._all_reduce_sum_gradients)
 
 
-class _Keras2(Wrapped):
+class _Keras2(_Reducing):
     def build(self, var_list):
         self._aggregator().join(var_list)
         super().build(var_list)
@@ -93,38 +122,106 @@ class _Keras2(Wrapped):
         return self._aggregated(grads_and_vars, super().aggregate_gradients)
 
 
-class _Legacy(Wrapped):
+class _Legacy(_Reducing):
     def _aggregate_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super()._aggregate_gradients)
+
+
+class _Multi(Wrapped):
+    """A wrapped MultiOptimizer: the optimizers that it has reduce, each in lanes of its own."""
+
+    _grace_settings: Settings | None = None
+
+    def _settings(self):
+        if self._grace_settings is None:
+            raise _bare(type(self))
+        return self._grace_settings
+
+    def _wrap_parts(self):
+        """Wraps those that are not yet: some come only when the variables are known."""
+        wanted = self._settings()
+        for k, part in enumerate(parts(self)):
+            if not isinstance(part, Wrapped):
+                # Each draws noise of its own: variables are numbered anew in every optimizer.
+                attach(part, dataclasses.replace(wanted, seed=(wanted.seed + k) % 2**32))
+
+
+class _Keras3Multi(_Multi):
+    def build(self, var_list):
+        super().build(var_list)
+        self._wrap_parts()
+
+
+class _AddonsMulti(_Multi):
+    def apply_gradients(self, grads_and_vars, **keywords):
+        self._wrap_parts()
+        return super().apply_gradients(grads_and_vars, **keywords)
+
+    def _aggregate_gradients(self, grads_and_vars):
+        """What a LossScaleOptimizer asks for before it lets gradients be applied."""
+        self._wrap_parts()
+        out = list(grads_and_vars)
+        waiting = set(range(len(out)))
+        for spec in self.optimizer_specs:
+            mine = sorted(i for i in waiting if out[i][1].name in spec["weights"])
+            waiting.difference_update(mine)
+            own = innermost(spec["optimizer"])
+            reduce = getattr(own, "_aggregate_gradients", None) or own.aggregate_gradients
+            for i, total in zip(mine, reduce([out[i] for i in mine])):
+                out[i] = total
+        return out
 
 
 _classes: dict[type, type] = {}
 
 
-def attach(optimizer: Any, aggregator: Aggregator) -> None:
-    """Gives an optimizer of a wrapped class its aggregator; a built one's variables join it."""
+def attach(optimizer: Any, wanted: Settings) -> None:
+    """Makes an optimizer a wrapped one, with an aggregator of these settings."""
+    if not isinstance(optimizer, Wrapped):
+        optimizer.__class__ = wrapped_class(type(optimizer))
+    repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
+    if isinstance(optimizer, _Multi):
+        optimizer._grace_settings = wanted
+        optimizer._wrap_parts()
+        return
+    aggregator = Aggregator(wanted)
     optimizer._grace = aggregator  # automatically tracked by all but legacy optimizers
     optimizer._grace_state = SavedState(aggregator)
     if isinstance(optimizer, _Legacy):
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
         aggregator.join(getattr(optimizer, "_trainable_variables", ()))
-    repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
 
 
 def detach(optimizer: Any) -> None:
-    """Gives an optimizer of a wrapped class its own class back."""
+    """Gives an optimizer of a wrapped class, and those that it has, their own classes back."""
+    for part in parts(optimizer):
+        if isinstance(part, Wrapped):
+            detach(part)
     if isinstance(optimizer, _Legacy):
         AutoTrackable._delete_tracking(optimizer, "_grace")
-    del optimizer._grace, optimizer._grace_state
-    optimizer.__class__ = next(base for base, cls in _classes.items() if cls is type(optimizer))
+    if isinstance(optimizer, _Multi):
+        del optimizer._grace_settings
+    else:
+        del optimizer._grace, optimizer._grace_state
+    optimizer.__class__ = type(optimizer)._plain_class
 
 
-def bases() -> tuple[type, ...]:
-    """The classes that all optimizers of this Keras derive from."""
-    if KERAS_3:
-        return (keras.optimizers.Optimizer,)
-    return (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
+def reducing(optimizer: Any) -> list[Any]:
+    """The wrapped optimizers through which gradients pass: of a MultiOptimizer those it has."""
+    given = innermost(optimizer)
+    return [each for each in (given, *parts(given)) if isinstance(each, _Reducing)]
+
+
+def states(optimizer: Any) -> list[dict[str, np.ndarray]]:
+    """The compression states of `reducing(optimizer)`."""
+    return [each._aggregator().state.arrays() for each in reducing(optimizer)]
+
+
+def plain_classes(optimizer: Any) -> list[type]:
+    """The plain classes of a wrapped optimizer and of those that it has; none of a plain one."""
+    given = innermost(optimizer)
+    return [each._plain_class for each in (given, *parts(given)) if isinstance(each, Wrapped)]
 
 
 def wrapped_class(base: type) -> type:
@@ -134,13 +231,38 @@ def wrapped_class(base: type) -> type:
         if not KERAS_3 and issubclass(base, keras.optimizers.legacy.Optimizer):
             tfa = base.__module__.startswith("tensorflow_addons")
             mixin, prefix = _Legacy, "Tfa" if tfa else "Legacy"
+        if deals_out(base):
+            mixin = _Keras3Multi if KERAS_3 else _AddonsMulti
         name = f"Grace{prefix}{base.__name__}"
-        cls = type(name, (mixin, base), {"__module__": __name__, "__doc__": base.__doc__})
+        told = {"__module__": __name__, "__doc__": base.__doc__, "_plain_class": base}
+        cls = type(name, (mixin, base), told)
         # A class of the user's own that is called Adam must not take the place of Keras' in files.
         taken = any(other.__name__ == name for other in _classes.values())
         registered = f"{base.__module__}.{name}" if taken else name
         _classes[base] = keras.utils.register_keras_serializable(_PACKAGE, registered)(cls)
+        ignore_in_configs(base, _KEY, Wrapped)
     return _classes[base]
+
+
+def made_with(classes: Sequence[type], how: Callable, arguments: Sequence[Any]) -> Any:
+    """`how(*arguments)`, after the wrapped classes of these plain ones have been registered."""
+    for base in classes:
+        wrapped_class(base)
+    return how(*arguments)
+
+
+def _rebuilt(
+    classes: Sequence[type],
+    config: dict[str, Any],
+    wanted: Settings,
+    kept: Sequence[dict[str, np.ndarray]],
+) -> Any:
+    """A copy of a wrapped optimizer of the first of these classes, the others being its parts'."""
+    optimizer = made_with(classes, classes[0].from_config, [config])
+    attach(optimizer, wanted)
+    for each, arrays in zip(reducing(optimizer), kept):
+        each._aggregator().state.restore(arrays)
+    return optimizer
 
 
 def _register_built_in() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.handshake import Owner
+from grace_tf.keras.optimizers import parts
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import several
 from grace_tf.variables import has_value
@@ -68,9 +70,12 @@ def agree_before(model: Any, group: Any) -> None:
     """
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    aggregator = getattr(inner, "_grace", None)
-    if aggregator is not None and model.built and model.run_eagerly:
-        aggregator.agree(group, (), lambda: owner_of(inner), late=False)
+    if inner is None or not (model.built and model.run_eagerly):
+        return
+    for each in (inner, *parts(inner)):
+        aggregator = getattr(each, "_grace", None)
+        if aggregator is not None:
+            aggregator.agree(group, (), functools.partial(owner_of, each), late=False)
 
 
 def building(variables: Sequence[Any]) -> contextlib.AbstractContextManager:

@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.aggregator import Aggregator
-from grace_tf.keras.classes import Wrapped, attach, bases, detach, wrapped_class
+from grace_tf.keras.classes import Wrapped, attach, detach
+from grace_tf.keras.optimizers import bases, innermost, parts
 from grace_tf.settings import settings
 from grace_tf.surroundings import refuse_parameter_servers
 
@@ -40,7 +41,7 @@ def wrap(
 
     Args:
       optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; of a
-        LossScaleOptimizer the inner optimizer is wrapped.
+        LossScaleOptimizer the inner optimizer is wrapped, of a MultiOptimizer each one that it has.
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", or
         a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
       memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
@@ -61,16 +62,16 @@ def wrap(
     keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
     keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes, seed=seed)
     keywords.update(check_every=check_every)
-    aggregator = Aggregator(settings(compressor, **keywords, **hyperparameters))
-    inner = _innermost(optimizer)
-    if isinstance(inner, Wrapped):
-        raise ValueError(
-            f"This {type(inner).__name__} is wrapped already; grace_tf.unwrap() it first."
-        )
+    wanted = settings(compressor, **keywords, **hyperparameters)
+    inner = _optimizer(optimizer)
+    for each in (inner, *parts(inner)):
+        if isinstance(each, Wrapped):
+            raise ValueError(
+                f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
+            )
     if tf.distribute.has_strategy():
         refuse_parameter_servers(tf.distribute.get_strategy())
-    inner.__class__ = wrapped_class(type(inner))
-    attach(inner, aggregator)
+    attach(inner, wanted)
     return optimizer
 
 
@@ -84,22 +85,32 @@ def unwrap(optimizer: Any) -> Any:
 
 
 def aggregator_of(optimizer: Any) -> Aggregator:
-    """The aggregator of a wrapped optimizer: its state, and `bytes_per_step`."""
-    return _wrapped(optimizer)._grace
+    """The aggregator of a wrapped optimizer: its state, and `bytes_per_step`.
+
+    Raises ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
+    optimizers have one each.
+    """
+    wrapped = _wrapped(optimizer)
+    wrapped._settings()  # refuses a bare one
+    if wrapped._grace is None:
+        names = ", ".join(type(part).__name__ for part in parts(wrapped)) or "none yet"
+        where = "optimizers" if hasattr(wrapped, "optimizers") else "optimizer_specs"
+        raise ValueError(
+            f"This {type(wrapped).__name__} deals variables out to other optimizers ({names}), "
+            f"each with an aggregator of its own: ask for theirs, which are in its {where}."
+        )
+    return wrapped._grace
 
 
 def _wrapped(optimizer: Any) -> Any:
-    inner = _innermost(optimizer)
+    inner = _optimizer(optimizer)
     if not isinstance(inner, Wrapped):
         raise ValueError(f"This {type(inner).__name__} is not wrapped.")
     return inner
 
 
-def _innermost(optimizer: Any) -> Any:
-    while "LossScaleOptimizer" in type(optimizer).__name__ and hasattr(
-        optimizer, "inner_optimizer"
-    ):
-        optimizer = optimizer.inner_optimizer
+def _optimizer(given: Any) -> Any:
+    optimizer = innermost(given)
     if not isinstance(optimizer, bases()):
         raise TypeError(f"wrap() takes a Keras optimizer, not {optimizer!r}.")
     return optimizer

@@ -1,0 +1,32 @@
+"""What a pickled model takes along: the classes that its wrapped optimizer needs.
+
+Keras packs a compiled model as a file, in which a wrapped optimizer has a registered name.  A fresh
+process knows such names only after grace_tf has been imported, and that of a user's own class only
+after it has been wrapped; so the pickle names the plain classes, and they are wrapped before.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+import keras
+
+from grace_tf.keras.classes import made_with, plain_classes
+
+
+def _with_classes(own: Callable) -> Callable:
+    @functools.wraps(own)
+    def __reduce__(self):
+        how, arguments, *rest = own(self)
+        classes = plain_classes(getattr(self, "optimizer", None))
+        if classes:
+            how, arguments = made_with, (classes, how, arguments)
+        return (how, arguments, *rest)
+
+    return __reduce__
+
+
+def install() -> None:
+    """Puts this around the pickling of `keras.Model`."""
+    keras.Model.__reduce__ = _with_classes(keras.Model.__reduce__)

@@ -1,0 +1,65 @@
+"""Keras' own optimizers, of any generation: which there are, and which stand in others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from grace_tf.keras.repairs import KERAS_3
+
+_ignoring: set[type] = set()
+
+
+def bases() -> tuple[type, ...]:
+    """The classes that all optimizers of this Keras derive from."""
+    if KERAS_3:
+        return (keras.optimizers.Optimizer,)
+    return (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside those that scale losses."""
+    while "LossScaleOptimizer" in type(optimizer).__name__ and hasattr(
+        optimizer, "inner_optimizer"
+    ):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def parts(optimizer: Any) -> list[Any]:
+    """The optimizers among which a MultiOptimizer deals the variables; none of any other."""
+    if not deals_out(type(optimizer)):
+        return []
+    given = (
+        optimizer.optimizers
+        if KERAS_3
+        else [spec["optimizer"] for spec in optimizer.optimizer_specs]
+    )
+    return list({id(part): part for part in map(innermost, given)}.values())
+
+
+def deals_out(cls: type) -> bool:
+    """Whether a class deals variables out to others: the MultiOptimizer of Keras or addons."""
+    return any(base.__name__ == "MultiOptimizer" for base in cls.__mro__)
+
+
+def ignore_in_configs(cls: type, key: str, unless: type) -> None:
+    """Lets `from_config` of an optimizer class take a config with a key that it does not know.
+
+    Subclasses of `unless` know it.
+    """
+    owner = next(base for base in cls.__mro__ if "from_config" in vars(base))
+    own = vars(owner)["from_config"]
+    if owner in _ignoring or not isinstance(own, classmethod):
+        return
+
+    @functools.wraps(own.__func__)
+    def from_config(cls, config, *args, **kwargs):
+        if not issubclass(cls, unless):
+            config = {name: value for name, value in config.items() if name != key}
+        return own.__func__(cls, config, *args, **kwargs)
+
+    owner.from_config = classmethod(from_config)
+    _ignoring.add(owner)
