@@ -53,26 +53,29 @@ def wrap(
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
       check_every: steps after which processes compare digests of their weights again, and stop
-        where they differ; 0 for never.  A comparison reads each weight once and sends some 100
-        bytes.
+        where they differ; 0 for never.  It reads each weight once and sends some 100 bytes.
 
     Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
     served.
     """
     keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
-    keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes, seed=seed)
-    keywords.update(check_every=check_every)
+    keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes)
+    keywords.update(seed=seed, check_every=check_every)
     wanted = settings(compressor, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
-    for each in (inner, *parts(inner)):
-        if isinstance(each, Wrapped):
-            raise ValueError(
-                f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
-            )
+    _refuse_wrapped(inner)
     if tf.distribute.has_strategy():
         refuse_parameter_servers(tf.distribute.get_strategy())
     attach(inner, wanted)
     return optimizer
+
+
+def _refuse_wrapped(optimizer: Any) -> None:
+    for each in (optimizer, *parts(optimizer)):
+        if isinstance(each, Wrapped):
+            raise ValueError(
+                f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
+            )
 
 
 def unwrap(optimizer: Any) -> Any:
