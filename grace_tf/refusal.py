@@ -36,7 +36,7 @@ class Refusal:
 
         told = []
         if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-            told = tf.numpy_function(tell, [step, own], [tf.bool])  # XLA has no Python
+            told = [tf.numpy_function(tell, [step, own], tf.bool)]  # XLA has no Python
         with tf.control_dependencies(told):
             return [
                 tf.fill(tf.shape(g), tf.constant(np.nan, g.dtype))
