@@ -81,8 +81,7 @@ def wrap_all():
         base.__init_subclass__ = classmethod(_with_new_subclass)
 
 
-def _with_new_subclass(cls, **keywords):
-    super(object, cls).__init_subclass__(**keywords)
+def _with_new_subclass(cls):
     _around_constructor(cls)
 
 
