@@ -20,7 +20,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 def run(program, workers, *arguments, linger=0.0):
     """(exit code, {rank: its line of JSON}, everything printed) of a run of a program."""
     out, err = io.StringIO(), io.StringIO()
-    path = [str(Path(launcher.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [str(Path(launcher.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     surroundings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "CUDA_VISIBLE_DEVICES": "-1"}
     with mock.patch.dict(os.environ, surroundings):
         command = [str(PROGRAMS / program), *arguments]

@@ -117,8 +117,11 @@ class StepsTest(tf.test.TestCase):
         taken.begin()
         self.hear(taken, 0, 3)
         taken.take_back()
-        taken._stuck(1, 0, steps._End(3))  # as when the time for it is up
+        taken._stuck(1, 0, steps._End(3), 4)  # as when the time for the fourth try is up
         taken.end_epoch(False)
+        taken.begin_epoch(1)
+        taken.begin()
+        taken._stuck(1, 0, steps._End(3), 4)
         self.assertIsNone(self.line.broken)
 
     def test_an_epoch_that_the_other_ended_later(self):

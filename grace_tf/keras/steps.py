@@ -61,6 +61,8 @@ class Steps:
         self.call = next(_calls)
         self._epoch, self._in_epoch = 0, False
         self._begun = self._done = 0
+        self._tries = 0  # to take a step, one of them for each end of the data too
+        self._watched = 0  # the last try that another worker may not have made
 
     def __enter__(self) -> Steps:
         global _now
@@ -79,9 +81,10 @@ class Steps:
     def begin(self) -> None:
         """A step begins."""
         self._begun = self._done + 1
+        self._tries += 1
         with self._line.changed:
-            self._look(_FIT)
             self._look(self._epoch)
+            self._look(_FIT)
 
     def end(self) -> None:
         """The step has ended."""
@@ -158,16 +161,19 @@ class Steps:
             self._look(what)
 
     def _look(self, what: int) -> None:
-        """Waits beside a step that another worker does not take."""
+        """Waits, once, beside a step that another worker does not take."""
         for worker, end in _ends.get((self.call, what), {}).items():
-            if self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch):
-                waits = threading.Timer(self._patience, self._stuck, (worker, what, end))
+            beyond = self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch)
+            if beyond and self._watched != self._tries:
+                self._watched = self._tries
+                told = (worker, what, end, self._tries)
+                waits = threading.Timer(self._patience, self._stuck, told)
                 waits.daemon = True
                 waits.start()
 
-    def _stuck(self, worker: int, what: int, end: _End) -> None:
+    def _stuck(self, worker: int, what: int, end: _End, tried: int) -> None:
         with self._line.changed:
-            if _now is self and self._begun > max(self._done, end.steps):
+            if _now is self and self._tries == tried and self._begun > max(self._done, end.steps):
                 step = (self._begun - 1) * self._width + 1
                 self._stop(worker, what, end, f"is in step {step}")
 
