@@ -93,7 +93,8 @@ class LifelineTest(tf.test.TestCase):
         first, second = self.lines(2)
         first.on("digest", refuse)
         second.tell("digest", "other weights")
-        second.until(lambda: False, SOON)
+        for line in (first, second):
+            line.until(lambda: False, SOON)
         self.assertEqual((first.broken, second.broken), ("Worker 1 has other weights.",) * 2)
 
     def test_the_first_cause_counts(self):
