@@ -127,6 +127,13 @@ class LifelineTest(tf.test.TestCase):
         ):
             first.check()
 
+    def test_a_goodbye_in_the_midst_of_what_all_do_together(self):
+        first, second = self.lines(2)
+        with first.together():
+            second.close()
+            first.until(lambda: False, SOON)
+        self.assertRegex(first.broken, "worker 1 has ended its program before the others")
+
     def test_a_worker_that_gives_no_sign_of_life(self):
         server = listen(0)
         line = Lifeline(0, 2, 0.5, token=7, server=server)
