@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import pathlib
+import re
 import sys
 
 import numpy as np
@@ -45,8 +46,8 @@ def launched(kinds, methods=METHODS):
     launcher.run(command, 2, timeout=900, linger=45, stdout=out, stderr=out)
     said = {}
     for line in out.getvalue().splitlines():
-        if '{"worker"' in line:
-            result = json.loads(line[line.index("{") :])
+        if told := re.search(r'\{"worker": \d.*', line):
+            result = json.loads(told[0])
             said.setdefault((result["kind"], result["method"]), []).append(result)
     return said, out.getvalue()
 
