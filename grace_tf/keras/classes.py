@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregator import Aggregator, aggregated
@@ -154,8 +155,13 @@ class _Keras3Multi(_Multi):
 
 class _AddonsMulti(_Multi):
     def apply_gradients(self, grads_and_vars, **keywords):
+        # Its own keeps what it deals out in itself, where replicas take each other's gradients.
         self._wrap_parts()
-        return super().apply_gradients(grads_and_vars, **keywords)
+        pairs = list(grads_and_vars)
+        for spec in self.optimizer_specs:
+            mine = [(g, v) for g, v in pairs if v.name in spec["weights"]]
+            spec["optimizer"].apply_gradients(mine, **keywords)
+        return self.iterations.assign_add(1, read_value=tf.executing_eagerly())
 
     def _aggregate_gradients(self, grads_and_vars):
         """What a LossScaleOptimizer asks for before it lets gradients be applied."""
