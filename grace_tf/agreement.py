@@ -148,6 +148,8 @@ class Agreement:
         """
         with tf.init_scope():
             weights, statistics, root = model_in_training()
+            if not hasattr(group, "broadcast"):
+                statistics = ()  # a strategy's own business: each replica may have its own
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
             fresh.append(self._fresh(owner.variables))
             if not any(fresh):
@@ -185,16 +187,14 @@ def _row(weights, statistics, optimizer, state: State, owner: Owner) -> Row:
 
 
 def _refusal(taken: Taken, can_broadcast: bool) -> str:
-    what = "weights" if taken.weights or taken.statistics else "optimizers' variables"
-    if taken.restored:
-        what = "training states"
+    what = "training states" if taken.restored else _what(taken)
     if not can_broadcast:
         return (
             f"{_CANNOT}, the {what} differ: restore the same checkpoint on every worker, in the "
             "strategy's scope or by every worker's own call."
         )
     return (
-        f"{_CANNOT}, the weights differ: call grace_tf.broadcast(model.variables) before the first "
+        f"{_CANNOT}, the {what} differ: call grace_tf.broadcast(model.variables) before the first "
         "step, or add grace_tf.keras.Callback() to fit()."
     )
 
@@ -208,9 +208,14 @@ def _say(group: Any, taken: Taken, root: int, variables: Sequence[tf.Variable]) 
             *(root, taken.restored, len(variables), size),
         )
     elif group.rank == root:
-        what = "weights" if taken.weights or taken.statistics else "optimizers' variables"
         _LOG.warning(
             "The workers started with different %s; all have taken worker %d's (%d variables, %d "
             "bytes).",
-            *(what, root, len(variables), size),
+            *(_what(taken), root, len(variables), size),
         )
+
+
+def _what(taken: Taken) -> str:
+    if taken.weights:
+        return "weights"
+    return "statistics" if taken.statistics else "optimizers' variables"

@@ -1,11 +1,18 @@
 """Which values all workers take from worker 0, and which differences they refuse."""
 
 import dataclasses
+from unittest import mock
 
+import keras
+import numpy as np
 import tensorflow as tf
 
-from grace_tf.agreement import Row, Taken, decide
-from grace_tf.handshake import float_word
+from grace_tf import agreement
+from grace_tf.agreement import Agreement, Row, Taken, decide
+from grace_tf.handshake import Owner, float_word
+from grace_tf.keras.first_step import values_of
+from grace_tf.keras.repairs import KERAS_3
+from grace_tf.state import State
 
 ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1))
 RESTORED = dataclasses.replace(ROW, weights=7, statistics=8, optimizer=9, step=20, state=5)
@@ -51,3 +58,42 @@ class DecideTest(tf.test.TestCase):
             decide([ROW, row(rate=float_word(0.2))])
         with self.assertRaisesRegex(RuntimeError, "different variables.*worker 1 of 2"):
             decide([ROW, row(structure=2)])
+
+
+class ValuesTest(tf.test.TestCase):
+    def test_what_a_worker_has_of_its_own_is_no_weight(self):
+        net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        net.add(keras.layers.BatchNormalization())
+        net.compile("sgd", "mse", metrics=["mae"])
+        net.fit(np.ones([4, 4]), np.ones([4, 3]), verbose=0)
+        net.layers[0].trainable = False
+        if KERAS_3:
+            net.layers[0].quantize("float8")  # its scales follow the worker's own data
+        weights, statistics, root = values_of(net)
+        self.assertLen(weights, 4)  # kernel and bias, though frozen; gamma and beta
+        self.assertLen(statistics, 2 + (6 if KERAS_3 else 0))
+        self.assertEqual(root, 0)
+        self.assertEqual(values_of(None), ([], [], 0))
+
+
+class StrategyGroup:
+    """Stands for the processes of a strategy; keeps what this one compares."""
+
+    def handshake(self, words, purpose):
+        self.row = Row(*words)
+        return np.array([words, words], np.int64)
+
+
+class StrategyTest(tf.test.TestCase):
+    def test_under_a_strategy_statistics_are_each_replicas_own(self):
+        state, group = State(), StrategyGroup()
+        state.place(2, [0], [None])
+        compared = []
+        for value in (1.0, 2.0):
+            statistics = [tf.Variable(value)]
+            with mock.patch.object(
+                agreement, "model_in_training", lambda of=statistics: ((), of, 0)
+            ):
+                Agreement().reach(group, state, [tf.Variable(3.0)], Owner(), late=False)
+            compared.append(group.row)
+        self.assertEqual(*compared)

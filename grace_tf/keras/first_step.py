@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from grace_tf.handshake import Owner
@@ -52,13 +53,18 @@ def _hyperparameters(optimizer: Any) -> list[Any]:
 def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
     """A model's (weights, statistics) and the worker whose values count; nothing of None.
 
-    Weights are what was made to be trained, of a frozen layer too; statistics are all others.
+    Weights are what was made to be trained, of a frozen layer too; statistics are all others, such
+    as BatchNorm's averages and float8 layers' scales.
     """
     if model is None:
         return [], [], 0
     weights, statistics = [], []
     for layer in model._flatten_layers():  # as Keras itself collects weights
-        weights += layer._trainable_variables if KERAS_3 else layer._trainable_weights
+        if isinstance(layer, keras.metrics.Metric):  # a layer in Keras 2
+            continue
+        for v in layer._trainable_variables if KERAS_3 else layer._trainable_weights:
+            own = getattr(v, "overwrite_with_gradient", False)
+            (statistics if own else weights).append(v)
         statistics += layer._non_trainable_variables if KERAS_3 else layer._non_trainable_weights
     return weights, statistics, getattr(model, "_grace_root", 0)
 
