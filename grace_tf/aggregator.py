@@ -264,7 +264,7 @@ class Aggregator(Trackable):
     ) -> None:
         """Compares the values of these variables and of what belongs to them: see agreement.py."""
         late = not tf.inside_function() if late is None else late
-        self._agreement.reach(group, self.state, variables, described(owner), late)
+        self._agreement.reach(group, self.state, variables, owner, late)
 
     def _place(self, plan: Plan, size: int, workers: Sequence[int], devices: Sequence) -> None:
         self.state.place(size, workers, devices)

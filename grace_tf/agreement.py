@@ -130,9 +130,15 @@ class Agreement:
 
     def __init__(self) -> None:
         self._agreed: set[str] = set()
+        self._settled = -1  # variables of the last step that brought nothing new
 
     def reach(
-        self, group: Any, state: State, variables: Sequence[Any], owner: Owner, late: bool
+        self,
+        group: Any,
+        state: State,
+        variables: Sequence[Any],
+        owner: Callable[[], Owner],
+        late: bool,
     ) -> None:
         """Compares what is new among the values, and takes worker 0's where they differ.
 
@@ -146,15 +152,19 @@ class Agreement:
         Raises RuntimeError, alike on every worker: see `decide`; and where weights differ, but it
         is too late or the group cannot broadcast.
         """
+        if late and self._settled == len(variables):
+            return  # an eager step like the one before: asking for the settings costs more than it
         with tf.init_scope():
             weights, statistics, root = model_in_training()
+            described = owner()
             if not hasattr(group, "broadcast"):
                 statistics = ()  # a strategy's own business: each replica may have its own
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
-            fresh.append(self._fresh(owner.variables))
+            fresh.append(self._fresh(described.variables))
             if not any(fresh):
+                self._settled = len(variables)
                 return
-            row = _row(*fresh, state, owner)
+            row = _row(*fresh, state, described)
             table = group.handshake(dataclasses.astuple(row), "the first step's values")
             taken = decide([Row(*map(int, words)) for words in table], root)
             parts = zip(taken.parts, [*fresh, state.alike_variables])

@@ -20,6 +20,7 @@ from grace_tf.transports import lifeline
 from grace_tf.variables import local, plain
 
 _TOPIC = "weights"
+_MARK = "_grace_checked"  # on variables that a step compares
 
 
 class Divergence:
@@ -38,6 +39,8 @@ class Divergence:
         line = lifeline.current()
         if line is None or not plan.check_every:
             return
+        for variable in variables:
+            setattr(plain(variable), _MARK, True)
         label = f"{plan.digest}/{plan.ordinal}"
         count = self._counts.setdefault(label, itertools.count())
 
@@ -52,6 +55,11 @@ class Divergence:
 
         turn = tf.equal((step + 1) % plan.check_every, 0)
         tf.cond(turn, due, lambda: tf.constant(False))
+
+
+def checked(variable: Any) -> bool:
+    """Whether steps of this process compare the variable between processes."""
+    return getattr(plain(variable), _MARK, False)
 
 
 def compare(line: Any, label: str, when: str, told: int) -> None:
@@ -98,5 +106,6 @@ def _hear(line: Any, worker: int, data: Sequence[Any]) -> None:
         line.stop(
             f"The weights of worker {', '.join(odd)} of {line.size} differ from worker 0's at "
             f"{when}: something has changed on one worker alone, such as a learning rate that a "
-            "callback sets, or a fault of its memory; start all of them again."
+            "callback sets or a bit of its memory, or their hardware computes differently (then "
+            "check_every=0 lets them train on)."
         )

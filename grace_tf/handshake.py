@@ -41,7 +41,9 @@ _WAYS_OUT = (
     (
         "names",
         "they reduce the gradients of different variables, {variable!r} here: make and train the "
-        "same models in the same order everywhere",
+        "same models in the same order everywhere; where one worker has made a model more, Keras "
+        "has counted further there, so give layers names or call keras.utils.clear_session() on "
+        "all workers before",
     ),
     (
         "ordinal",
@@ -114,7 +116,16 @@ def _words(plan: Plan, owner: Owner, reduce: str) -> list[int]:
 
 def _text(value: Any) -> str:
     """A setting as text that is equal where the setting is; of an object its class counts."""
-    return json.dumps(value, sort_keys=True, default=_told)
+    return json.dumps(_without_code(value), sort_keys=True, default=_told)
+
+
+def _without_code(value: Any) -> Any:
+    """The same without the bytecode of lambdas, which holds the path of their file."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__lambda__":
+            return "lambda"
+        return {str(key): _without_code(held) for key, held in value.items()}
+    return [_without_code(held) for held in value] if isinstance(value, (list, tuple)) else value
 
 
 def _told(value: Any) -> Any:
@@ -137,7 +148,7 @@ class KeyValueGroup:
         extended = strategy.extended
         self.rank, self.size = extended._id_in_cluster, extended._num_workers  # no public names
         self._seconds = extended._communication_options.timeout_seconds or timeout or TIMEOUT
-        lifeline.between_strategy_processes(strategy)
+        self._line = lifeline.between_strategy_processes(strategy)
 
     def handshake(self, words: Sequence[int], purpose: str) -> np.ndarray:
         """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
@@ -152,6 +163,8 @@ class KeyValueGroup:
             table = [self._read(where, worker) for worker in range(self.size)]
             if any(row != sent for row in table):
                 self._part(where)
+            elif self._line is not None:
+                lifeline.join(self._line)
         for worker, row in enumerate(table):
             if row[0] != sent[0] or len(row) != len(sent):
                 raise RuntimeError(

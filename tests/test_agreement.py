@@ -94,6 +94,6 @@ class StrategyTest(tf.test.TestCase):
             with mock.patch.object(
                 agreement, "model_in_training", lambda of=statistics: ((), of, 0)
             ):
-                Agreement().reach(group, state, [tf.Variable(3.0)], Owner(), late=False)
+                Agreement().reach(group, state, [tf.Variable(3.0)], Owner, late=False)
             compared.append(group.row)
         self.assertEqual(*compared)

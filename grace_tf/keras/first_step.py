@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from grace_tf.divergence import checked
 from grace_tf.handshake import Owner
 from grace_tf.keras.optimizers import parts
 from grace_tf.keras.repairs import KERAS_3
@@ -67,6 +68,16 @@ def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
             (statistics if own else weights).append(v)
         statistics += layer._non_trainable_variables if KERAS_3 else layer._non_trainable_weights
     return weights, statistics, getattr(model, "_grace_root", 0)
+
+
+def compared_weights(model: Any) -> list[Any]:
+    """The weights that workers compare at the end of an epoch.
+
+    None where no Aggregator has trained any of them here, or all of those that have are told not to
+    (`check_every=0`).
+    """
+    weights = values_of(model)[0]
+    return weights if any(map(checked, weights)) else []
 
 
 def agree_before(model: Any, group: Any) -> None:

@@ -67,9 +67,9 @@ def move(callback: Any, name: str) -> bool:
     given = getattr(callback, name)
     rank, count = place(callback.model)
     moved = callback.__dict__.setdefault("_grace_moved", [])
-    own = own_path(given, rank)
-    if own == given or given in moved:
+    if rank == 0 or given in moved:
         return False
+    own = own_path(given, rank)
     moved.append(own)
     setattr(callback, name, own)
     LOG.warning(

@@ -22,7 +22,7 @@ from grace_tf.transports.lifeline import first_line
 # Seconds in a step that another worker does not take, before it counts as one too many: this worker
 # may be about to find that its data end too, which takes long only where their number is unknown.
 _STUCK = 1.0
-_STUCK_IF_UNKNOWN = 10.0
+_STUCK_IF_UNKNOWN = 30.0
 _STOPPED = "a callback set stop_training"
 _FIT = -1  # what ends, beside the epochs 0, 1, …
 

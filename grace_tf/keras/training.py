@@ -55,9 +55,11 @@ def _around(own: Callable, held: list[Any]) -> Callable:
 
 
 def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keras' own `fit`, between several workers."""
+    """Keras' own `fit`, between several workers: steps are counted, weights compared by epoch."""
     call = inspect.signature(own).bind(model, *args, **kwargs)
     given = call.arguments
+    if given.get("epochs", 1) <= given.get("initial_epoch", 0):
+        return own(model, *args, **kwargs)  # no training, so no business of the others
     callbacks = given.get("callbacks")
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
@@ -67,7 +69,7 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
             taken.compare_data(given["x"])
 
         def end_epoch(epoch, logs):
-            weights = first_step.values_of(model)[0]
+            weights = first_step.compared_weights(model)
             if weights:
                 told = int(divergence.digest(weights))
                 label = f"fit {taken.call}/{epoch}"
@@ -91,7 +93,8 @@ def _within(held: list[Any], model: Any):
     try:
         yield
     finally:
-        held.pop()
+        # Its own entry: another thread may have trained another model meanwhile.
+        del held[max(i for i, each in enumerate(held) if each is model)]
 
 
 def _line(model: Any) -> Lifeline | None:

@@ -60,7 +60,7 @@ class Lifeline:
         self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
         self._waiting: list[bytes] | None = []  # told before all connections stood
         self._selector = selectors.DefaultSelector()
-        self._closed = False
+        self._closed = self.warned = False
         self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
         self._thread.start()
 

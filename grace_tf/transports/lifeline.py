@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from typing import Any
@@ -29,6 +30,7 @@ PATIENCE = 60.0  # seconds, where a strategy's communication options say nothing
 _LEAST_PATIENCE = 10.0  # a process that traces a large model on a busy machine is not dead
 _KEY = "grace/lifeline"  # of the coordination service's store: worker 0's port and token
 
+_JOINING = 10.0  # seconds for the connections, once all workers are there
 _SLICE = 0.5  # seconds between two looks at what the others have told
 
 _current: Lifeline | None = None
@@ -61,6 +63,19 @@ def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
         _current.on("plain", lambda worker, name: _plain[worker].append(name))
         _watch_the_end()
     return _current
+
+
+def join(line: Lifeline) -> None:
+    """Waits for the connections, once all workers are there; one warning where they do not come."""
+    if line.warned or line.joined(min(line.patience, _JOINING)):
+        return
+    line.warned = True
+    logging.getLogger("grace_tf").warning(
+        "Worker %d of %d has no connection beside TensorFlow's own: it learns only by timeouts why "
+        "another worker is gone, and weights are not compared as training goes on. Let workers "
+        "reach each other at any port.",
+        *(line.rank, line.size),
+    )
 
 
 def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | None:
@@ -134,6 +149,9 @@ def _watch_the_end() -> None:
 
     def hook(kind, error, trace):
         global _failing
+        if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
+            before(kind, error, trace)  # the program lives on
+            return
         _failing = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as the shell has it
         told = sentence(error)
         if _current is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import signal
 import threading
@@ -27,7 +26,6 @@ _HANDSHAKE_KEY = 1
 _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16
 _BROADCAST_UNIT = 256  # bytes
 _JOB = "worker"
-_JOINING = 10.0  # seconds for the lifeline's connections, once all workers are there
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 # What CollectiveGatherV2 and CollectiveAllToAllV2 both carry, and what travels as one of those.
 _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
@@ -89,13 +87,7 @@ class ProcessGroup(Transport):
         self.lifeline = lifeline.begin(
             self.rank, self.size, self.timeout, token=token, server=server, find=lambda: first
         )
-        if not self.lifeline.joined(min(self.timeout, _JOINING)):
-            logging.warning(
-                "grace_tf: worker %d of %d has no connection beside TensorFlow's own, so that it "
-                "learns only by timeouts why another worker is gone.",
-                self.rank,
-                self.size,
-            )
+        lifeline.join(self.lifeline)
 
     # Transport
 

@@ -1,6 +1,6 @@
 """Rows of sparse gradients between processes: each worker has another number, each step too.
 
-In come one worker's IndexedSlices, one a lane; out go those of all workers, in worker order.
+In come one worker's IndexedSlices, one a lane; out go those of all workers, each row once.
 TensorFlow ties a collective to one size, so workers gather their row counts first, from which all
 know the longest message; then they gather the messages, padded to the next of a few sizes.  A
 message is 32-bit words: of every lane the indices, then the values.
@@ -52,10 +52,22 @@ def all_rows(
         for i, (part, tensor) in enumerate(zip(parts, given))
     ]
     totals = [
-        tf.IndexedSlices(values, tf.cast(indices[:, 0], s.indices.dtype), s.dense_shape)
+        _summed(values, tf.cast(indices[:, 0], s.indices.dtype), s.dense_shape)
         for s, indices, values in zip(slices, found[::2], found[1::2])
     ]
     return totals, handed
+
+
+def _summed(values: tf.Tensor, indices: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
+    """The rows with repeated ones added up, in worker order.
+
+    Optimizers scatter rows into a table by kernels that add repeated ones in no fixed order, so
+    workers would not end with the same bits.  It runs on the CPU, where the order is fixed.
+    """
+    with tf.device("/CPU:0"):
+        unique, where = tf.unique(indices)
+        sums = tf.math.unsorted_segment_sum(values, where, tf.size(unique))
+    return tf.IndexedSlices(sums, unique, shape)
 
 
 class Counters:
@@ -100,6 +112,8 @@ def _gathered(
 
 
 def _padded(message: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    # Cut, since branches that are not taken are traced too, also those too short for the message.
+    message = message[:length]
     padded = tf.pad(message, [[0, length - tf.shape(message)[0]]])
     return tf.ensure_shape(padded, [length]) if isinstance(length, int) else padded
 

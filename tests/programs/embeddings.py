@@ -92,12 +92,12 @@ LANES = [  # values' dtype and shape, indices' dtype
 
 
 def slices_of(worker, counts):
-    """Lanes of so many rows, which tell worker and place."""
+    """Lanes of so many rows, which tell worker and place; none twice, so that none are summed."""
     made = []
     for (dtype, shape, index), count in zip(LANES, counts):
         full = (count, *shape[1:])
         values = tf.reshape(tf.range(np.prod(full)) % 1000 + 1000 * worker, full)
-        indices = tf.range(count, dtype=index) * 7 % 1000
+        indices = tf.range(count, dtype=index) * 2 + worker
         made.append(tf.IndexedSlices(tf.cast(values, dtype), indices))
     return made
 
