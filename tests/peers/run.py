@@ -165,21 +165,18 @@ def tested(folder, names, door, suite, arguments, log):
 
 
 def report(plain, through):
-    """Prints what differs; returns 1 where something does."""
+    """Prints what differs; returns 1 where something does, or where a run did not reach all."""
     counts = collections.Counter(plain[test][0] for test in plain if "::" in test)
-    differ = [
-        test
-        for test in sorted({*plain, *through})
-        if plain.get(test, ["absent"])[0] != through.get(test, ["absent"])[0]
-    ]
+    differ = [test for test in sorted({*plain} & {*through}) if plain[test][0] != through[test][0]]
+    alone = {*plain} ^ {*through}
     told = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
     print(f"\n{sum(counts.values())} tests, plain: {told}; {len(differ)} differ through the door")
     for test in differ:
-        (before, *_), (after, *reason) = (
-            outcomes.get(test, ["absent", ""]) for outcomes in (plain, through)
-        )
-        print(f"  {test}: {before} -> {after}: {' '.join(reason[0].split())[:200]}")
-    return int(bool(differ))
+        reason = " ".join(through[test][1].split())[:200]
+        print(f"  {test}: {plain[test][0]} -> {through[test][0]}: {reason}")
+    if alone:
+        print(f"{len(alone)} tests ran in one of the runs only; the first is {min(alone)}")
+    return int(bool(differ or alone))
 
 
 if __name__ == "__main__":
