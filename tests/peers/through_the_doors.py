@@ -42,6 +42,14 @@ def pytest_configure(config):
         compress_all()
 
 
+def pytest_collection(session):
+    # Tests of Keras import it whatever the backend; nothing else may take it for the real one.
+    if importlib.util.find_spec("keras") and importlib.util.find_spec("jax") is None:
+        import keras  # noqa: F401
+
+        sys.modules["jax"] = types.ModuleType("jax")
+
+
 def skip_if_backend(backend, reason):
     """What Keras' own conftest, which its package does not hold, gives to its tests."""
     import keras
@@ -59,6 +67,8 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_collection_finish(session):
+    if getattr(sys.modules.get("jax"), "__file__", None) is None:
+        sys.modules.pop("jax", None)
     # Errors of collection are outcomes as well: a file that needs what is not installed.
     for report in _not_collected:
         last = str(report.longrepr).strip().splitlines()[-1]
