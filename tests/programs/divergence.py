@@ -29,10 +29,10 @@ else:
 
 
 def flip(variable):
-    """Changes the lowest bit of a weight on this worker alone."""
+    """Changes a bit of a weight here; not the lowest, which a later step may round off."""
     held = local(plain(variable))
     value = held.numpy()
-    value.reshape(-1)[:1].view(np.int32)[:] ^= 1
+    value.reshape(-1)[:1].view(np.int32)[:] ^= 1 << 20
     held.assign(value)
 
 
