@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from grace_tf.cli.hosts import check_hosts, parse_hosts
@@ -62,8 +62,7 @@ def run(
     later SIGKILL.  124 after `timeout` seconds, 127 if the command does not exist, 128 + n if
     signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker started is left behind.
 
-    Raises ValueError if `workers` < 1, the command is empty, the hosts have too few slots or are
-    remote, or there is no such prefix.
+    Raises ValueError for fewer than one worker, an empty command, wrong hosts or no such prefix.
     """
     if workers < 1:
         raise ValueError(f"A run needs at least one worker, but got {workers}.")
@@ -72,10 +71,11 @@ def run(
     screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
     crew = _Crew(screen)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _signals_raise():
+    with _Signals() as signals:
         try:
             for rank, environment in enumerate(_environments(workers, verbose)):
-                crew.start(rank, words, {**screen.environment(rank), **environment})
+                with signals.hold():
+                    crew.start(rank, words, {**screen.environment(rank), **environment})
             return crew.wait(deadline, linger)
         except FileNotFoundError:
             crew.say(f"there is no command {words[0]!r}.")
@@ -216,24 +216,37 @@ def _end_with(parent: int):
     return before_exec
 
 
-@contextlib.contextmanager
-def _signals_raise():
-    """SIGINT and SIGTERM raise _Stopped here, the first time; only the main thread may say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Signals:
+    """Within it SIGINT and SIGTERM raise _Stopped, the first time; only the main thread may say so.
 
-    def stop(number, frame):
+    Within `hold` they wait for its end: a worker whose start was cut in two would have no reaper.
+    """
+
+    def __enter__(self) -> _Signals:
+        self._held, self._pending, self._before = False, None, {}
+        if threading.current_thread() is threading.main_thread():
+            for each in (signal.SIGINT, signal.SIGTERM):
+                self._before[each] = signal.signal(each, self._stop)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for each in self._before:
+            signal.signal(each, self._before[each])
+
+    def _stop(self, number: int, frame: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is bounded by itself
-        raise _Stopped(number)
+        if not self._held:
+            raise _Stopped(number)
+        self._pending = number
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        self._held = True
+        yield  # a start that fails ends the run: no signal is needed any more
+        self._held = False
+        if self._pending is not None:
+            raise _Stopped(self._pending)
 
 
 def _environments(workers: int, verbose: bool) -> list[dict[str, str]]:
