@@ -168,6 +168,14 @@ class LauncherTest(unittest.TestCase):
             self.assertIn(f"stopped by {number.name}", err[-1])
             self.assertIs(signal.getsignal(number), before)
 
+    def test_a_signal_while_a_worker_starts_waits_for_its_reaper(self):
+        reached = False
+        with launcher._Signals() as signals, self.assertRaises(launcher._Stopped):
+            with signals.hold():
+                os.kill(os.getpid(), signal.SIGTERM)
+                reached = True
+        self.assertTrue(reached)
+
     def test_workers_die_with_a_launcher_that_is_killed(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pid"
