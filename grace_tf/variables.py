@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def plain(variable: Any) -> Any:
-    """The tf.Variable behind a Keras 3 variable; a tf.Variable itself."""
+    """The tf.Variable that a Keras 3 variable holds; a tf.Variable is returned unchanged."""
     return variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable)
 
 

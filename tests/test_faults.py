@@ -66,7 +66,7 @@ def test_the_survivor_says_whose_fault_it_was(engine, fault):
     for rank, sentence in enumerate(SENTENCES[fault]):
         assert re.search(sentence, last(said[str(rank)])), everything
     assert re.match(r"worker \d (ended|was ended) .* first[.;]", said["grace_tf"][-1]), everything
-    # The launcher names worker 1, or repeats the line that does.
+    # The last line of the launcher names worker 1, or repeats a line that names it.
     assert "orker 1" in said["grace_tf"][-1], everything
 
 

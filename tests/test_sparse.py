@@ -202,7 +202,7 @@ class ProcessesTest(tf.test.TestCase):
             self.assertEqual(handed[-2:], [["gather", "int32", 4], ["gather", "int32", 4096]])
             counts, told = zip(*answer["rows"]["words"])
             self.assertEqual({*counts}, {len(embeddings.LANES)})
-            # Nothing; 45 words; 700 * 4 + 40 * 4 + 9 * 4 + 33 * 3; more than the largest gather.
+            # The longest messages: none, 45 words, some 3000, more than the largest gather.
             wanted = [1024, 1024, 4096, 2 * SIZES[-1]]
             self.assertAllEqual(told, [n for n in wanted for _ in ("eager", "traced")])
 

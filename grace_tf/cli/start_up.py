@@ -55,7 +55,7 @@ def hide() -> None:
     except OSError:  # closed
         return
     command = [sys.executable, "-IS", __file__]
-    # A session of its own: Ctrl-C must not end the filter before the process that writes to it.
+    # The filter has a process session of its own: Ctrl-C must not end it before this process.
     reader = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.dup2(reader.stdin.fileno(), 2)
     _hidden.append((stderr, reader))
@@ -63,7 +63,7 @@ def hide() -> None:
 
 
 def show() -> None:
-    """Ends `hide`: what was written until now has been shown when this returns."""
+    """Undoes `hide`, after the filter has shown everything that was written until now."""
     while _hidden:
         stderr, reader = _hidden.pop()
         os.dup2(stderr, 2)

@@ -70,7 +70,7 @@ class Compressor:
         )
 
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
-        """State between steps.  It must be public: the same on every worker, by construction.
+        """The first state, kept between steps.  All workers must compute the same one.
 
         Args:
           spec: as in `wire`.

@@ -155,7 +155,7 @@ class _Keras3Multi(_Multi):
 
 class _AddonsMulti(_Multi):
     def apply_gradients(self, grads_and_vars, **keywords):
-        # Its own keeps what it deals out in itself, where replicas take each other's gradients.
+        # The original stores the pairs in the optimizer, where replicas overwrite each other's.
         self._wrap_parts()
         pairs = list(grads_and_vars)
         for spec in self.optimizer_specs:

@@ -23,7 +23,7 @@ _FREE = ("name", "grace")
 
 
 def owner_of(optimizer: Any) -> Owner:
-    """The optimizer's class, settings, learning rate (where it is a number) and variables."""
+    """Describes an optimizer: class, settings, variables, and its learning rate if a number."""
     try:
         config = dict(optimizer.get_config())
     except NotImplementedError:  # a user's own optimizer without a config

@@ -49,7 +49,7 @@ def now() -> Steps | None:
 
 
 class Steps:
-    """The steps that this worker takes in one call of `fit`; `with` it around the call.
+    """Counts this worker's steps in one call of `fit`; use it as `with Steps(…):` around the call.
 
     `counted` says whether the number of batches is known before, `width` how many of them Keras
     takes in one step.

@@ -1,4 +1,4 @@
-"""The collectives of this process as a whole: what their failures look like, and how they end."""
+"""Recognises errors of TensorFlow's collectives, and aborts all collectives of this process."""
 
 from __future__ import annotations
 

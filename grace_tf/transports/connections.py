@@ -284,7 +284,7 @@ class Lifeline:
             self.lay_to(worker, how)
 
     def lay_to(self, worker: int, how: str | None = None) -> None:
-        """Ends this worker: another, in words that follow its name, is the cause."""
+        """Ends this worker and names another as the cause; `how` follows that worker's number."""
         how = how or self.left[worker]
         cause = f"worker {worker} {how}" if worker != self.rank else f"the others say: it {how}"
         self._break(

@@ -168,7 +168,7 @@ def _watch_the_end() -> None:
 def _cause(error: BaseException) -> str:
     mine = _plain[_current.rank]
     if any(len(_plain[worker]) < len(mine) for worker in range(_current.size)):
-        # Under a strategy that makes other errors likely.
+        # Under a strategy, an optimizer that is not wrapped is the likely cause of any other error.
         return f"its {mine[-1]} is not wrapped by grace_tf.wrap() ({first_line(error)})"
     return first_line(error)
 

@@ -73,7 +73,7 @@ class ByStep(keras.Model):
 
 
 class Tell(keras.callbacks.Callback):
-    """Says what each step leaves; kills its process after step KILL."""
+    """Prints digests of the state after each step; kills its own process after step KILL."""
 
     def on_train_batch_end(self, batch, logs=None):
         say(**digests(self.model))
