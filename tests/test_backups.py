@@ -6,10 +6,12 @@ import pathlib
 import re
 import sys
 
+import keras
 import numpy as np
 import pytest
-from models import KERAS_3
+from models import KERAS_3, model
 
+import grace_tf
 from grace_tf.cli import launcher
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "backups.py"
@@ -98,3 +100,25 @@ def test_every_worker_writes_files_of_its_own(whole):
             assert not own["warned"]
             assert [ZERO in sentence for sentence in first["warned"]] == [True] * rank
             assert (first["workers"] == own["workers"]) == (rank == 0)
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 keeps TensorFlow's checkpoints")
+def test_a_broken_backup_is_left_out(tmp_path, caplog):
+    """Training goes on from the backup before it; where none can be read, Keras says so."""
+    def trained(epochs):
+        made = model()
+        made.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), METHOD, min_elements=1), "mse")
+        x = np.ones([8, 8], np.float32)
+        kept = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        seen = made.fit(x, x[:, :4], epochs=epochs, verbose=0, callbacks=[kept])
+        return seen.epoch
+
+    assert trained(3) == [0, 1, 2]
+    newest, before = (tmp_path / "backup" / number / "latest.weights.h5" for number in "32")
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert trained(4) == [2, 3]
+    assert f"The backup {newest} cannot be read and is left out" in caplog.text
+    for path in (tmp_path / "backup").rglob("*.h5"):
+        path.write_bytes(b"")
+    with pytest.raises(OSError, match="latest.weights.h5|file signature|truncated"):
+        trained(5)

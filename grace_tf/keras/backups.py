@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import h5py
 import keras
 import tensorflow as tf
 
@@ -86,7 +87,7 @@ def _install_folders(cls: type) -> None:
         if not _ours(self.model):
             return own_load(self)
         numbers = _numbers(self.backup_dir)
-        chosen = agree(self.model, numbers, self.backup_dir)
+        chosen = agree(self.model, _readable(numbers, self), self.backup_dir)
         for number in numbers:
             if number > chosen:
                 tf.io.gfile.rmtree(os.path.join(self.backup_dir, str(number)))
@@ -128,6 +129,23 @@ def _numbers(folder: str) -> list[int]:
     """The backups in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
+
+
+def _readable(numbers: Sequence[int], callback: Any) -> list[int]:
+    """The backups of these numbers whose file of weights can be opened; all of them if none can.
+
+    A file may be broken though it was written to its end, say after a loss of power.
+    """
+    name, opened = os.path.basename(callback._weights_path), []
+    for number in numbers:
+        path = os.path.join(callback.backup_dir, str(number), name)
+        try:
+            h5py.File(path, "r").close()
+        except OSError as error:
+            LOG.warning("The backup %s cannot be read and is left out: %s", path, error)
+        else:
+            opened.append(number)
+    return opened or list(numbers)
 
 
 @contextlib.contextmanager
