@@ -105,6 +105,7 @@ def test_every_worker_writes_files_of_its_own(whole):
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 keeps TensorFlow's checkpoints")
 def test_a_broken_backup_is_left_out(tmp_path, caplog):
     """Training goes on from the backup before it; where none can be read, Keras says so."""
+
     def trained(epochs):
         made = model()
         made.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), METHOD, min_elements=1), "mse")
