@@ -1,12 +1,17 @@
 """The line: what happens to a gradient between backward and the optimizer, told once.
 
     grad → Memory.compensate → Compressor.compress → wire.fuse → Transport → wire.split
-         → Compressor.aggregate → Memory.restore → mean → optimizer
-         Memory.update: residual = compensated − sent
+         → Compressor.aggregate → mean → Memory.settle → optimizer
 
-Read `exchange` for one step of all workers of this process, `lane_rounds` for one lane group of one
-worker, `communicate` for one round of one bucket.  Nothing here keeps state: it comes in, and the
-next state goes out with a flag that says, alike on every worker, whether it may be committed.
+Read `exchange` for one step of all workers of this process, `composed` for one lane group of one
+worker, `communicate` for one round of one bucket.  Nothing here keeps state: it comes in, and the next
+state goes out with a flag that says, alike on every worker, whether it may be committed.
+
+Buckets advance as a wavefront: in each tick every bucket under way does its next round and one more
+bucket starts.  No round waits for another bucket: between them there are no data and no control
+dependencies.  Their collectives may be under way together, since each has a key of its own
+(`Plan.key`), all workers start the same ones in the same order, and no transport keeps a thread of
+TensorFlow waiting for the others.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Callable
 
 import tensorflow as tf
 
@@ -21,7 +27,7 @@ from grace_tf import ops, wire
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
-from grace_tf.core.rounds import Request, Rounds, fused
+from grace_tf.core.rounds import Outcome, Replies, Request, Rounds, Sum, fused
 from grace_tf.plan import Group, Plan, collective_key
 from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
@@ -50,87 +56,223 @@ def exchange(
     With `summed` the host sums gradients that it divided by the number of workers before (Keras
     under a strategy); else it takes the mean.  The codec sees the worker's own gradient either way.
     """
-    results = [Share([None] * len(s.grads), {}, {}, s.step, tf.constant(True)) for s in shares]
-    for b, bucket in enumerate(plan.buckets):
-        generators, bad = [], []
-        for i, share in enumerate(shares):
-            with transport.device(i):
-                inputs = [
-                    _inputs(group, share, transport.size if summed else 1) for group in bucket
-                ]
-                bad.append(_any_non_finite(bucket, inputs, share))
-                generators.append(
-                    [
-                        _start(group, xs, share, _context(plan, group, share, transport, i))
-                        for group, xs in zip(bucket, inputs)
-                    ]
-                )
-        outcomes, flags = _drive(plan, b, generators, bad, transport)
-        for i, result in enumerate(results):
-            with transport.device(i):
-                result.own_finite &= ~bad[i]
-                for group, outcome in zip(bucket, outcomes[i]):
-                    _deliver(group, outcome, result, shares[i], transport.size, summed)
-                result.finite &= ~flags[i]
+    workers = [_Worker(plan, share, transport, i, summed) for i, share in enumerate(shares)]
+    waiting, under_way = list(range(len(plan.buckets))), []
+    while waiting or under_way:
+        if waiting:
+            b = waiting.pop(0)
+            under_way.append(_Bucket(plan, b, [worker.start(b) for worker in workers], transport))
+        under_way = [bucket for bucket in under_way if not bucket.advance()]
     if plan.sparse:
         # Last, since backward comes to tables of embeddings last.
-        _exchange_rows(plan, shares, results, transport, summed)
-    for i, result in enumerate(results):
-        with transport.device(i):
-            # A sum of finite payloads may still overflow; every worker sees the same aggregate.
-            result.finite &= _all_finite([values_of(g) for g in result.grads])
-    return results
+        _exchange_rows(plan, shares, workers, transport, summed)
+    return [worker.finish() for worker in workers]
 
 
-def lane_rounds(
+def composed(
     compressor: Compressor,
     memory: Memory,
-    grads: Sequence[tf.Tensor],
-    memory_states: Sequence[dict[str, tf.Tensor]],
+    xs: Sequence[tf.Tensor],
+    memories: Sequence[dict[str, tf.Tensor]],
     states: Sequence[dict[str, tf.Tensor]],
     ctx: Context,
 ) -> Rounds:
-    """One lane group of one worker, from gradients to aggregates: the composition that `fuses`
-    may replace.
+    """One lane group of one worker, from gradients to aggregates; `fuses` may replace it.
 
-    Returns (totals, memory_states, states).  Where the group is merged there is one lane for the
-    compressor and still one memory per variable.
+    Args:
+      xs: the worker's gradients, float32.
+      memories, states: those of the memory and of the compressor, one for each lane.
+      ctx: the sender's `Context` of the lane group.
+    Returns: an `Outcome`.
     """
-    merged = len(ctx) != len(grads)
-    compensated = [memory.compensate(x, m) for x, m in zip(grads, memory_states)]
-    xs = [_flat(compensated)] if merged else compensated
-    totals, sent, states = yield from compressor.rounds(xs, states, ctx)
-    if merged:
-        totals, sent = _unflat(totals[0], grads), _unflat(sent[0], grads)
-    totals = [memory.restore(t, m) for t, m in zip(totals, memory_states)]
-    kept = [memory.update(x, s, m) for x, s, m in zip(compensated, sent, memory_states)]
-    return totals, kept, states
+    lanes = [ctx.lane(i) for i in range(len(ctx))]
+    if ctx.multiplier != 1:
+        xs = [x * ctx.multiplier for x in xs]
+    pairs = [memory.compensate(*each) for each in zip(xs, memories, lanes)]
+    compensated = [x for x, _ in pairs]
+    finite = ops.all_finite(compensated)
+    rounds = compressor.rounds(compensated, states, ctx)
+    first, replies = None, None
+    while True:
+        try:
+            request = rounds.send(replies)
+        except StopIteration as stop:
+            totals, sent, states = stop.value
+            break
+        request = request if first is not None else dataclasses.replace(request, finite=finite)
+        replies = yield request
+        first = replies if first is None else first
+    if first is None:
+        first = yield Sum([], finite)  # nothing is sent but the flag
+    # A consensus is no sum, so it is never divided.
+    factor = first.factor(1 / ctx.size if compressor.aggregates == "sum" else 1)
+    totals = [total * factor for total in totals]
+    carries = [carry for _, carry in pairs]
+    sent = sent or [None] * len(lanes)
+    settled = [memory.settle(*each) for each in zip(carries, sent, totals, memories, lanes)]
+    return Outcome([aggregate for aggregate, _ in settled], [m for _, m in settled], states)
+
+
+def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
+    """The dense lanes of a bucket: as the host would reduce them, in their own dtype."""
+    flat = [tf.reshape(x, [-1]) for x in xs]
+    replies = yield Sum([{"values": x} for x in flat], _all_finite(xs))
+    if ctx.size == 1:
+        return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
+    totals = [tf.reshape(r["values"], x.shape) for r, x in zip(replies, xs)]
+    totals = totals if summed else [_mean(total, ctx.size) for total in totals]
+    return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
 def communicate(
-    buffers: Sequence[wire.Buffer],
-    requests: Sequence[Sequence[Request | None]],
-    bad: Sequence[tf.Tensor],
+    asked: Sequence[Sequence[Request | None]],
     transport: Transport,
-    keys: Sequence[int],
-) -> tuple[list, list]:
-    """One round of one bucket: `requests[worker][group]` → replies nested alike, and flags."""
-    replies = [[[{} for _ in r.payloads] if r else None for r in mine] for mine in requests]
-    flags: list[tf.Tensor | None] = [None] * len(requests)
-    for buffer, key in zip(buffers, keys):
+    key: Callable[[str, str], int],
+    flagged: bool,
+) -> list[list[Replies | None]]:
+    """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
+
+    Returns replies nested alike.  With `flagged`, as in a first round, the finite flags travel
+    along, and all replies know what was agreed.  `key(kind, dtype)` names each collective.
+    """
+    replies = [[r and Replies({} for _ in r.payloads) for r in mine] for mine in asked]
+    for buffer in wire.layout(asked[0], flagged):
         sent = []
-        for i, mine in enumerate(requests):
+        for i, mine in enumerate(asked):
             with transport.device(i):
-                sent.append(wire.fuse(buffer, mine, bad[i]))
-        received = getattr(transport, buffer.kind)(sent, key)
-        for i, reply in enumerate(received):
+                sent.append(wire.fuse(buffer, mine))
+        received = getattr(transport, buffer.kind)(sent, key(buffer.kind, buffer.dtype))
+        for i, (reply, mine) in enumerate(zip(received, replies)):
             with transport.device(i):
-                flag = wire.split(buffer, reply, replies[i])
-                flags[i] = flag if flag is not None else flags[i]
-    return replies, flags
+                finite = wire.split(buffer, reply, mine)
+                for each in mine if finite is not None else ():
+                    each.finite = finite
+    return replies
 
 
-def _exchange_rows(plan: Plan, shares, results, transport: Transport, summed: bool) -> None:
+class _Bucket:
+    """A bucket on all workers of this process; `sides[i]` are worker i's, one a lane group."""
+
+    def __init__(self, plan: Plan, number: int, sides, transport: Transport) -> None:
+        self._key = functools.partial(plan.key, number)
+        self._sides, self._transport, self._round = sides, transport, 0
+
+    def advance(self) -> bool:
+        """Does the next round of all sides; True when that was the last one."""
+        asked = [[side.request for side in mine] for mine in self._sides]
+        key = functools.partial(self._key, self._round)
+        replies = communicate(asked, self._transport, key, flagged=self._round == 0)
+        for i, mine in enumerate(self._sides):
+            with self._transport.device(i):
+                for side, reply in zip(mine, replies[i]):
+                    if reply is not None:
+                        side.advance(reply)
+        self._round += 1
+        return not any(side.request for side in self._sides[0])
+
+
+class _Side:
+    """One lane group of one worker under way."""
+
+    def __init__(self, group: Group, rounds: Rounds) -> None:
+        self.group, self._rounds = group, rounds
+        self.finite: tf.Tensor | None = None  # agreed in the first round
+        self.outcome: Outcome | None = None
+        self.request: Request | None = next(rounds)
+        self.own_finite = self.request.finite
+
+    def advance(self, replies: Replies) -> None:
+        self.finite = replies.finite = getattr(replies, "finite", self.finite)
+        try:
+            self.request = self._rounds.send(replies)
+        except StopIteration as stop:
+            self.request, self.outcome = None, stop.value
+
+
+class _Worker:
+    """One worker of this process in one step: from its share to what it gets."""
+
+    def __init__(
+        self, plan: Plan, share: Share, transport: Transport, position: int, summed: bool
+    ) -> None:
+        self._plan, self._share, self._summed = plan, share, summed
+        self._transport, self._position = transport, position
+        self._sides: list[_Side] = []
+        self.rows: list[tuple[int, tf.IndexedSlices]] = []
+
+    def start(self, bucket: int) -> list[_Side]:
+        """What this worker asks for first, of each group of a bucket."""
+        with self._transport.device(self._position):
+            sides = [_Side(group, self._rounds(group)) for group in self._plan.buckets[bucket]]
+        self._sides += sides
+        return sides
+
+    def _rounds(self, group: Group) -> Rounds:
+        share, size = self._share, self._transport.size
+        xs = [share.grads[lane.position] for lane in group.lanes]
+        ctx = Context(
+            group.specs,
+            group.ordinals,
+            share.step,
+            self._plan.seed,
+            size,
+            self._transport.workers[self._position],
+            multiplier=float(size) if self._summed else 1.0,
+            needs_sent=group.memory.needs_sent,
+            dense=group.claimed,
+        )
+        if group.dense:
+            return uncompressed(xs, ctx, self._summed)
+        xs = [x if x.dtype == tf.float32 else tf.cast(x, tf.float32) for x in xs]
+        memories = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
+        states = [share.compressor.get(ordinal, {}) for ordinal in group.ordinals]
+        if group.merged:
+            leaves = memories[0]
+            memories = [{leaf: _flat([m[leaf] for m in memories]) for leaf in leaves}]
+            xs = [_flat(xs)]
+        rounds = fused(group.compressor, group.memory, xs) or composed
+        return rounds(group.compressor, group.memory, xs, memories, states, ctx)
+
+    def finish(self) -> Share:
+        """The aggregates and next states of all groups, and whether they may be committed."""
+        share = self._share
+        result = Share([None] * len(share.grads), {}, {}, share.step)
+        with self._transport.device(self._position):
+            unseen, flags = [], []
+            for side in self._sides:
+                outcome = side.outcome
+                flags.append(side.finite)
+                if outcome.finite is None:
+                    unseen += outcome.aggregates
+                else:
+                    flags.append(outcome.finite)
+                self._deliver(side.group, outcome, result)
+            for position, rows in self.rows:
+                result.grads[position] = rows
+                unseen.append(rows.values)
+            # A sum of finite payloads may still overflow; every worker sees the same aggregate.
+            result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
+            result.own_finite = tf.reduce_all([side.own_finite for side in self._sides])
+        return result
+
+    def _deliver(self, group: Group, outcome: Outcome, result: Share) -> None:
+        aggregates, memories = outcome.aggregates, outcome.memories
+        if group.merged:
+            shapes = [lane.shape for lane in group.lanes]
+            aggregates = _unflat(aggregates[0], shapes)
+            split = {leaf: _unflat(value, shapes) for leaf, value in memories[0].items()}
+            memories = [{leaf: split[leaf][i] for leaf in split} for i in range(len(shapes))]
+        for lane, aggregate, memory in zip(group.lanes, aggregates, memories):
+            if aggregate.dtype.name != lane.dtype:
+                # What is finite as float32 must not stop a narrow gradient's step for ever.
+                aggregate = tf.saturate_cast(aggregate, lane.dtype)
+            result.grads[lane.position] = aggregate
+            result.memory[lane.ordinal] = memory
+        for ordinal, state in zip(group.ordinals, outcome.states):
+            result.compressor[ordinal] = state
+
+
+def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bool) -> None:
     """Sparse lanes: whether their rows are finite shows when all workers' have come."""
     mine = [[share.grads[lane.position] for lane in plan.sparse] for share in shares]
     key = functools.partial(collective_key, plan.digest, plan.ordinal, "rows")
@@ -139,70 +281,7 @@ def _exchange_rows(plan: Plan, shares, results, transport: Transport, summed: bo
             for lane, total in zip(plan.sparse, totals):
                 if not summed and transport.size > 1:
                     total = with_values(total, _mean(total.values, transport.size))
-                results[i].grads[lane.position] = total
-
-
-def _drive(plan: Plan, b: int, generators, bad, transport: Transport) -> tuple[list, list]:
-    """Runs all groups of a bucket on all workers of this process in lock-step, round by round."""
-    outcomes = [[None] * len(mine) for mine in generators]
-    requests = [
-        [_advance(transport, i, g, generator, None, outcomes) for g, generator in enumerate(mine)]
-        for i, mine in enumerate(generators)
-    ]
-    flags, round_ = None, 0
-    while round_ == 0 or any(r is not None for r in requests[0]):
-        buffers = wire.layout(requests[0], flagged=round_ == 0)
-        keys = [plan.key(b, round_, buffer.kind, buffer.dtype) for buffer in buffers]
-        replies, raised = communicate(buffers, requests, bad, transport, keys)
-        flags = raised if round_ == 0 else flags
-        requests = [
-            [
-                _advance(transport, i, g, generator, replies[i][g], outcomes)
-                if requests[i][g]
-                else None
-                for g, generator in enumerate(mine)
-            ]
-            for i, mine in enumerate(generators)
-        ]
-        round_ += 1
-    return outcomes, flags
-
-
-def _advance(transport: Transport, i: int, g: int, generator, reply, outcomes) -> Request | None:
-    with transport.device(i):
-        try:
-            return generator.send(reply)
-        except StopIteration as stop:
-            outcomes[i][g] = stop.value
-            return None
-
-
-def _start(group: Group, xs: Sequence[tf.Tensor], share: Share, ctx: Context) -> Rounds:
-    memories = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
-    states = [share.compressor.get(ordinal, {}) for ordinal in group.ordinals]
-    rounds = fused(type(group.compressor), type(group.memory))
-    if rounds is None or group.merged:
-        rounds = lane_rounds
-    return rounds(group.compressor, group.memory, xs, memories, states, ctx)
-
-
-def _deliver(group: Group, outcome, result: Share, share: Share, size: int, summed: bool) -> None:
-    totals, memories, states = outcome
-    for lane, total, memory in zip(group.lanes, totals, memories):
-        grad = share.grads[lane.position]
-        if lane.dense:
-            result.grads[lane.position] = total if summed or size == 1 else _mean(total, size)
-            continue
-        if group.compressor.aggregates == "sum" and size > 1:
-            total = _mean(total, size)
-        if grad.dtype != total.dtype:
-            # What is finite as float32 must not stop a narrow gradient's step for ever.
-            result.finite &= _all_finite([total])
-            total = tf.saturate_cast(total, grad.dtype)
-        result.grads[lane.position] = total
-        result.memory[lane.ordinal] = memory
-    for ordinal, state in zip(group.ordinals, states):
-        result.compressor[ordinal] = state
+                workers[i].rows.append((lane.position, total))
 
 
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
@@ -213,33 +292,8 @@ def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
     return total * tf.constant(1 / size, total.dtype)
 
 
-def _context(plan: Plan, group: Group, share: Share, transport: Transport, i: int) -> Context:
-    return Context(
-        group.specs, group.ordinals, share.step, plan.seed, transport.size, transport.workers[i]
-    )
-
-
-def _inputs(group: Group, share: Share, divided_by: int) -> list[tf.Tensor]:
-    """The group's gradients; in compressed lanes as float32 and as if the mean were wanted."""
-    grads = [share.grads[lane.position] for lane in group.lanes]
-    if group.lanes[0].dense:
-        return grads
-    grads = [tf.cast(g, tf.float32) for g in grads]
-    return grads if divided_by == 1 else [g * float(divided_by) for g in grads]
-
-
-def _any_non_finite(bucket, inputs, share: Share) -> tf.Tensor:
-    # Compensated, since gradient + residual may overflow where neither is infinite; the graph's
-    # optimizer merges this addition with the one in `lane_rounds`.
-    seen = [
-        group.memory.compensate(x, share.memory.get(lane.ordinal, {}))
-        for group, xs in zip(bucket, inputs)
-        for lane, x in zip(group.lanes, xs)
-    ]
-    return ~_all_finite(seen)
-
-
 def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
+    xs = [values_of(x) for x in xs]
     finite = ops.all_finite([x for x in xs if x.dtype == tf.float32])
     for x in xs:
         if x.dtype.is_floating and x.dtype != tf.float32:
@@ -251,6 +305,6 @@ def _flat(xs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.reshape(x, [-1]) for x in xs], 0)
 
 
-def _unflat(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    pieces = tf.split(flat, [x.shape.num_elements() for x in like])
-    return [tf.reshape(piece, x.shape) for piece, x in zip(pieces, like)]
+def _unflat(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
+    pieces = tf.split(flat, [tf.TensorShape(shape).num_elements() for shape in shapes])
+    return [tf.reshape(piece, shape) for piece, shape in zip(pieces, shapes)]

@@ -29,6 +29,7 @@ class Lane:
     dtype: str
     compressor: Compressor
     memory: Memory
+    claimed: bool = False  # uncompressed, but through a memory that claims dense lanes
 
     @property
     def dense(self) -> bool:
@@ -58,6 +59,14 @@ class Group:
     @property
     def memory(self) -> Memory:
         return self.lanes[0].memory
+
+    @property
+    def dense(self) -> bool:
+        return self.lanes[0].dense
+
+    @property
+    def claimed(self) -> bool:
+        return self.lanes[0].claimed
 
     @property
     def specs(self) -> tuple[tf.TensorSpec, ...]:
@@ -139,7 +148,8 @@ def make_plan(
     for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
         groups: dict[Any, list[Lane]] = {}
         for lane in bucket:
-            groups.setdefault((lane.compressor, lane.memory, lane.spec.dtype), []).append(lane)
+            kind = (lane.compressor, lane.memory, lane.spec.dtype, lane.claimed)
+            groups.setdefault(kind, []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
     layout = _digest([*buckets, (Group(sparse),)] if sparse else buckets, len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
@@ -164,7 +174,12 @@ def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: i
         )
     compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
     compressor, memory = settings.route(path) if compressed else DENSE
-    return Lane(i, ordinal, tuple(spec.shape), spec.dtype.name, compressor, memory)
+    claimed = compressor == DENSE[0] and memory == DENSE[1] and spec.dtype.is_floating and n > 0
+    if claimed:
+        memory = settings.claiming(path)
+        claimed = memory is not None
+        memory = memory or DENSE[1]
+    return Lane(i, ordinal, tuple(spec.shape), spec.dtype.name, compressor, memory, claimed)
 
 
 def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:

@@ -47,6 +47,13 @@ class Settings:
                     return compressor, memory
         return DENSE
 
+    def claiming(self, path: str) -> Memory | None:
+        """The memory through which the variable at this path goes though it is not compressed."""
+        for pattern, _, memory in self.routes:
+            if re.fullmatch(pattern, path.removesuffix(":0")):
+                return memory if memory.claims_dense else None
+        return None
+
     @property
     def dense(self) -> bool:
         """Whether no variable at all is compressed or remembered."""

@@ -2,10 +2,10 @@
 
 One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become
 32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 16-bit
-floats are packed two to a word, little-endian, an odd last half padded with zero.  `Sum` and
-`Max` parts keep their dtype. Buffers are the concatenation of their parts in the order of (group,
-lane, part); the first buffer of a bucket's first round ends in one more element, the flag: 0, or
-1 where the sender met a non-finite value.
+floats are packed two to a word, little-endian, an odd last half of a group padded with zero.  `Sum`
+and `Max` parts keep their dtype.  Buffers are the concatenation of their parts in the order of
+(group, part, lane); the first buffer of a bucket's first round ends in one more element, the flag:
+0, or 1 where the sender met a non-finite value.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
 
-VERSION = 1  # changes whenever the meaning of any buffer does; compared at the first step
+VERSION = 2  # changes whenever the meaning of any buffer does; compared at the first step
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one payload part lies: its group, lane, name and spec; its length in the buffer."""
+    """Where one payload part of a lane group lies: the pieces of that name, end to end.
+
+    `lanes[i]` is the number of the payload that piece i belongs to and `sizes[i]` the piece's
+    length in its own dtype; `length` is that of all of them in the buffer.
+    """
 
     group: int
-    lane: int
     part: str
-    shape: tuple[int, ...]
     dtype: str
+    lanes: tuple[int, ...]
+    sizes: tuple[int, ...]
     length: int
 
 
@@ -47,6 +51,11 @@ class Buffer:
     def length(self) -> int:
         return sum(slot.length for slot in self.slots) + self.flagged
 
+    @property
+    def words(self) -> bool:
+        """Whether parts travel as 32-bit words."""
+        return self.kind in ("gather", "all_to_all")
+
 
 def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
     """The buffers of one round of a bucket: `requests[g]` is group g's, None where it has finished.
@@ -58,14 +67,17 @@ def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
         if request is None:
             continue
         kind = KINDS[type(request)]
+        pieces: dict[tuple[str, tf.DType], list[tuple[int, int]]] = {}
         for i, payload in enumerate(request.payloads):
             for name, part in payload.items():
-                words = kind in ("gather", "all_to_all")
-                dtype = "int32" if words else part.dtype.name
-                inner = part.shape[-1]
-                length = -(-inner * part.dtype.size // 4) if words else inner
-                slot = Slot(g, i, name, tuple(part.shape), part.dtype.name, length)
-                buffers.setdefault((kind, dtype), Buffer(kind, dtype, [])).slots.append(slot)
+                pieces.setdefault((name, part.dtype), []).append((i, part.shape[-1]))
+        for (name, part_dtype), found in pieces.items():
+            lanes, sizes = zip(*found)
+            length, dtype = sum(sizes), part_dtype.name
+            if kind in ("gather", "all_to_all"):
+                length, dtype = -(-length * part_dtype.size // 4), "int32"
+            slot = Slot(g, name, part_dtype.name, lanes, sizes, length)
+            buffers.setdefault((kind, dtype), Buffer(kind, dtype, [])).slots.append(slot)
     if flagged:
         if not buffers:
             buffers["sum", "float32"] = Buffer("sum", "float32", [])
@@ -73,14 +85,15 @@ def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
     return list(buffers.values())
 
 
-def fuse(buffer: Buffer, requests: Sequence[Request | None], flag: tf.Tensor) -> tf.Tensor:
+def fuse(buffer: Buffer, requests: Sequence[Request | None]) -> tf.Tensor:
     """This worker's tensor for a buffer: rank 1, or `[size, n]` for an all-to-all."""
     parts = []
     for slot in buffer.slots:
-        part = requests[slot.group].payloads[slot.lane][slot.part]
-        parts.append(part if buffer.kind in ("sum", "max") else _to_words(part))
+        pieces = [requests[slot.group].payloads[lane][slot.part] for lane in slot.lanes]
+        parts += _to_words(pieces) if buffer.words else pieces
     if buffer.flagged:
-        last = tf.cast(flag, buffer.dtype)[None]
+        finite = tf.reduce_all([r.finite for r in requests if r and r.finite is not None])
+        last = tf.cast(~finite, buffer.dtype)[None]
         parts.append(
             tf.tile(last[None], [parts[0].shape[0], 1]) if buffer.kind == "all_to_all" else last
         )
@@ -88,32 +101,43 @@ def fuse(buffer: Buffer, requests: Sequence[Request | None], flag: tf.Tensor) ->
 
 
 def split(buffer: Buffer, reply: tf.Tensor, replies: list[list[Payload]]) -> tf.Tensor | None:
-    """Puts a buffer's reply into `replies[group][lane][part]`; returns whether any flag was up."""
-    leading = () if buffer.kind in ("sum", "max") else (reply.shape[0],)
-    lengths = [slot.length for slot in buffer.slots] + [1] * buffer.flagged
-    pieces = tf.split(reply, lengths, axis=-1) if len(lengths) > 1 else [reply]
-    for slot, piece in zip(buffer.slots, pieces):
-        if leading:
-            piece = _from_words(piece, slot.shape[-1], tf.as_dtype(slot.dtype))
-        replies[slot.group][slot.lane][slot.part] = piece
-    return tf.reduce_any(pieces[-1] > 0) if buffer.flagged else None
+    """Puts a buffer's reply into `replies[group][lane][part]`.
+
+    Returns whether all workers' values were finite, as the flags tell; None where there is no flag.
+    """
+    lengths = [length for slot in buffer.slots for length in _lengths(buffer, slot)]
+    lengths += [1] * buffer.flagged
+    pieces = iter(tf.split(reply, lengths, axis=-1) if len(lengths) > 1 else [reply])
+    for slot in buffer.slots:
+        own = [next(pieces) for _ in _lengths(buffer, slot)]
+        if buffer.words:
+            own = _from_words(own, slot.sizes, tf.as_dtype(slot.dtype))
+        for lane, piece in zip(slot.lanes, own):
+            replies[slot.group][lane][slot.part] = piece
+    return tf.reduce_all(next(pieces) == 0) if buffer.flagged else None
 
 
-def _to_words(part: tf.Tensor) -> tf.Tensor:
-    if part.dtype.size == 4:
-        return part if part.dtype == tf.int32 else tf.bitcast(part, tf.int32)
-    if part.dtype.size != 2:
-        raise ValueError(
-            f"A gathered payload part has 16 or 32 bits an element, not {part.dtype.name}."
-        )
-    odd = part.shape[-1] % 2
-    if odd:
-        part = tf.pad(part, [[0, 0]] * (part.shape.rank - 1) + [[0, 1]])
-    return tf.bitcast(tf.reshape(part, [*part.shape[:-1], part.shape[-1] // 2, 2]), tf.int32)
+def _lengths(buffer: Buffer, slot: Slot) -> Sequence[int]:
+    """The lengths of what a slot is cut into: its pieces, or one run of packed halves."""
+    narrow = buffer.words and tf.as_dtype(slot.dtype).size == 2
+    return (slot.length,) if narrow else slot.sizes
 
 
-def _from_words(words: tf.Tensor, inner: int, dtype: tf.DType) -> tf.Tensor:
+def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    dtype = pieces[0].dtype
     if dtype.size == 4:
-        return words if dtype == tf.int32 else tf.bitcast(words, dtype)
-    halves = tf.bitcast(words, dtype)  # [..., words, 2]
-    return tf.reshape(halves, [*words.shape[:-1], 2 * words.shape[-1]])[..., :inner]
+        return [p if dtype == tf.int32 else tf.bitcast(p, tf.int32) for p in pieces]
+    if dtype.size != 2:
+        raise ValueError(f"A gathered payload part has 16 or 32 bits an element, not {dtype.name}.")
+    run = pieces[0] if len(pieces) == 1 else tf.concat(pieces, -1)
+    if run.shape[-1] % 2:
+        run = tf.pad(run, [[0, 0]] * (run.shape.rank - 1) + [[0, 1]])
+    return [tf.bitcast(tf.reshape(run, [*run.shape[:-1], run.shape[-1] // 2, 2]), tf.int32)]
+
+
+def _from_words(words: list[tf.Tensor], sizes: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
+    if dtype.size == 4:
+        return words if dtype == tf.int32 else [tf.bitcast(w, dtype) for w in words]
+    halves = tf.bitcast(words[0], dtype)  # [..., words, 2]
+    run = tf.reshape(halves, [*words[0].shape[:-1], 2 * words[0].shape[-1]])[..., : sum(sizes)]
+    return tf.split(run, list(sizes), axis=-1) if len(sizes) > 1 else [run]

@@ -18,17 +18,13 @@ class ResidualTest(tf.test.TestCase):
         memory = Residual()
         state = memory.init_state(tf.TensorSpec([3], tf.float32))
         self.assertAllEqual(state["residual"], [0, 0, 0])
-        x = memory.compensate(tf.constant([1.0, 2.0, 3.0]), state)
-        state = memory.update(x, tf.constant([0.0, 2.0, 4.0]), state)
+        x, carry = memory.compensate(tf.constant([1.0, 2.0, 3.0]), state, None)
+        self.assertAllEqual(x, [1, 2, 3])
+        sent, total = tf.constant([0.0, 2.0, 4.0]), tf.ones([3])
+        aggregate, state = memory.settle(carry, sent, total, state, None)
+        self.assertAllEqual(aggregate, total)
         self.assertAllEqual(state["residual"], [1, 0, -1])
-        self.assertAllEqual(memory.compensate(tf.ones([3]), state), [2, 1, 0])
-        self.assertAllEqual(memory.restore(tf.ones([3]), state), [1, 1, 1])
-
-    def test_it_absorbs_errors_of_a_second_hop(self):
-        memory = Residual()
-        state = {"residual": tf.reshape(tf.range(6.0), [2, 3])}
-        state = memory.absorb(state, 2, tf.constant([10.0, 20.0, 30.0]))
-        self.assertAllEqual(state["residual"], [[0, 1, 12], [23, 34, 5]])
+        self.assertAllEqual(memory.compensate(tf.ones([3]), state, None)[0], [2, 1, 0])
 
     def test_gradients_arrive_sooner_or_later(self):
         workers = Workers(2, "topk:ratio=0.1", memory="residual")
@@ -47,9 +43,8 @@ class NoMemoryTest(tf.test.TestCase):
         memory = registry.get_memory("none")
         self.assertEqual(memory.init_state(tf.TensorSpec([3], tf.float32)), {})
         x = tf.ones([3])
-        self.assertAllEqual(memory.compensate(x, {}), x)
-        self.assertEqual(memory.update(x, 0 * x, {}), {})
-        self.assertEqual(memory.absorb({}, 0, x), {})
+        self.assertAllEqual(memory.compensate(x, {}, None)[0], x)
+        self.assertEqual(memory.settle(None, None, x, {}, None), (x, {}))
 
 
 @pytest.mark.parametrize("spec", ["signsgd", "qsgd", "topk|values=qsgd"])
@@ -75,8 +70,8 @@ class RegistrationTest(tf.test.TestCase):
         class HalfResidual(Residual):
             """Forgets half of what was not sent."""
 
-            def update(self, compensated, sent, state):
-                return {"residual": (compensated - sent) / 2}
+            def settle(self, carry, sent, total, state, ctx):
+                return total, {"residual": (carry - sent) / 2}
 
         self.addCleanup(registry._MEMORIES.pop, "half_residual")
         wanted = settings("topk", memory=HalfResidual())

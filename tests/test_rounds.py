@@ -8,7 +8,7 @@ import grace_tf
 from grace_tf.core import registry, rounds
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum, fuses
-from grace_tf.exchange import lane_rounds
+from grace_tf.exchange import composed
 from grace_tf.memories.residual import Residual
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.loopback import Loopback
@@ -174,9 +174,9 @@ class FusionTest(tf.test.TestCase):
         called = []
 
         @fuses(Half, Residual)
-        def fused(compressor, memory, grads, memory_states, states, ctx):
-            called.append(len(grads))
-            return lane_rounds(compressor, memory, grads, memory_states, states, ctx)
+        def fused(compressor, memory, xs, memories, states, ctx):
+            called.append(len(ctx))
+            return composed(compressor, memory, xs, memories, states, ctx)
 
         again = Workers(2, half)
         for w, results in enumerate(again.step(mine)):
@@ -186,9 +186,9 @@ class FusionTest(tf.test.TestCase):
         Workers(2, half, memory="none").step(mine)  # another pair of types
         Workers(2, "topk:ratio=0.25").step(mine)
         self.assertEqual(called, [2, 2])
-        Workers(2, half, granularity="model").step(mine)  # merged groups are composed
-        self.assertEqual(called, [2, 2])
-        self.assertIsNone(rounds.fused(type(grace_tf.get("none")), Residual))
+        Workers(2, half, granularity="model").step(mine)  # a merged group is one lane
+        self.assertEqual(called, [2, 2, 1, 1])
+        self.assertIsNone(rounds.fused(grace_tf.get("none"), Residual(), []))
 
 
 class LaneGroupTest(tf.test.TestCase):

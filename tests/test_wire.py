@@ -3,6 +3,7 @@
 `python tests/test_wire.py` writes golden.json anew; a change there needs a new `wire.VERSION`.
 """
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -33,18 +34,24 @@ def part(dtype, *shape, seed=0):
     return tf.cast(tf.constant(words % 1000 if dtype.is_floating else words), dtype)
 
 
+def flagged(requests, flag):
+    """The requests of one worker that has met a value that is not finite, or has not."""
+    finite = tf.constant(not flag)
+    return [r and dataclasses.replace(r, finite=finite) for r in requests]
+
+
 def there_and_back(requests, flags=(False, False)):
     """Two workers' requests through gathers or sums; returns replies and flag of the first."""
     buffers = wire.layout(requests[0], flagged=True)
     replies = [[{} for _ in r.payloads] for r in requests[0]]
     raised = []
     for buffer in buffers:
-        sent = [wire.fuse(buffer, mine, tf.constant(f)) for mine, f in zip(requests, flags)]
+        sent = [wire.fuse(buffer, flagged(mine, f)) for mine, f in zip(requests, flags)]
         assert all(s.shape[-1] == buffer.length for s in sent)
         raised.append(
             wire.split(buffer, tf.stack(sent) if buffer.kind == "gather" else sum(sent), replies)
         )
-    return replies, [flag for flag in raised if flag is not None]
+    return replies, [not finite for finite in raised if finite is not None]
 
 
 class GatherTest(tf.test.TestCase):
@@ -67,7 +74,7 @@ class GatherTest(tf.test.TestCase):
         halves = tf.constant([1.0, 2.0, -1.0], tf.float16)
         request = [Gather([{"halves": halves}])]
         (buffer,) = wire.layout(request, flagged=True)
-        words = wire.fuse(buffer, request, tf.constant(True)).numpy()
+        words = wire.fuse(buffer, flagged(request, True)).numpy()
         self.assertAllEqual(words, [0x40003C00, 0x0000BC00, 1])
 
     def test_one_flag_raised_anywhere_is_seen(self):
@@ -79,16 +86,16 @@ class GatherTest(tf.test.TestCase):
         request = [Gather([{"x": tf.zeros([4], tf.int8)}])]
         (buffer,) = wire.layout(request, flagged=False)
         with self.assertRaisesRegex(ValueError, "has 16 or 32 bits an element, not int8"):
-            wire.fuse(buffer, request, tf.constant(False))
+            wire.fuse(buffer, flagged(request, False))
 
     def test_rows_of_an_all_to_all_are_packed_each_for_itself(self):
         rows = part(tf.float16, 3, 5)
         request = [AllToAll([{"rows": rows, "more": part(tf.float32, 3, 2)}])]
         (buffer,) = wire.layout(request, flagged=True)
-        sent = wire.fuse(buffer, request, tf.constant(True))
+        sent = wire.fuse(buffer, flagged(request, True))
         self.assertEqual(sent.shape, [3, 3 + 2 + 1])
         replies = [[{}]]
-        self.assertTrue(wire.split(buffer, sent, replies))
+        self.assertFalse(wire.split(buffer, sent, replies))
         self.assertEqual(bits(replies[0][0]["rows"]), bits(rows))
 
 
@@ -113,17 +120,17 @@ class SumTest(tf.test.TestCase):
             Sum([{"d": 3 * tf.ones([1])}]),
         ]
         first, second = wire.layout(requests, flagged=True)
-        self.assertAllEqual(wire.fuse(first, requests, tf.constant(False)), [1, 1, 2, 3, 0])
+        self.assertAllEqual(wire.fuse(first, flagged(requests, False)), [1, 1, 2, 3, 0])
         self.assertEqual((second.kind, second.length), ("max", 1))
         self.assertEqual(
-            [(s.group, s.lane, s.part) for s in first.slots],
-            [(0, 0, "a"), (0, 1, "b"), (3, 0, "d")],
+            [(s.group, s.part, s.lanes, s.sizes) for s in first.slots],
+            [(0, "a", (0,), (2,)), (0, "b", (1,), (1,)), (3, "d", (0,), (1,))],
         )
 
     def test_a_round_without_parts_still_carries_the_flag(self):
         (buffer,) = wire.layout([Sum([{}])], flagged=True)
         self.assertEqual((buffer.kind, buffer.dtype, buffer.length), ("sum", "float32", 1))
-        self.assertAllEqual(wire.fuse(buffer, [Sum([{}])], tf.constant(True)), [1])
+        self.assertAllEqual(wire.fuse(buffer, flagged([Sum([{}])], True)), [1])
         self.assertEqual(wire.layout([Sum([{}])], flagged=False), [])
 
 

@@ -29,7 +29,8 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Gather
-from grace_tf.exchange import lane_rounds
+from grace_tf.core.rounds import Replies
+from grace_tf.exchange import composed
 from grace_tf.ops import native
 from grace_tf.version import __version__
 
@@ -163,7 +164,7 @@ def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
         memory_states = memory.init_state(spec)
 
         def whole(x, m, s):
-            return _alone(lane_rounds(compressor, memory, [x], [m], [s], context), workers)
+            return _alone(composed(compressor, memory, [x], [m], [s], context), workers)
 
         def own(x, s):
             return _alone(compressor.rounds([x], [s], context), workers)[1][0]
@@ -214,9 +215,12 @@ def _alone(rounds: Iterator, workers: int) -> tuple:
     """Runs rounds whose workers all send the same; a sum comes back as one payload."""
     request = next(rounds)
     while True:
-        replies = request.payloads
+        replies = Replies(request.payloads)
         if isinstance(request, Gather):
-            replies = [{k: tf.stack([v] * workers) for k, v in p.items()} for p in replies]
+            replies = Replies(
+                {k: tf.stack([v] * workers) for k, v in p.items()} for p in request.payloads
+            )
+        replies.finite = tf.constant(True)
         try:
             request = rounds.send(replies)
         except StopIteration as stop:

@@ -66,7 +66,7 @@ def announced_bytes(settings: Settings, variables: Sequence[Any]) -> int:
     paths = [str(getattr(v, "path", v.name)) for v in variables]
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
     plan = make_plan(settings, paths, specs, range(len(paths)))
-    payloads = sum(group.compressor.nbytes(spec) for group in plan.groups for spec in group.specs)
+    payloads = sum(group.compressor.group_nbytes(group.specs) for group in plan.groups)
     return payloads + _FLAG_BYTES * len(plan.buckets)
 
 

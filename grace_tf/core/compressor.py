@@ -69,6 +69,26 @@ class Compressor:
             -(-part.shape[0] * part.dtype.size // 4) * 4 for part in self.wire(spec).values()
         )
 
+    def wires(self, specs: Sequence[tf.TensorSpec]) -> list[dict[str, tf.TensorSpec]]:
+        """What the payloads of a lane group consist of: those of its tensors, unless overridden.
+
+        A method overrides it where a group is less, or other, than its tensors one by one: where
+        the parts of one tensor depend on what is sent for another.
+
+        Args:
+          specs: one for each lane, as in `wire`.
+        Returns: a list of what `wire` returns, of any length.
+        """
+        return [self.wire(spec) for spec in specs]
+
+    def group_nbytes(self, specs: Sequence[tf.TensorSpec]) -> int:
+        """Bytes on the wire for a lane group and one worker, padded to 32-bit words by part."""
+        lengths: dict[str, int] = {}
+        for parts in self.wires(specs):
+            for name, part in parts.items():
+                lengths[name] = lengths.get(name, 0) + part.shape[0] * part.dtype.size
+        return sum(-(-length // 4) * 4 for length in lengths.values())
+
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
         """The first state, kept between steps.  All workers must compute the same one.
 
@@ -136,15 +156,21 @@ class Compressor:
           ctx: the sender's `Context` of the lane group; `ctx.lane(i)` is that of lane i.
         Returns: (totals, sent, states), lists with one entry per lane: the aggregate over all
           workers, what this worker's payload contributed to it (a residual keeps the rest), both
-          float32 of the lane's shape, and the next state, the same on every worker.
+          float32 of the lane's shape, and the next state, the same on every worker.  `sent` may be
+          None where `ctx.needs_sent` is False.
         Example, one all-reduce of what `compress` makes:
 
             replies = yield Sum([self.compress(x, ctx.lane(i)) for i, x in enumerate(xs)])
+
+        A method that has one payload for the whole group yields a list of one dict and is sent a
+        list of one reply.  On the wire that is the same as the lanes' parts end to end.
         """
         public = ctx.public()
         lanes = range(len(ctx))
         payloads = [self.compress(xs[i], ctx.lane(i)) for i in lanes]
-        sent = [self.decompress(payloads[i], public.lane(i)) for i in lanes]
+        sent = None
+        if ctx.needs_sent:
+            sent = [self.decompress(payloads[i], public.lane(i)) for i in lanes]
         if self.commutes_with_sum:
             replies = yield Sum(payloads)
             totals = [self.decompress(replies[i], public.lane(i)) for i in lanes]

@@ -29,6 +29,10 @@ class Context:
       size: the number of workers, an int.
       worker: the sender's number, 0 to size - 1; None in a public context, which decoding gets.
       draw: which of a variable's random draws this is; see `stage`.
+      multiplier: what gradients are multiplied by before anything else: `size` where the host has
+        divided its loss by it, else 1.  Fused forms multiply; all others get the product.
+      needs_sent: False where the memory never asks what was sent: `rounds` may return None for it.
+      dense: True where the variable travels uncompressed and a memory has claimed it.
 
     Example, a stochastic rounding to whole numbers:
 
@@ -47,6 +51,9 @@ class Context:
     size: int
     worker: Any = None
     draw: int = 0
+    multiplier: float = 1.0
+    needs_sent: bool = True
+    dense: bool = False
 
     def __len__(self) -> int:
         return len(self.specs)

@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
+
+from grace_tf.core.context import Context
 
 State = dict[str, tf.Tensor]
 
 
 class Memory:
-    """Pure functions over a state of named tensors that the caller owns; a frozen dataclass.
+    """Two pure functions around the exchange, over a state that the caller owns.
 
-    All tensors are float32 and have the shape of the lane.  `requires_nonexpansive` memories are
-    refused for compressors without that trait.  When the number of workers changes between save
-    and load, every state keeps its mean over workers.
+    A memory is a frozen dataclass that holds hyperparameters.  `compensate` runs before the
+    compressor and says what it compresses; `settle` runs after the exchange and says what the
+    optimizer gets.  Both see one variable of one worker.  A memory never communicates.
+
+    All leaves of the state are float32 and have the shape of the variable.  When the number of
+    workers changes between save and load, every leaf keeps its mean over workers.
+
+    Attributes:
+      requires_nonexpansive: True where the state stays bounded only for compressors with the trait
+        `nonexpansive`; all others are refused.
+      needs_sent: False where `settle` never looks at `sent`, so that nobody computes it.
+      claims_dense: True where variables that travel uncompressed (too small, or excluded) go
+        through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
+        what was to be sent.
+
+    Example, error feedback:
+
+        class Residual(Memory):
+            requires_nonexpansive = True
+
+            def init_state(self, spec):
+                return {"residual": tf.zeros(spec.shape)}
+
+            def compensate(self, x, state, ctx):
+                compensated = x + state["residual"]
+                return compensated, compensated
+
+            def settle(self, carry, sent, total, state, ctx):
+                return total, {"residual": carry - sent}
     """
 
     name: str = ""
     requires_nonexpansive: bool = False
+    needs_sent: bool = True
+    claims_dense: bool = False
 
     def init_state(self, spec: tf.TensorSpec) -> State:
-        """The state before the first step."""
+        """The state before the first step.
+
+        Args:
+          spec: the float32 `tf.TensorSpec` of the variable.
+        Returns: `{leaf name: tensor}`, each float32 with the shape of `spec`.
+        """
         return {}
 
-    def compensate(self, x: tf.Tensor, state: State) -> tf.Tensor:
-        """What is to be compressed instead of the gradient x."""
-        return x
+    def compensate(self, x: tf.Tensor, state: State, ctx: Context) -> tuple[tf.Tensor, Any]:
+        """What is to be compressed instead of the gradient.
 
-    def update(self, compensated: tf.Tensor, sent: tf.Tensor, state: State) -> State:
-        """The next state, from what should have been sent and what was."""
-        return state
+        Args:
+          x: the worker's own gradient, float32, as if the mean over workers were wanted.
+          state: from `init_state` or the last `settle`.
+          ctx: the sender's `Context` of the variable.
+        Returns: (compensated, carry): a float32 tensor of the shape of x, and whatever `settle`
+          wants to have: a tensor, a nest of tensors or None.
+        """
+        return x, None
 
-    def restore(self, total: tf.Tensor, state: State) -> tf.Tensor:
-        """The aggregate that the optimizer sees (methods that send differences add them here)."""
-        return total
+    def settle(
+        self, carry: Any, sent: tf.Tensor | None, total: tf.Tensor, state: State, ctx: Context
+    ) -> tuple[tf.Tensor, State]:
+        """The aggregate for the optimizer, and the next state.
 
-    def absorb(self, state: State, offset: int, error: tf.Tensor) -> State:
-        """Takes in the error of a second hop over the flat elements from `offset` on."""
-        return state
+        Args:
+          carry: what `compensate` gave.
+          sent: what this worker's payload stands for, float32 of the shape of x.  It may be
+            None without `needs_sent`.
+          total: the mean over workers of what they sent, or their consensus; float32.
+          state: as in `compensate`.
+          ctx: as in `compensate`.
+        Returns: (aggregate, state): float32 of the shape of x, and the next state with the leaves
+          of `init_state`.  The aggregate is the same on every worker if it is computed from
+          `total` and leaves that are the same on every worker.
+        """
+        return total, state

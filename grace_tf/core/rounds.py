@@ -1,16 +1,16 @@
-"""Requests, and the table of fused lane rounds.
+"""Requests, the outcome of a lane group, and the table of fused forms.
 
-A compressor communicates by yielding a request that holds one payload a lane; it is sent back one
-reply a lane with the same part names: the sum or maximum over workers (`Sum`, `Max`), or every
-worker's part under a leading axis of workers (`Gather`).  Parts of `AllToAll` are `[size, n]`:
-row w goes to worker w, and row w of the reply came from worker w.
+A compressor communicates by yielding a request that holds payloads: one for each lane, or one for
+the whole group.  It is sent back as many replies with the same part names: the sum or maximum over
+workers (`Sum`, `Max`), or every worker's part under a leading axis of workers (`Gather`).  Parts of
+`AllToAll` are `[size, n]`: row w goes to worker w, and row w of the reply came from worker w.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Sequence
-from typing import Callable
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -23,14 +23,21 @@ REDUCED = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One payload per lane of the group, to be communicated together.
+    """Payloads of a lane group, to be communicated together.
+
+    On the wire the parts of one name lie end to end, in the order of the payloads.  So one payload
+    for the group, whose parts are the lanes' parts end to end, is the same bits as one for each
+    lane.
 
     Args:
-      payloads: a list with one dict per lane, `{part name: tensor}`, with the same names, static
-        shapes and dtypes on every worker and every step.
+      payloads: a list of dicts `{part name: tensor}`: one for each lane, or one for the whole
+        group.  Names, static shapes and dtypes are the same on every worker and every step.
+      finite: of a group's first request: a bool scalar, whether all that this worker compresses is
+        finite.  A fused form gives it; for all others the line computes it.
     """
 
     payloads: Sequence[Payload]
+    finite: tf.Tensor | None = None
 
 
 class Sum(Request):
@@ -49,25 +56,101 @@ class AllToAll(Request):
     """Row w of every part goes to worker w; parts have a dtype of GATHERED."""
 
 
-Rounds = Generator[Request, Sequence[Payload], tuple]
+class Replies(list):
+    """What a generator is sent for a request: one `{part name: tensor}` for each of its payloads.
 
-_FUSED: dict[tuple[type, type], Callable[..., Rounds]] = {}
+    Attributes:
+      finite: a bool scalar, whether what all workers compress in this bucket is finite; the same on
+        every worker.
+    """
+
+    finite: tf.Tensor  # set by the line
+
+    def factor(self, number: float) -> tf.Tensor:
+        """The float32 scalar `number`, or NaN where a worker met a value that is not finite.
+
+        A total is multiplied by it: by `factor(1 / size)` to become the mean, by `factor(1)` where
+        it is a consensus.  So a step that is not finite gives NaN on every worker.
+        """
+        return tf.where(self.finite, tf.constant(number, tf.float32), float("nan"))
 
 
-def fuses(compressor: type, memory: type) -> Callable:
-    """Declares a replacement of compensate + rounds + update for this pair of types.
+Rounds = Generator[Request, Replies, Any]
 
-    The function has the signature and the result of `exchange.lane_rounds`, of which it must be a
-    bit-equal replacement: `(compressor, memory, grads, memory_states, states, ctx)`.
+
+@dataclasses.dataclass
+class Outcome:
+    """What a lane group of one worker comes to, one entry for each lane.
+
+    Attributes:
+      aggregates: what the optimizer gets: the mean over workers, or their consensus.
+      memories: the next states of the memory, `{leaf name: tensor}`.
+      states: the next states of the compressor.
+      finite: a bool scalar, whether all aggregates are finite; None where nobody has looked yet.
+    """
+
+    aggregates: list[tf.Tensor]
+    memories: Sequence[dict[str, tf.Tensor]]
+    states: Sequence[dict[str, tf.Tensor]]
+    finite: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A fused form and where it may run: `when(compressor, xs)`, a Python bool."""
+
+    rounds: Callable[..., Rounds]
+    when: Callable[[Any, Sequence[tf.Tensor]], bool]
+
+
+_FUSED: dict[tuple[type, type], Fused] = {}
+
+
+def fuses(
+    compressor: type,
+    *memories: type,
+    when: Callable[[Any, Sequence[tf.Tensor]], bool] = lambda compressor, xs: True,
+) -> Callable:
+    """Declares a replacement of compensate, compress, aggregate and settle for these types.
+
+    The function has the signature of `exchange.composed`, `(compressor, memory, xs, memories,
+    states, ctx)`, and must give the same bits as it: the same parts on the wire, and the same
+    `Outcome`.  `grace_tf.testing` runs every fused form against the composition.  Where `when` says
+    no, and for subclasses of these types, the composition runs.
+
+    Args:
+      compressor: the type of the method.  A composite whose outer method has this type takes the
+        form too, if `when` says so; its stages are in `compressor.inner`.
+      memories: the types of memories that the form serves.
+      when: asked with the compressor and the gradients while a step is traced; it looks at
+        hyperparameters, devices and whether the library is there.
+
+    Example:
+
+        @fuses(Signs, NoMemory, when=lambda compressor, xs: ops.lists.runs_here(xs))
+        def fused(compressor, memory, xs, memories, states, ctx):
+            words, finite = ops.lists.sign_list(xs, ctx.multiplier)
+            (reply,) = replies = yield Gather([{"signs": words}], finite)
+            shapes = [spec.shape for spec in ctx.specs]
+            votes = ops.lists.vote_list(reply["signs"], shapes, replies.factor(1))
+            return Outcome(votes, memories, states)
     """
 
     def declare(function: Callable[..., Rounds]) -> Callable[..., Rounds]:
-        _FUSED[compressor, memory] = function
+        for memory in memories:
+            _FUSED[compressor, memory] = Fused(function, when)
         return function
 
     return declare
 
 
-def fused(compressor: type, memory: type) -> Callable[..., Rounds] | None:
-    """The declared replacement for exactly this pair of types, or None."""
-    return _FUSED.get((compressor, memory))
+def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[..., Rounds] | None:
+    """The fused form for exactly these types that may run on these gradients, or None."""
+    outer = getattr(compressor, "outer", compressor)
+    found = _FUSED.get((type(outer), type(memory)))
+    return found.rounds if found is not None and found.when(compressor, xs) else None
+
+
+def fused_pairs() -> list[tuple[type, type]]:
+    """The pairs of types of compressor and memory that have a fused form."""
+    return list(_FUSED)

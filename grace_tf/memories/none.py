@@ -7,3 +7,5 @@ from grace_tf.core.registry import register
 @register("none")
 class NoMemory(Memory):
     """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""
+
+    needs_sent = False

@@ -23,14 +23,9 @@ class Residual(Memory):
     def init_state(self, spec):
         return {"residual": tf.zeros(spec.shape, tf.float32)}
 
-    def compensate(self, x, state):
-        return x + state["residual"]
+    def compensate(self, x, state, ctx):
+        compensated = x + state["residual"]
+        return compensated, compensated
 
-    def update(self, compensated, sent, state):
-        return {"residual": compensated - sent}
-
-    def absorb(self, state, offset, error):
-        flat = tf.reshape(state["residual"], [-1])
-        places = offset + tf.range(tf.size(error))
-        flat = tf.tensor_scatter_nd_add(flat, places[:, None], error)
-        return {"residual": tf.reshape(flat, state["residual"].shape)}
+    def settle(self, carry, sent, total, state, ctx):
+        return total, {"residual": carry - sent}

@@ -59,19 +59,21 @@ def nothing_is_lost(s: Subject) -> Verdict:
         return "its memory keeps no residual"
     spec = tf.TensorSpec(cases.MAIN, tf.float32)
     kept = [memory.init_state(spec) for _ in range(SIZE)]
+    ctx = s.context(cases.MAIN)
     states, zero = None, tf.zeros(cases.MAIN)
     for step in range(3):
         grads = [tf.constant(cases.normal(cases.MAIN, 50 + 10 * step + w)) for w in range(SIZE)]
-        compensated = [memory.compensate(g, m) for g, m in zip(grads, kept)]
+        pairs = [memory.compensate(g, m, ctx) for g, m in zip(grads, kept)]
+        compensated = [x for x, _ in pairs]
         outcome = s.run(tf.stack(compensated), step, states)
         kept = [
-            memory.update(x, tf.constant(y), m)
-            for x, y, m in zip(compensated, outcome["sent"], kept)
+            memory.settle(carry, tf.constant(y), tf.constant(total), m, ctx)[1]
+            for (_, carry), y, total, m in zip(pairs, outcome["sent"], outcome["totals"], kept)
         ]
         states = outcome["states"]
         for x, y, m in zip(compensated, outcome["sent"], kept):
             # What the memory adds to a zero gradient is what it holds.
-            x, residual = x.numpy(), memory.compensate(zero, m).numpy()
+            x, residual = x.numpy(), memory.compensate(zero, m, ctx)[0].numpy()
             error = np.abs(x.astype(np.float64) - y - residual)
             exact = (y == 0) | (y == x)
             demand(

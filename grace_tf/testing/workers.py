@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf import wire
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload, Request
@@ -153,8 +152,7 @@ def run_rounds(
                 )
         for mine, (request,) in zip(requests, now):
             mine.append(request)
-        buffers = wire.layout(now[0], flagged=False)
-        bad = [tf.constant(False)] * len(xs)
-        replies = [r for (r,) in communicate(buffers, now, bad, transport, range(len(buffers)))[0]]
+        answered = communicate(now, transport, lambda kind, dtype: 1, flagged=False)
+        replies = [reply for (reply,) in answered]
     totals, sent, kept = (list(column) for column in zip(*results))
     return Outcome(totals, sent, kept, requests)
