@@ -4,8 +4,9 @@
          → Compressor.aggregate → mean → Memory.settle → optimizer
 
 Read `exchange` for one step of all workers of this process, `composed` for one lane group of one
-worker, `communicate` for one round of one bucket.  Nothing here keeps state: it comes in, and the next
-state goes out with a flag that says, alike on every worker, whether it may be committed.
+worker, `lockstep.communicate` for one round of one bucket.  Nothing here keeps state: it comes in,
+and the next state goes out with a flag that says, alike on every worker, whether it may be
+committed.
 
 Buckets advance as a wavefront: in each tick every bucket under way does its next round and one more
 bucket starts.  No round waits for another bucket: between them there are no data and no control
@@ -19,15 +20,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Callable
 
 import tensorflow as tf
 
-from grace_tf import ops, wire
+from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
-from grace_tf.core.rounds import Outcome, Replies, Request, Rounds, Sum, fused
+from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
+from grace_tf.lockstep import Bucket, Side
 from grace_tf.plan import Group, Plan, collective_key
 from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
@@ -61,7 +62,7 @@ def exchange(
     while waiting or under_way:
         if waiting:
             b = waiting.pop(0)
-            under_way.append(_Bucket(plan, b, [worker.start(b) for worker in workers], transport))
+            under_way.append(Bucket(plan, b, [worker.start(b) for worker in workers], transport))
         under_way = [bucket for bucket in under_way if not bucket.advance()]
     if plan.sparse:
         # Last, since backward comes to tables of embeddings last.
@@ -124,71 +125,6 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
-def communicate(
-    asked: Sequence[Sequence[Request | None]],
-    transport: Transport,
-    key: Callable[[str, str], int],
-    flagged: bool,
-) -> list[list[Replies | None]]:
-    """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
-
-    Returns replies nested alike.  With `flagged`, as in a first round, the finite flags travel
-    along, and all replies know what was agreed.  `key(kind, dtype)` names each collective.
-    """
-    replies = [[r and Replies({} for _ in r.payloads) for r in mine] for mine in asked]
-    for buffer in wire.layout(asked[0], flagged):
-        sent = []
-        for i, mine in enumerate(asked):
-            with transport.device(i):
-                sent.append(wire.fuse(buffer, mine))
-        received = getattr(transport, buffer.kind)(sent, key(buffer.kind, buffer.dtype))
-        for i, (reply, mine) in enumerate(zip(received, replies)):
-            with transport.device(i):
-                finite = wire.split(buffer, reply, mine)
-                for each in mine if finite is not None else ():
-                    each.finite = finite
-    return replies
-
-
-class _Bucket:
-    """A bucket on all workers of this process; `sides[i]` are worker i's, one a lane group."""
-
-    def __init__(self, plan: Plan, number: int, sides, transport: Transport) -> None:
-        self._key = functools.partial(plan.key, number)
-        self._sides, self._transport, self._round = sides, transport, 0
-
-    def advance(self) -> bool:
-        """Does the next round of all sides; True when that was the last one."""
-        asked = [[side.request for side in mine] for mine in self._sides]
-        key = functools.partial(self._key, self._round)
-        replies = communicate(asked, self._transport, key, flagged=self._round == 0)
-        for i, mine in enumerate(self._sides):
-            with self._transport.device(i):
-                for side, reply in zip(mine, replies[i]):
-                    if reply is not None:
-                        side.advance(reply)
-        self._round += 1
-        return not any(side.request for side in self._sides[0])
-
-
-class _Side:
-    """One lane group of one worker under way."""
-
-    def __init__(self, group: Group, rounds: Rounds) -> None:
-        self.group, self._rounds = group, rounds
-        self.finite: tf.Tensor | None = None  # agreed in the first round
-        self.outcome: Outcome | None = None
-        self.request: Request | None = next(rounds)
-        self.own_finite = self.request.finite
-
-    def advance(self, replies: Replies) -> None:
-        self.finite = replies.finite = getattr(replies, "finite", self.finite)
-        try:
-            self.request = self._rounds.send(replies)
-        except StopIteration as stop:
-            self.request, self.outcome = None, stop.value
-
-
 class _Worker:
     """One worker of this process in one step: from its share to what it gets."""
 
@@ -197,13 +133,13 @@ class _Worker:
     ) -> None:
         self._plan, self._share, self._summed = plan, share, summed
         self._transport, self._position = transport, position
-        self._sides: list[_Side] = []
+        self._sides: list[Side] = []
         self.rows: list[tuple[int, tf.IndexedSlices]] = []
 
-    def start(self, bucket: int) -> list[_Side]:
+    def start(self, bucket: int) -> list[Side]:
         """What this worker asks for first, of each group of a bucket."""
         with self._transport.device(self._position):
-            sides = [_Side(group, self._rounds(group)) for group in self._plan.buckets[bucket]]
+            sides = [Side(group, self._rounds(group)) for group in self._plan.buckets[bucket]]
         self._sides += sides
         return sides
 

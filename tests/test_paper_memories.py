@@ -170,7 +170,8 @@ def of_dgc_dense(xs, kept, step):
     return kept["u"]
 
 
-def of_ef21(xs, kept, step, alpha=np.float32(1)):
+def of_ef21(xs, kept, step, alpha=1.0):
+    alpha = np.float32(alpha)
     own = kept.setdefault("own", [0 * x for x in xs])
     server = kept.get("server", 0 * xs[0])
     sent = [topk(x - mine) for x, mine in zip(xs, own)]
@@ -180,7 +181,7 @@ def of_ef21(xs, kept, step, alpha=np.float32(1)):
 
 
 def of_diana(xs, kept, step):
-    return of_ef21(xs, kept, step, np.float32(0.25))
+    return of_ef21(xs, kept, step, 0.25)
 
 
 def of_one_bit_adam(xs, kept, step):

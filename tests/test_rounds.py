@@ -1,5 +1,7 @@
 """The lock-step driver: who sends what when, and in how many collectives."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,8 @@ from grace_tf.core import registry, rounds
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum, fuses
 from grace_tf.exchange import composed
+from grace_tf.lockstep import communicate
+from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.loopback import Loopback
@@ -32,6 +36,11 @@ class Keyed(Counting):
     def sum(self, buffers, key):
         self.calls.append(key)
         return super().sum(buffers, key)
+
+
+def context(worker):
+    specs = tuple(tf.TensorSpec(s, tf.float32) for s in ((33,), (5, 7), (1,)))
+    return Context(specs, (0, 1, 2), tf.constant(0, tf.int64), 0, 2, worker, needs_sent=False)
 
 
 def grads(size, *shapes):
@@ -190,8 +199,122 @@ class FusionTest(tf.test.TestCase):
         self.assertEqual(called, [2, 2, 1, 1])
         self.assertIsNone(rounds.fused(grace_tf.get("none"), Residual(), []))
 
+    def test_the_composition_runs_where_the_predicate_says_no(self):
+        class Small(type(grace_tf.get("topk"))):
+            """A top-k of another type."""
+
+        small = grace_tf.register("small", family="toy", paper="-")(Small)(ratio=0.25)
+        asked = []
+
+        @fuses(Small, Residual, when=lambda compressor, xs: bool(asked.append(compressor)))
+        def fused(compressor, memory, xs, memories, states, ctx):
+            raise AssertionError("This form was not wanted.")
+
+        Workers(2, small).step(grads(2, (40,), (8, 5)))
+        self.assertEqual(asked, [small, small])
+        composite = small.then(values=grace_tf.get("fp16"))
+        Workers(2, composite).step(grads(2, (40,)))
+        self.assertEqual(asked[2:], [composite, composite])
+
+
+class Halves(grace_tf.Compressor):
+    """Sends the first half of one variable and the second half of the next, by turns: as ACP-SGD
+    does with its factors, one payload for the group, and every step as long as the other."""
+
+    commutes_with_sum = True
+
+    def _cuts(self, specs, step):
+        for i, spec in enumerate(specs):
+            n = spec.shape.num_elements()
+            yield (0, n - n // 2) if (i + step) % 2 == 0 else (n - n // 2, n)
+
+    def wire(self, spec):
+        return {"half": tf.TensorSpec([-(-spec.shape.num_elements() // 2)], tf.float32)}
+
+    def wires(self, specs):
+        longest = max(sum(b - a for a, b in self._cuts(specs, step)) for step in range(2))
+        return [{"halves": tf.TensorSpec([longest], tf.float32)}]
+
+    def rounds(self, xs, states, ctx):
+        (spec,) = self.wires(ctx.specs)
+        (length,) = spec["halves"].shape
+        flat = [tf.reshape(x, [-1]) for x in xs]
+
+        def cut(step):
+            cuts = self._cuts(ctx.specs, step)
+            run = tf.concat([x[a:b] for x, (a, b) in zip(flat, cuts)], 0)
+            return tf.pad(run, [[0, length - run.shape[0]]])
+
+        def placed(run, step):
+            parts, at = [], 0
+            for x, (a, b) in zip(flat, self._cuts(ctx.specs, step)):
+                parts.append(tf.pad(run[at : at + b - a], [[a, x.shape[0] - b]]))
+                at += b - a
+            return [tf.reshape(p, x.shape) for p, x in zip(parts, xs)]
+
+        def of_step(function, *given):
+            both = [function(*given, step) for step in range(2)]
+            return tf.nest.map_structure(lambda a, b: tf.where(ctx.step % 2 == 0, a, b), *both)
+
+        mine = of_step(cut)
+        (reply,) = yield Sum([{"halves": mine}])
+        return of_step(placed, reply["halves"]), of_step(placed, mine), list(states)
+
 
 class LaneGroupTest(tf.test.TestCase):
+    def test_a_group_may_have_one_payload_split_unevenly(self):
+        halves = grace_tf.register("halves", family="toy", paper="-", memory="residual")(Halves)()
+        type(halves).nonexpansive = True
+        shapes = (7,), (4, 5), (2,)
+        transport = Counting(2)
+        workers = Workers(2, halves, transport=transport)
+        given = np.zeros(20)
+        arrived = np.zeros(20)
+        for step in range(4):
+            mine = [
+                [cases.normal(s, 100 * step + 10 * w + i) for i, s in enumerate(shapes)]
+                for w in range(2)
+            ]
+            given += sum(m[1].ravel().astype(np.float64) for m in mine)
+            arrived += 2 * workers.step(mine)[1][1].numpy().ravel()
+        rest = workers.state.arrays()["1/memory/residual"].astype(np.float64).sum(0).ravel()
+        self.assertAllClose(given, arrived + rest, atol=1e-5)
+        self.assertGreater(np.abs(arrived).max(), 1)
+        specs = [tf.TensorSpec(s, tf.float32) for s in reversed(shapes)]
+        announced = halves.group_nbytes(specs)
+        self.assertEqual(announced, 4 * 15)  # 1 + 10 + 4, and 1 + 10 + 3
+        self.assertEqual(transport.calls, [("sum", "float32", 16)] * 4)
+        self.assertEqual(workers.bytes_per_step, announced + 4)
+
+    def test_one_payload_is_the_same_bits_as_one_a_lane(self):
+        def together(self, xs, states, ctx):
+            (reply,) = yield Gather([self.compress_list(xs, ctx)])
+            totals = [0] * len(xs)
+            for w in range(ctx.size):
+                rows = {name: part[w] for name, part in reply.items()}
+                decoded = self.decompress_list(rows, ctx.public())
+                totals = [a + b for a, b in zip(totals, decoded)]
+            return totals, None, list(states)
+
+        class Recording(Loopback):
+            def _gather(self, buffers, key):
+                sent.append([b.numpy() for b in buffers])
+                return super()._gather(buffers, key)
+
+        for spec in ("qsgd", "topk:ratio=0.3|values=fp16"):
+            alone = grace_tf.get(spec)
+            other = type("Together", (type(alone),), {"rounds": together})
+            fields = {f.name: getattr(alone, f.name) for f in dataclasses.fields(alone)}
+            sent = []
+            for compressor in (alone, other(**fields)):
+                generators = [
+                    composed(compressor, NoMemory(), xs, [{}] * 3, [{}] * 3, context(w))
+                    for w, xs in enumerate(grads(2, (33,), (5, 7), (1,)))
+                ]
+                asked = [[next(g)] for g in generators]
+                communicate(asked, Recording(2), lambda kind, dtype: 1, flagged=True)
+            np.testing.assert_array_equal(sent[0], sent[1])
+
     def test_methods_see_the_lanes_of_a_bucket_together(self):
         sizes = []
 

@@ -28,8 +28,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
-from grace_tf.core.rounds import Gather
-from grace_tf.core.rounds import Replies
+from grace_tf.core.rounds import Gather, Replies
 from grace_tf.exchange import composed
 from grace_tf.ops import native
 from grace_tf.version import __version__
@@ -164,7 +163,8 @@ def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
         memory_states = memory.init_state(spec)
 
         def whole(x, m, s):
-            return _alone(composed(compressor, memory, [x], [m], [s], context), workers)
+            outcome = _alone(composed(compressor, memory, [x], [m], [s], context), workers)
+            return outcome.aggregates, outcome.memories, outcome.states
 
         def own(x, s):
             return _alone(compressor.rounds([x], [s], context), workers)[1][0]

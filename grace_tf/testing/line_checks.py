@@ -40,11 +40,12 @@ def same_on_all_workers(s: Subject) -> None:
 
 
 def bytes_are_handed(s: Subject) -> None:
-    """what is handed to collectives is what nbytes announces, and one flag"""
+    """what is handed to collectives is what group_nbytes announces, and one flag"""
     workers = s.fresh_line()
     workers(_gradients(0))
-    announced = sum(s.compressor.nbytes(tf.TensorSpec(shape, tf.float32)) for shape in LINE_SHAPES)
-    slack = 4 * len(LINE_SHAPES)  # summed 16-bit parts need no padding to words
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in LINE_SHAPES]
+    announced = s.compressor.group_nbytes(specs)
+    slack = 4 * len(s.compressor.wires(specs[:1])[0])  # summed 16-bit parts need no padding
     handed = workers.bytes_per_step
     demand(
         announced - slack <= handed <= announced + 4,

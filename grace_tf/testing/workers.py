@@ -15,7 +15,8 @@ import tensorflow as tf
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload, Request
-from grace_tf.exchange import communicate, exchange
+from grace_tf.exchange import exchange
+from grace_tf.lockstep import communicate
 from grace_tf.plan import Plan, make_plan
 from grace_tf.settings import settings
 from grace_tf.state import State

@@ -1,0 +1,85 @@
+"""All workers of this process in lock-step: they ask, the transport carries, they get replies.
+
+In come the generators of the lane groups, one for each group and worker; each ends in an `Outcome`.
+A round of a bucket joins what all its groups ask for: one collective for each kind and dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Callable
+
+import tensorflow as tf
+
+from grace_tf import wire
+from grace_tf.core.rounds import Outcome, Replies, Request, Rounds
+from grace_tf.plan import Group, Plan
+from grace_tf.transports.base import Transport
+
+
+class Bucket:
+    """A bucket on all workers of this process; `sides[i]` are worker i's, one a lane group."""
+
+    def __init__(
+        self, plan: Plan, number: int, sides: Sequence[Sequence[Side]], transport: Transport
+    ) -> None:
+        self._key = functools.partial(plan.key, number)
+        self._sides, self._transport, self._round = sides, transport, 0
+
+    def advance(self) -> bool:
+        """Does the next round of all sides; True when that was the last one."""
+        asked = [[side.request for side in mine] for mine in self._sides]
+        key = functools.partial(self._key, self._round)
+        replies = communicate(asked, self._transport, key, flagged=self._round == 0)
+        for i, mine in enumerate(self._sides):
+            with self._transport.device(i):
+                for side, reply in zip(mine, replies[i]):
+                    if reply is not None:
+                        side.advance(reply)
+        self._round += 1
+        return not any(side.request for side in self._sides[0])
+
+
+class Side:
+    """One lane group of one worker under way."""
+
+    def __init__(self, group: Group, rounds: Rounds) -> None:
+        self.group, self._rounds = group, rounds
+        self.finite: tf.Tensor | None = None  # agreed in the first round
+        self.outcome: Outcome | None = None
+        self.request: Request | None = next(rounds)
+        self.own_finite = self.request.finite
+
+    def advance(self, replies: Replies) -> None:
+        self.finite = replies.finite = getattr(replies, "finite", self.finite)
+        try:
+            self.request = self._rounds.send(replies)
+        except StopIteration as stop:
+            self.request, self.outcome = None, stop.value
+
+
+def communicate(
+    asked: Sequence[Sequence[Request | None]],
+    transport: Transport,
+    key: Callable[[str, str], int],
+    flagged: bool,
+) -> list[list[Replies | None]]:
+    """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
+
+    Returns replies nested alike.  With `flagged`, as in a first round, the finite flags travel
+    along, and all replies know what was agreed.  `key(kind, dtype)` names each collective.
+    """
+    replies = [[r and Replies({} for _ in r.payloads) for r in mine] for mine in asked]
+    for buffer in wire.layout(asked[0], flagged):
+        sent = []
+        for i, mine in enumerate(asked):
+            with transport.device(i):
+                sent.append(wire.fuse(buffer, mine))
+        received = getattr(transport, buffer.kind)(sent, key(buffer.kind, buffer.dtype))
+        for i, (reply, mine) in enumerate(zip(received, replies)):
+            with transport.device(i):
+                finite = wire.split(buffer, reply, mine)
+                for each in mine if finite is not None else ():
+                    each.finite = finite
+    return replies
