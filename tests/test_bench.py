@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.__main__ import main
-from grace_tf.cli import bench
+from grace_tf.cli import bench, bench_step
 from grace_tf.ops import native
 
 SIZE = 6000
@@ -72,3 +72,25 @@ def test_json_lines_begin_with_the_machine(tmp_path, capsys):
     wanted = [(n, o) for n in (1000, 2000) for o in implementations]
     assert [(c["elements"], c["operations"]) for c in cases] == wanted
     assert header["read"] in capsys.readouterr().out
+
+
+class StepTest(tf.test.TestCase):
+    def test_a_whole_step_is_measured_with_its_state_and_its_nodes(self):
+        shapes = [(40, 30), (2000,), (7,)]
+        with mock.patch.dict(bench_step.MODELS, {"toy": lambda: shapes}):
+            records = bench_step.measure(["qsgd", "topk"], "toy", repeats=2)
+        for record, memory in zip(records, ("none", "residual")):
+            self.assertEqual((record["elements"], record["memory"]), (3207, memory))
+            self.assertAllClose(record["step_reads"], record["step_ms"] / record["read_ms"])
+            self.assertGreater(record["nodes_per_variable"], 2)
+            self.assertGreater(record["bytes_per_step"], 28)
+
+    def test_nodes_of_called_functions_count(self):
+        inner = tf.function(lambda x: x + x * x)
+        outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0))
+        self.assertGreaterEqual(bench_step.count_nodes(outer.graph), 2 + 2)
+
+    def test_a_resnet50_has_its_shapes(self):
+        shapes = bench_step.resnet50()
+        self.assertLen(shapes, 161)
+        self.assertEqual(sum(tf.TensorShape(s).num_elements() for s in shapes), 25_557_032)

@@ -132,7 +132,7 @@ def test_load_says_what_is_missing(target, sentence):
 def test_what_may_be_gathered_is_gathered(name):
     part = tf.cast(tf.range(5), name)
     buffers = wire.layout([Gather([{"part": part}])], flagged=False)
-    words = wire.fuse(buffers[0], [Gather([{"part": part}])], tf.constant(False))
+    words = wire.fuse(buffers[0], [Gather([{"part": part}])])
     replies = [[{}]]
     wire.split(buffers[0], words[None], replies)
     assert replies[0][0]["part"].dtype == part.dtype

@@ -1,4 +1,4 @@
-"""The speed of the codecs: compress, decompress, aggregate and a worker's whole step.
+"""The speed of the codecs: compress, decompress, aggregate, and compensate to settle.
 
 Everything runs through tf.function on one gradient tensor.  Times are medians of repeats that are
 interleaved over methods after a warm-up, beside one plain read of the tensor in the same run.  All
@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import math
-import os
-import platform
 import statistics
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Callable
 
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.cli import bench_step
+from grace_tf.cli.machine import default_operations, machine, seconds
 from grace_tf.cli.tables import print_table, progress
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
@@ -30,11 +27,9 @@ from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Gather, Replies
 from grace_tf.exchange import composed
-from grace_tf.ops import native
-from grace_tf.version import __version__
 
-STAGES = ("compress", "decompress", "aggregate", "step")
 _GRADIENT = "normal * exp(normal) * 1e-3, one matrix as square as the size allows"
+STAGES = ("compress", "decompress", "aggregate", "step")
 
 
 @dataclasses.dataclass
@@ -75,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=2, help="payloads to aggregate (2)")
     parser.add_argument("--repeats", type=int, default=9, help="of which the median counts (9)")
     parser.add_argument("--against", choices=["reference"], help="time them too")
+    parser.add_argument(
+        "--model",
+        choices=sorted(bench_step.MODELS),
+        help="time a user's whole step on the gradients of this model instead",
+    )
     parser.add_argument("--json", help="append the numbers to this file, one line each")
 
 
@@ -87,38 +87,30 @@ def main(options: argparse.Namespace) -> int:
     methods = options.methods or registry.available()
     for method in methods:
         registry.get(method)  # complain before the first measurement
-    header = machine(options.workers, options.repeats)
+    header = machine(1 if options.model else options.workers, options.repeats, _GRADIENT)
     records = [header]
-    cases = len(methods) * len(_implementations(options.against))
-    with progress("bench", len(sizes) * (cases + options.repeats + 1)) as shown:
-        for size in sizes:
-            measured = (methods, size, options.workers, options.repeats, options.against)
-            records += measure(*measured, shown.advance)
-            shown.say(f"{size:,} elements: done.")
-    report(records)
+    if options.model:
+        with progress("bench", len(methods) + options.repeats + 1) as shown:
+            records += bench_step.measure(methods, options.model, options.repeats, shown.advance)
+        bench_step.report(records)
+    else:
+        records += _codecs(options, sizes, methods)
+        report(records)
     if options.json:
         with open(options.json, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(record) + "\n" for record in records)
     return 0
 
 
-def machine(workers: int, repeats: int) -> dict[str, Any]:
-    """The header of a run: what was measured where."""
-    return {
-        "kind": "machine",
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "isa": native.isa() if native.available() else None,
-        "operations": _default_operations(),
-        "read": _READS[_default_operations()],
-        "gradient": _GRADIENT,
-        "workers": workers,
-        "repeats": repeats,
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "grace_tf": __version__,
-        "date": datetime.date.today().isoformat(),
-    }
+def _codecs(options: argparse.Namespace, sizes: Sequence[int], methods: Sequence[str]) -> list:
+    records = []
+    cases = len(methods) * len(_implementations(options.against))
+    with progress("bench", len(sizes) * (cases + options.repeats + 1)) as shown:
+        for size in sizes:
+            measured = (methods, size, options.workers, options.repeats, options.against)
+            records += measure(*measured, shown.advance)
+            shown.say(f"{size:,} elements: done.")
+    return records
 
 
 def measure(
@@ -142,12 +134,12 @@ def measure(
     read = tf.function(_read, autograph=False).get_concrete_function(x)
     reads: list[float] = []
     for repeat in range(-1, repeats):  # the first round is the warm-up
-        reads.append(_seconds(lambda: read(x)))
+        reads.append(seconds(lambda: read(x)))
         for case in cases:
             for stage, function in case.functions.items():
-                seconds = _seconds(function)
+                took = seconds(function)
                 if repeat >= 0:
-                    case.seconds.setdefault(stage, []).append(seconds)
+                    case.seconds.setdefault(stage, []).append(took)
         advance(f"{size:,} elements: repeat {repeat + 1} of {repeats}")
     return [case.record(statistics.median(reads[1:])) for case in cases]
 
@@ -177,7 +169,7 @@ def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
 
 
 def report(records: Sequence[dict[str, Any]]) -> None:
-    """The table of a run: milliseconds and, in brackets, how many plain reads that is."""
+    """The table of codecs: milliseconds and, in brackets, how many plain reads that is."""
     header, *cases = records
     rows = []
     for case in cases:
@@ -239,28 +231,13 @@ def _traced(function: Callable, *arguments: Any) -> Callable[[], Any]:
     return lambda: concrete(*arguments)
 
 
-def _seconds(function: Callable[[], Any]) -> float:
-    tf.test.experimental.sync_devices()
-    began = time.perf_counter()
-    function()
-    tf.test.experimental.sync_devices()
-    return time.perf_counter() - began
-
-
-_READS = {"native": "all_finite", "reference": "tf.reduce_max"}
-
-
 def _read(x: tf.Tensor) -> tf.Tensor:
-    return ops.all_finite([x]) if _default_operations() == "native" else tf.reduce_max(x)
-
-
-def _default_operations() -> str:
-    return "native" if native.available() else "reference"
+    return ops.all_finite([x]) if default_operations() == "native" else tf.reduce_max(x)
 
 
 def _implementations(against: str | None) -> list[str]:
     """The operations to measure with, the default ones first."""
-    default = _default_operations()
+    default = default_operations()
     return [default, against] if against and against != default else [default]
 
 
@@ -282,10 +259,3 @@ def _size(text: str) -> int:
     if size < 1 or size != int(size):
         raise ValueError(f"--sizes takes numbers of elements such as 1e5,25e6, not {text!r}.")
     return int(size)
-
-
-def _cpu_model() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
