@@ -1,5 +1,8 @@
 """The door for custom loops: eager and traced, alone and in replicas, with state that survives."""
 
+import gc
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -7,6 +10,7 @@ from conftest import mirrored
 from models import compiled, fit
 
 import grace_tf
+from grace_tf.aggregator import aggregated
 from grace_tf.keras import aggregator_of
 from grace_tf.transports.loopback import Loopback
 
@@ -175,6 +179,33 @@ class AloneTest(tf.test.TestCase):
         eager = grace_tf.all_reduce(steps[0], variables, "topk", ratio=0.1, min_elements=1)
         self.assertAllEqual(eager[0], aggregate(steps[0], variables)[0])
         self.assertEqual(grace_tf.all_reduce([], []), [])
+
+    def test_the_mark_goes_with_its_aggregator(self):
+        variables, (grads, *_) = some()
+        aggregate, other = grace_tf.Aggregator("none"), grace_tf.Aggregator("none")
+        self.assertFalse(any(map(aggregated, variables)))
+        aggregate(grads, variables)
+        other(grads[:1], variables[:1])
+        self.assertEqual(list(map(aggregated, variables)), [True, True])
+        del aggregate
+        gc.collect()
+        self.assertEqual(list(map(aggregated, variables)), [True, False])
+        del other
+        gc.collect()
+        self.assertFalse(any(map(aggregated, variables)))
+        # So an optimizer may take over.
+        optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1), "topk")
+        optimizer.apply_gradients(zip(grads, variables))
+
+    def test_an_error_alone_keeps_its_own_message(self):
+        class Broken(Loopback):
+            def _gather(self, buffers, key):
+                raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+        variables, (grads, *_) = some()
+        with mock.patch("grace_tf.aggregator.Loopback", Broken):
+            with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "out of memory"):
+                grace_tf.Aggregator("qsgd", min_elements=1)(grads, variables)
 
     def test_refusals(self):
         variables, (grads, *_) = some()
