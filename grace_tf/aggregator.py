@@ -7,8 +7,7 @@ everything down the line.
 
 from __future__ import annotations
 
-import collections
-import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -20,9 +19,11 @@ from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.divergence import Divergence
 from grace_tf.exchange import exchange
-from grace_tf.gradients import gradient_of, is_gradient, is_rows, spec_of
-from grace_tf.handshake import Owner, described
-from grace_tf.plan import Plan, make_plan
+from grace_tf.gradients import gradient_of, is_gradient
+from grace_tf.handshake import Owner
+from grace_tf.joined import Joined
+from grace_tf.plan import Plan
+from grace_tf.plans import Plans
 from grace_tf.settings import Settings, settings
 from grace_tf.sparse import arranged
 from grace_tf.state import State
@@ -38,8 +39,8 @@ from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
 from grace_tf.variables import device_of, plain
 
-_MARK = "_grace_aggregated"  # on variables whose gradients a custom loop has aggregated
-_made = collections.Counter()  # digest -> plans of this process, for their ordinals
+# On variables whose gradients a custom loop has aggregated: the Aggregators that did, weakly.
+_MARK = "_grace_aggregated"
 
 
 class Aggregator(Trackable):
@@ -75,18 +76,16 @@ class Aggregator(Trackable):
             compressor if isinstance(compressor, Settings) else settings(compressor, **keywords)
         )
         self.reduce = reduce
-        self.state = State()
+        self._joined = Joined(self._forget)
+        self.state = State(self._joined)
         self._track_trackable(self.state, "state")
-        self._ordinals: dict[int, int] = {}
-        self._held: list[Any] = []  # variables by ordinal: their ids stay valid
-        self._paths: list[str] = []
-        self._plans: dict[Any, Plan] = {}
+        self._plans = Plans(self._joined)
         self._agreement, self._divergence = Agreement(), Divergence()
         self._handed: list[Handed] = []
         self.join(variables or ())
 
     def __reduce__(self):
-        # A copy has the state; which variables it is of, it learns as they come in the same order.
+        # A copy has the state; whose it is, it learns by their names as they come.
         return Aggregator, (self.settings,), (self.reduce, self.state.arrays())
 
     def __setstate__(self, copied):
@@ -94,13 +93,16 @@ class Aggregator(Trackable):
         self.state.restore(arrays)
 
     def join(self, variables: Sequence[Any]) -> None:
-        """Gives variables their ordinals, in this order, unless they have one."""
-        for variable in variables:
-            held = plain(variable)
-            if id(held) not in self._ordinals:
-                self._ordinals[id(held)] = len(self._held)
-                self._held.append(held)
-                self._paths.append(str(getattr(variable, "path", held.name)))
+        """Lets variables join, in this order, unless they have.
+
+        They get their ordinals in the order of joining.  They are not held: one that is gone takes
+        its state and its plans with it.
+        """
+        self._joined.add(variables)
+
+    def _forget(self, ordinal: int) -> None:
+        self.state.forget(ordinal)
+        self._plans.forget(ordinal)
 
     @property
     def handed(self) -> list[Handed]:
@@ -124,7 +126,10 @@ class Aggregator(Trackable):
         belongs to `variables[i]`, which says its shape where the gradient itself does not.
         """
         for variable in variables:
-            setattr(plain(variable), _MARK, True)
+            held = plain(variable)
+            if not hasattr(held, _MARK):
+                setattr(held, _MARK, weakref.WeakSet())
+            getattr(held, _MARK).add(self)
         return self.aggregate(grads, variables, host=None)
 
     @tf.autograph.experimental.do_not_convert
@@ -143,7 +148,7 @@ class Aggregator(Trackable):
         if len(grads) != len(variables):
             raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
         self.join(variables)
-        if len({self._ordinals[id(plain(v))] for v in variables}) < len(variables):
+        if len({id(plain(v)) for v in variables}) < len(variables):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
         given = [gradient_of(grads[i], variables[i]) for i in present]
@@ -198,6 +203,8 @@ class Aggregator(Trackable):
         try:
             (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
+            if transport.size == 1:
+                raise  # there is no other worker that it could be about
             raise RuntimeError(transport.explain(error)) from error
         return reduced
 
@@ -278,22 +285,16 @@ class Aggregator(Trackable):
         others: Any = None,
         owner: Callable[[], Owner] = Owner,
     ) -> Plan:
-        """The plan for these gradients; a new one is compared with that of `others` first."""
-        ordinals = tuple(self._ordinals[id(v)] for v in variables)
-        specs = tuple(map(spec_of, grads, variables))
-        rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
-        known = (ordinals, specs, rows)
-        if known not in self._plans:
-            paths = [self._paths[o] for o in ordinals]
-            plan = make_plan(self.settings, paths, specs, ordinals, rows)
-            plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
-            if others is not None:
-                handshake.compare(others, plan, described(owner), self.reduce)
-            _made[plan.digest] += 1
-            self._plans[known] = plan
-        return self._plans[known]
+        return self._plans.find(self.settings, grads, variables, others, owner, self.reduce)
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        # An exported model does not train: its SavedModel holds no compression state.
+        return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
 
 
 def aggregated(variable: Any) -> bool:
-    """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient."""
-    return getattr(plain(variable), _MARK, False)
+    """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient.
+
+    An Aggregator that is gone does not count.
+    """
+    return len(getattr(plain(variable), _MARK, ())) > 0

@@ -121,7 +121,13 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
     if ctx.size == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
     totals = [tf.reshape(r["values"], x.shape) for r, x in zip(replies, xs)]
-    totals = totals if summed else [_mean(total, ctx.size) for total in totals]
+    size = 1 if summed else ctx.size
+    dtype = xs[0].dtype
+    if dtype.is_integer:  # which has no NaN
+        totals = [total // size for total in totals]
+    else:
+        factor = replies.factor(1 / size, dtype)
+        totals = [total * factor for total in totals]
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
@@ -216,16 +222,11 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
         with transport.device(i):
             for lane, total in zip(plan.sparse, totals):
                 if not summed and transport.size > 1:
-                    total = with_values(total, _mean(total.values, transport.size))
+                    # Graphs turn a division by a constant into this product, and eager steps must
+                    # give the same bits.
+                    factor = tf.constant(1 / transport.size, total.dtype)
+                    total = with_values(total, total.values * factor)
                 workers[i].rows.append((lane.position, total))
-
-
-def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
-    if total.dtype.is_integer:
-        return total // size
-    # Graphs turn a division by a constant into this product, and eager steps must give the same
-    # bits.
-    return total * tf.constant(1 / size, total.dtype)
 
 
 def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ def all_reduce(
 ) -> list[Any]:
     """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
 
-    The aggregator (state and step) lives as long as the first variable, and is found again by the
-    variables and the keywords.
+    The aggregator (state and step) lives as long as the variables, and is found again by them and
+    the keywords.
     """
     reduce = keywords.pop("reduce", "auto")
     wanted = settings(compressor, **keywords)
@@ -28,6 +29,13 @@ def all_reduce(
         return []
     kept = held[0].__dict__.setdefault("_grace_aggregators", {})
     key = (tuple(map(id, held)), reduce, json.dumps(wanted.config(), sort_keys=True))
-    if key not in kept:
-        kept[key] = Aggregator(wanted, held, reduce=reduce)
-    return kept[key](grads, variables)
+    if key not in kept or not _alive(kept[key][1]):
+        for other in [other for other, (_, of) in list(kept.items()) if not _alive(of)]:
+            del kept[other]
+        # A weak reference also to the first: a strong one would keep it alive in a circle.
+        kept[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
+    return kept[key][0](grads, variables)
+
+
+def _alive(references: Sequence[weakref.ref]) -> bool:
+    return all(reference() is not None for reference in references)

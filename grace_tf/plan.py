@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,10 @@ from grace_tf.core.memory import Memory
 from grace_tf.settings import DENSE, Settings
 from grace_tf.transports.base import PLAN_KEYS, Handed
 from grace_tf.version import __version__
+
+_BUCKET_KEYS = 1 << 30  # plans' buckets have the keys from here on
+_ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
+_KEYS_OF_A_BUCKET = _ROUNDS * len(_KINDS) * _DTYPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,14 +120,71 @@ class Plan:
         flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
         return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
 
+    @property
+    def keys(self) -> range:
+        """All keys that the plan's buckets can use, one behind the other, so none comes twice.
+
+        They follow from digest and ordinal, so the order of tracing is free.
+        """
+        count = len(self.buckets) * _KEYS_OF_A_BUCKET
+        return range(first := _first_key(self.digest, self.ordinal, count), first + count)
+
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
-        """The 31-bit name of a collective: from the digest, so the order of tracing is free."""
-        return collective_key(self.digest, self.ordinal, bucket, round_, kind, dtype)
+        """The 31-bit name of the collective of a bucket's round: see `keys`.
+
+        Raises ValueError for more rounds or another kind or dtype than there are keys for.
+        """
+        number = tf.as_dtype(dtype).as_datatype_enum
+        if not (round_ < _ROUNDS and number < _DTYPES):
+            raise ValueError(
+                f"A collective of round {round_} and dtype {dtype} has no key: there are "
+                f"{_ROUNDS} rounds, and dtypes whose number in TensorFlow is below {_DTYPES}."
+            )
+        place = (bucket * _ROUNDS + round_) * len(_KINDS) + _KINDS.index(kind)
+        return self.keys[place * _DTYPES + number]
 
 
 def collective_key(*names: Any) -> int:
-    """The 31-bit key of the collective of these names, beyond those that the group keeps."""
-    return PLAN_KEYS + _hash("/".join(map(str, names))) % (2**31 - PLAN_KEYS)
+    """The key of a collective of another name, beyond those that the group keeps and below those
+    of plans' buckets."""
+    return PLAN_KEYS + _hash("/".join(map(str, names))) % (_BUCKET_KEYS - PLAN_KEYS)
+
+
+def _first_key(digest: int, ordinal: int, count: int) -> int:
+    return _BUCKET_KEYS + _hash(f"{digest}/{ordinal}") % (2**31 - _BUCKET_KEYS - count)
+
+
+_lock = threading.Lock()
+_made: collections.Counter = collections.Counter()  # digest -> plans of this process
+_keys: list[range] = []  # of the plans of this process, also of those that are gone
+
+
+def numbered(plan: Plan, keyed: bool = True) -> Plan:
+    """The plan with its ordinal among equal ones, and `keyed`, with keys that no other such has.
+
+    Where its keys would meet those of an earlier plan, it gets another digest.  Workers make their
+    plans in the same order, and compare the digest, so they get the same keys or one sentence.
+
+    Raises RuntimeError where no keys are left.
+    """
+    with _lock:
+        plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
+        _made[plan.digest] += 1
+        if not keyed:
+            return plan
+        for salt in range(1, 1000):
+            if not any(_overlap(plan.keys, other) for other in _keys):
+                _keys.append(plan.keys)
+                return plan
+            plan = dataclasses.replace(plan, digest=_hash(f"{plan.digest}/{salt}"))
+    raise RuntimeError(
+        f"This process has made {len(_keys)} plans and has no keys for the collectives of another: "
+        "start it anew."
+    )
+
+
+def _overlap(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
 
 
 def make_plan(

@@ -1,5 +1,8 @@
 """The door for custom loops: eager and traced, alone and in replicas, with state that survives."""
 
+import gc
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -7,6 +10,7 @@ from conftest import mirrored
 from models import compiled, fit
 
 import grace_tf
+from grace_tf.aggregator import aggregated
 from grace_tf.keras import aggregator_of
 from grace_tf.transports.loopback import Loopback
 
@@ -91,14 +95,14 @@ class AloneTest(tf.test.TestCase):
         aggregate = grace_tf.Aggregator("topk:ratio=0.1", min_elements=1)
         function = tf.function(lambda grads, of: aggregate(grads, of), reduce_retracing=False)
         function(steps[0][:1], variables[:1])
-        first = aggregate.state.arrays()["0/memory/residual"]
+        first = aggregate.state.arrays()["Variable/memory/residual"]
         self.assertTrue(np.any(first))
         total = function(steps[1], variables)
         again = aggregate.state.arrays()
         # The first variable's residual was sent or kept: nothing of it was lost.
         compensated = steps[1][0].numpy() + first[0]
         self.assertAllClose(
-            total[0].numpy() + again["0/memory/residual"][0], compensated, rtol=1e-6
+            total[0].numpy() + again["Variable/memory/residual"][0], compensated, rtol=1e-6
         )
         self.assertLen([k for k in again if k.endswith("residual")], 3)
 
@@ -176,6 +180,33 @@ class AloneTest(tf.test.TestCase):
         self.assertAllEqual(eager[0], aggregate(steps[0], variables)[0])
         self.assertEqual(grace_tf.all_reduce([], []), [])
 
+    def test_the_mark_goes_with_its_aggregator(self):
+        variables, (grads, *_) = some()
+        aggregate, other = grace_tf.Aggregator("none"), grace_tf.Aggregator("none")
+        self.assertFalse(any(map(aggregated, variables)))
+        aggregate(grads, variables)
+        other(grads[:1], variables[:1])
+        self.assertEqual(list(map(aggregated, variables)), [True, True])
+        del aggregate
+        gc.collect()
+        self.assertEqual(list(map(aggregated, variables)), [True, False])
+        del other
+        gc.collect()
+        self.assertFalse(any(map(aggregated, variables)))
+        # So an optimizer may take over.
+        optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1), "topk")
+        optimizer.apply_gradients(zip(grads, variables))
+
+    def test_an_error_alone_keeps_its_own_message(self):
+        class Broken(Loopback):
+            def _gather(self, buffers, key):
+                raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+
+        variables, (grads, *_) = some()
+        with mock.patch("grace_tf.aggregator.Loopback", Broken):
+            with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "out of memory"):
+                grace_tf.Aggregator("qsgd", min_elements=1)(grads, variables)
+
     def test_refusals(self):
         variables, (grads, *_) = some()
         with self.assertRaisesRegex(ValueError, "2 gradients came with 1 variables"):
@@ -225,7 +256,7 @@ class ReplicasTest(tf.test.TestCase):
         for variable in variables:
             strategy.run(lambda v: aggregate([v * 2.0], [v]), args=(variable,))
         names = [name for name in aggregate.state.arrays() if name.endswith("residual")]
-        self.assertEqual(names, ["0/memory/residual", "1/memory/residual"])
+        self.assertEqual(names, ["Variable/memory/residual", "Variable~1/memory/residual"])
 
 
 class HandedTest(tf.test.TestCase):
@@ -279,11 +310,12 @@ class PathsTest(tf.test.TestCase):
         variables = made.trainable_variables
         aggregate([tf.ones(v.shape) for v in variables], variables)
         names = [
-            sorted(k.split("/")[0] for k in a.state.arrays() if k.endswith("residual"))
+            {k.removesuffix("/memory/residual") for k in a.state.arrays() if k.endswith("residual")}
             for a in (aggregate, aggregator_of(made.optimizer))
         ]
         self.assertEqual(*names)
-        return [int(name) for name in names[0]]
+        paths = [getattr(v, "path", v.name).removesuffix(":0") for v in variables]
+        return [i for i, path in enumerate(paths) if path in names[0]]
 
     def test_patterns(self):
         # 0 body/kernel, 1 body/bias, 2 head/kernel, 3 head/bias
@@ -304,7 +336,7 @@ class PathsTest(tf.test.TestCase):
         made.compile(made.optimizer, "mse")
         fit(made, 1)
         arrays = aggregator_of(made.optimizer).state.arrays()
-        self.assertEqual(
-            sorted(k for k in arrays if k.endswith("residual")),
-            ["1/memory/residual", "3/memory/residual"],
-        )
+        found = sorted(k for k in arrays if k.endswith("residual"))
+        self.assertLen(found, 2)
+        for name in found:
+            self.assertEndsWith(name, "/bias/memory/residual")

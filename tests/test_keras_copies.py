@@ -89,7 +89,8 @@ def test_a_built_optimizer_takes_its_compression_state_along(name, way):
     stepped(original)
     state = aggregator_of(original).state
     before = state.arrays()
-    assert state.step == 2 and np.any(before["0/memory/residual"])
+    residual = next(name for name in before if name.endswith("/memory/residual"))
+    assert state.step == 2 and np.any(before[residual])
     made = way(original)
     # Twice: a copy of a copy that has not trained.
     for each in (made, way(made)):
@@ -110,7 +111,7 @@ def test_a_built_optimizer_takes_its_compression_state_along(name, way):
     stepped(made, steps=1)
     assert aggregator_of(made).state.step == 3
     assert state.step == 2  # the original is left alone
-    np.testing.assert_array_equal(state.arrays()["0/memory/residual"], before["0/memory/residual"])
+    np.testing.assert_array_equal(state.arrays()[residual], before[residual])
 
 
 @pytest.mark.parametrize("name", MAKES)

@@ -102,7 +102,13 @@ def test_every_optimizer_that_is_accepted_compresses():
         reducing = inner(optimizer) if cls.__name__ == "MultiOptimizer" else [optimizer]
         states = [aggregator_of(each).state for each in reducing]
         assert [state.step for state in states] == [1] * len(states), name
-        residuals = [state.arrays()["0/memory/residual"] for state in states]
+        residuals = [
+            rows
+            for state in states
+            for name, rows in state.arrays().items()
+            if name.endswith("/memory/residual")
+        ]
+        assert len(residuals) >= len(states), name
         assert all(np.any(rows) for rows in residuals), name
         assert not np.array_equal(*weights), name
         seen[name] = len(states)
@@ -145,7 +151,7 @@ def test_the_optimizers_of_a_multi_optimizer_have_lanes_of_their_own(scaled):
     assert sorted(a.settings.seed for a in aggregators) == [0, 1]
     for aggregator in aggregators:  # each has two of the four variables
         leaves = [name for name in aggregator.state.arrays() if "residual" in name]
-        assert sorted(leaves) == ["0/memory/residual", "1/memory/residual"]
+        assert sorted(name.split("/")[-3] for name in leaves) == ["bias", "kernel"]
 
 
 @pytest.mark.parametrize("compressor", ["none", "topk:ratio=1.0"])

@@ -141,10 +141,13 @@ def test_another_number_of_replicas_keeps_the_mean(replicas, tmp_path):
     other = load(tmp_path / "m.keras", strategy)
     refused_step(other, strategy)
     assert aggregator_of(other.optimizer).state.workers == tuple(range(replicas))
-    for name, rows in residuals(other).items():
+    # Keras calls the layers of a loaded model otherwise, but they come in the same order.
+    after = residuals(other)
+    assert len(after) == len(before) == 4
+    for rows, saved in zip(after.values(), before.values()):
         assert rows.shape[0] == replicas
         for row in rows:
-            np.testing.assert_allclose(row, before[name].mean(0), rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(row, saved.mean(0), rtol=1e-6)
 
 
 def refused_step(made, strategy):
@@ -163,7 +166,7 @@ def test_a_foreign_workers_file_warns_once_and_starts_from_zero(tmp_path):
     fit(made, 3)
     state = aggregator_of(made.optimizer).state
     arrays = state.arrays()
-    arrays["grace"] = np.array([1, 2, 1])  # as if worker 1 of 2 had saved it
+    arrays["grace"] = np.array([2, 2, 1])  # as if worker 1 of 2 had saved it
     mine = compiled(topk)
     fit(mine, 1)
     with warnings.catch_warnings(record=True) as said:

@@ -1,12 +1,16 @@
 """Variables to lanes, groups and buckets."""
 
+import collections
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from grace_tf import plan as plans
 from grace_tf.compressors.topk import TopK
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import collective_key, make_plan
+from grace_tf.plan import collective_key, make_plan, numbered
 from grace_tf.settings import DENSE, settings
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.base import PLAN_KEYS
@@ -179,6 +183,52 @@ class DigestTest(tf.test.TestCase):
             plan(bucket_bytes=1).key(1, 0, "sum", "int32"), made.key(1, 0, "sum", "int32")
         )
         self.assertNotEqual(collective_key("a", "b"), collective_key("a", "c"))
+
+    def test_keys_beyond_what_there_are_are_refused(self):
+        made = plan()
+        for round_, dtype in ((32, "float32"), (0, "float32_ref")):
+            with self.assertRaisesRegex(ValueError, f"of round {round_} and dtype .* has no key"):
+                made.key(0, round_, "sum", dtype)
+
+    def test_plans_whose_keys_would_meet_get_others(self):
+        """As if the hashes of all plans were neighbours."""
+        near = {"": 0}
+
+        def first_key(digest, ordinal, count):
+            near[f"{digest}/{ordinal}"] = near.get(f"{digest}/{ordinal}", 100 * len(near))
+            return (1 << 30) + near[f"{digest}/{ordinal}"]
+
+        with (
+            mock.patch.object(plans, "_first_key", first_key),
+            mock.patch.object(plans, "_keys", []),
+            mock.patch.object(plans, "_made", collections.Counter()),
+        ):
+            made = [numbered(plan(seed=seed, bucket_bytes=1)) for seed in (0, 0, 1)]
+            self.assertEqual([p.ordinal for p in made], [0, 1, 0])
+            keys = [key for p in made for key in p.keys]
+            self.assertLen(set(keys), len(keys))
+            # Nothing but the digest is another, and workers compare it.
+            self.assertEqual(made[0].digest, plan(bucket_bytes=1).digest)
+            self.assertNotEqual(made[1].digest, made[0].digest)
+            self.assertEqual(made[1].layout, made[0].layout)
+            alone = numbered(plan(seed=2), keyed=False)
+            self.assertEqual(alone.digest, plan(seed=2).digest)
+
+    def test_the_same_plans_in_the_same_order_get_the_same_keys(self):
+        runs = []
+        for _ in range(2):
+            with (
+                mock.patch.object(plans, "_keys", []),
+                mock.patch.object(plans, "_made", collections.Counter()),
+            ):
+                runs.append([numbered(plan(seed=seed)).keys for seed in (0, 0, 1)])
+        self.assertEqual(*runs)
+
+    def test_a_process_without_keys_left_says_so(self):
+        everything = [range(1 << 30, 1 << 31)]
+        with mock.patch.object(plans, "_keys", everything):
+            with self.assertRaisesRegex(RuntimeError, "no keys for the collectives of another"):
+                numbered(plan())
 
 
 @pytest.mark.parametrize(

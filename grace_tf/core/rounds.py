@@ -66,13 +66,13 @@ class Replies(list):
 
     finite: tf.Tensor  # set by the line
 
-    def factor(self, number: float) -> tf.Tensor:
-        """The float32 scalar `number`, or NaN where a worker met a value that is not finite.
+    def factor(self, number: float, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """The scalar `number`, or NaN where a worker met a value that is not finite.
 
         A total is multiplied by it: by `factor(1 / size)` to become the mean, by `factor(1)` where
         it is a consensus.  So a step that is not finite gives NaN on every worker.
         """
-        return tf.where(self.finite, tf.constant(number, tf.float32), float("nan"))
+        return tf.where(self.finite, tf.constant(number, dtype), tf.constant(float("nan"), dtype))
 
 
 Rounds = Generator[Request, Replies, Any]

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from grace_tf.aggregator import Aggregator
+from grace_tf.saved import as_key, from_keys
 
 _FILE = "grace.npz"  # among a model's assets, where earlier versions kept the state
 
@@ -32,12 +33,12 @@ class SavedState(keras.losses.Loss):
 
     def save_own_variables(self, store):
         for stem, rows in self._aggregator.state.arrays().items():
-            store[stem.replace("/", ".")] = rows  # a slash would make groups
+            store[as_key(stem)] = rows
 
     def load_own_variables(self, store):
-        arrays = {key.replace(".", "/", 2): np.asarray(store[key]) for key in store.keys()}
+        arrays = {key: np.asarray(store[key]) for key in store.keys()}
         if arrays:
-            self._aggregator.state.restore(arrays)
+            self._aggregator.state.restore(from_keys(arrays))
         elif self.steps and not self.from_assets:
             self._aggregator.state.lose("The loaded file")
         self.from_assets = False

@@ -12,6 +12,7 @@ of element i in its bit i. Bits beyond the last element are zero.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _IMPLEMENTATIONS = {"native": native, "reference": reference}
-_forced: list[str] = []
+_forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("forced", default=None)
 
 
 class Key(NamedTuple):
@@ -70,7 +71,8 @@ class Key(NamedTuple):
 def using(implementation: str) -> Iterator[None]:
     """Forces "native" or "reference" within the context, for tests and comparisons.
 
-    What is traced into a tf.function inside the context keeps the choice. Raises ValueError for
+    It holds for the thread that enters it, not for threads that start inside it. What is traced
+    into a tf.function inside the context keeps the choice. Raises ValueError for
     another name, RuntimeError where the native library is wanted but absent.
     """
     if implementation not in _IMPLEMENTATIONS:
@@ -80,11 +82,11 @@ def using(implementation: str) -> Iterator[None]:
         )
     if implementation == "native" and not native.available():
         raise RuntimeError(f"The native operations are not available: {native.why_not()}")
-    _forced.append(implementation)
+    token = _forced.set(implementation)
     try:
         yield
     finally:
-        _forced.pop()
+        _forced.reset(token)
 
 
 def _on_cpu(x: tf.Tensor | None) -> bool:
@@ -96,8 +98,9 @@ def _on_cpu(x: tf.Tensor | None) -> bool:
 
 def _chosen(x: tf.Tensor | None = None) -> ModuleType:
     """The module that runs an operation on x (or on nothing yet, for random words)."""
-    if _forced:
-        return _IMPLEMENTATIONS[_forced[-1]]
+    forced = _forced.get()
+    if forced is not None:
+        return _IMPLEMENTATIONS[forced]
     if control_flow_util.GraphOrParentsInXlaContext(_graphs.get_default_graph()):
         return reference
     if not _on_cpu(x):

@@ -1,0 +1,131 @@
+"""Leaves of the state: variables of one memory or compressor, and what made them.
+
+In come an owner and the first values that it gives; out come variables, made in `init_scope`, and
+the values that go into files and come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.trackable.base import Trackable
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
+from grace_tf.core.memory import Memory
+from grace_tf.saved import Saved
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
+
+    Where variables are merged, their compressor's state belongs to all of them.  `first` gives the
+    first values of the leaves by name.
+    """
+
+    kind: str
+    ordinals: tuple[int, ...] = ()
+    made_by: Memory | Compressor | None = None
+    spec: tf.TensorSpec | None = None
+    first: Callable[[], Mapping[str, np.ndarray]] = dataclasses.field(compare=False, default=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """How a step finds it: by its first variable."""
+        return self.kind, self.ordinals[0] if self.ordinals else -1
+
+    @property
+    def method(self) -> str:
+        """The name of the memory or compressor."""
+        return "" if self.made_by is None else self.made_by.name
+
+
+STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
+
+
+def memory_of(memory: Memory, spec: tf.TensorSpec, ordinal: int) -> Owner:
+    """The owner of what a memory keeps for one variable."""
+    first = functools.partial(_fresh, memory.init_state, spec)
+    return Owner("memory", (ordinal,), memory, spec, first)
+
+
+def compressor_of(
+    compressor: Compressor, spec: tf.TensorSpec, ordinals: tuple[int, ...], seed: int, size: int
+) -> Owner:
+    """The owner of what a compressor keeps for one tensor, which these variables make up."""
+    ctx = Context((spec,), ordinals[:1], 0, seed, size)
+    first = functools.partial(_fresh, compressor.init_state, spec, ctx)
+    return Owner("compressor", ordinals, compressor, spec, first)
+
+
+def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
+    """First values as constants, whatever is being traced around this."""
+    with tf.init_scope():
+        return {leaf: value.numpy() for leaf, value in init_state(*arguments).items()}
+
+
+def variables_of(
+    stem: str, value: np.ndarray, workers: Sequence[int], devices: Sequence[str | None]
+) -> list[ResourceVariable]:
+    """A plain variable of this value for every worker, each on its own device."""
+    made = []
+    for worker, device in zip(workers, devices):
+        with tf.init_scope(), tf.device(device):
+            name = f"grace/{stem}/{worker}"
+            made.append(ResourceVariable(value, trainable=False, name=name))
+    return made
+
+
+class Leaf(Trackable):
+    """One leaf of the state: a variable for every worker of this process.
+
+    `tf.train.Checkpoint` stores the stack of all of them and whose they are.
+
+    Args:
+      state: whom it asks for the workers, and whom it tells of what is restored; not held.
+      stem: its name among all leaves.
+    """
+
+    def __init__(
+        self, state: Any, owner: Owner, name: str, stem: str, variables: Sequence[tf.Variable]
+    ) -> None:
+        self._state = weakref.ref(state)
+        self.owner, self.name, self.stem = owner, name, stem
+        self.variables = list(variables)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all workers hold the same: the step, and what compressors keep."""
+        return self.owner.kind != "memory"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one worker's value."""
+        return tuple(self.variables[0].shape)
+
+    def fits(self, owner: Owner, value: np.ndarray) -> bool:
+        """Whether this owner's leaf, which would start from `value`, may go on with this one."""
+        own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
+        return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
+
+    def rows(self) -> np.ndarray:
+        """The values of the workers of this process."""
+        return np.stack([variable.numpy() for variable in self.variables])
+
+    def _serialize_to_tensors(self):
+        state = self._state()
+        whose = tf.constant([state.size, *state.workers], tf.int64)
+        return {"rows": tf.stack([v.read_value() for v in self.variables]), "whose": whose}
+
+    def _restore_from_tensors(self, restored):
+        size, *workers = (int(x) for x in restored["whose"].numpy())
+        self._state().adopt(self, Saved(restored["rows"].numpy(), size, tuple(workers)))
+        return {}  # nothing is left to be run

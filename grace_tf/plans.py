@@ -1,0 +1,62 @@
+"""The plans of an Aggregator: one for every set of gradients that has come.
+
+In come gradients with their variables and the settings of the moment; out goes the plan, which is
+made, and compared with that of the other workers, the first time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf import handshake
+from grace_tf.gradients import is_rows, spec_of
+from grace_tf.handshake import Owner, described
+from grace_tf.joined import Joined
+from grace_tf.plan import Plan, make_plan, numbered
+from grace_tf.settings import Settings
+
+
+class Plans:
+    """Makes each plan once, also where several threads ask for it."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+        self._plans: dict[Any, Plan] = {}
+        self._settings: list[Settings] = []  # all that there have been: they need not be hashable
+        self._making = threading.RLock()
+
+    def find(
+        self,
+        settings: Settings,
+        grads: Sequence[tf.Tensor | tf.IndexedSlices],
+        variables: Sequence[Any],
+        others: Any = None,
+        owner: Callable[[], Owner] = Owner,
+        reduce: str = "",
+    ) -> Plan:
+        """The plan for these gradients; a new one is compared with that of `others` first."""
+        with self._making:
+            if settings not in self._settings:
+                self._settings.append(settings)
+            ordinals = self._joined.ordinals(variables)
+            specs = tuple(map(spec_of, grads, variables))
+            rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
+            known = (ordinals, self._settings.index(settings), specs, rows)
+            if known not in self._plans:
+                paths = [self._joined.path(o) for o in ordinals]
+                plan = make_plan(settings, paths, specs, ordinals, rows)
+                plan = numbered(plan, keyed=others is not None)
+                if others is not None:
+                    handshake.compare(others, plan, described(owner), reduce)
+                self._plans[known] = plan
+            return self._plans[known]
+
+    def forget(self, ordinal: int) -> None:
+        """Drops the plans of a variable that is gone."""
+        for known in list(self._plans):
+            if ordinal in known[0]:
+                self._plans.pop(known, None)
