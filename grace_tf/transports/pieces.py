@@ -55,6 +55,8 @@ class Box:
             tf.raw_ops.ResourceStridedSliceAssign(
                 ref=held.handle, begin=self.begin, end=end, strides=[1] * len(end), value=array
             )
+            # Otherwise every later read of the variable would copy all of it.
+            tf.raw_ops.DisableCopyOnRead(resource=held.handle)
 
 
 def boxes(variable: tf.Variable, limit: int = PIECE_BYTES) -> Iterator[Box]:
