@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import group as groups
-from grace_tf.handshake import Owner, digest, float_word, text_digest
+from grace_tf.handshake import Owner, digest_of, float_word, text_digest
 from grace_tf.state import State
+from grace_tf.transports.group import Group
 from grace_tf.variables import has_value, local, plain
 
 _LOG = logging.getLogger("grace_tf")
@@ -134,7 +134,7 @@ class Agreement:
 
     def reach(
         self,
-        group: Any,
+        group: Group,
         state: State,
         variables: Sequence[Any],
         owner: Callable[[], Owner],
@@ -157,7 +157,7 @@ class Agreement:
         with tf.init_scope():
             weights, statistics, root = model_in_training()
             described = owner()
-            if not hasattr(group, "broadcast"):
+            if not group.broadcasts:
                 statistics = ()  # a strategy's own business: each replica may have its own
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
             fresh.append(self._fresh(described.variables))
@@ -170,10 +170,9 @@ class Agreement:
             parts = zip(taken.parts, [*fresh, state.alike_variables])
             wanted = [v for part, variables in parts if part for v in variables]
             if any(taken.parts):
-                can = hasattr(group, "broadcast")
-                if not can or (late and (taken.weights or taken.statistics)):
-                    raise RuntimeError(_refusal(taken, can))
-                groups.broadcast(wanted, root)
+                if not group.broadcasts or (late and (taken.weights or taken.statistics)):
+                    raise RuntimeError(_refusal(taken, group.broadcasts))
+                group.broadcast(wanted, root)
                 _say(group, taken, root, wanted)
             self._agreed.update(variable._unique_id for each in fresh for variable in each)
 
@@ -186,12 +185,12 @@ class Agreement:
 def _row(weights, statistics, optimizer, state: State, owner: Owner) -> Row:
     groups_of = (weights, statistics, optimizer)
     shapes = [[f"{v.dtype.name}{v.shape}" for v in variables] for variables in groups_of]
-    digests = [digest([local(v).numpy() for v in variables]) for variables in groups_of]
+    digests = [digest_of([local(v) for v in variables]) for variables in groups_of]
     return Row(
         text_digest(str(shapes)),
         *digests,
         state.step,
-        digest([v.numpy() for v in state.alike_variables]),
+        digest_of(state.alike_variables),
         float_word(float("nan") if owner.rate is None else owner.rate),
     )
 
@@ -209,7 +208,7 @@ def _refusal(taken: Taken, can_broadcast: bool) -> str:
     )
 
 
-def _say(group: Any, taken: Taken, root: int, variables: Sequence[tf.Variable]) -> None:
+def _say(group: Group, taken: Taken, root: int, variables: Sequence[tf.Variable]) -> None:
     size = sum(v.shape.num_elements() * v.dtype.size for v in variables)
     if taken.restored:
         _LOG.warning(

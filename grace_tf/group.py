@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from grace_tf.sharding import share
+from grace_tf.transports.group import Group
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
 
@@ -98,9 +97,7 @@ def expected_size() -> int:
 
 def barrier() -> None:
     """Returns when all workers have called it; RuntimeError if one is gone or late."""
-    group = _group()
-    if group.size > 1:
-        group.handshake([], "barrier()")
+    _group().barrier()
 
 
 def broadcast(variables: Iterable, root: int = 0) -> None:
@@ -114,30 +111,7 @@ def broadcast(variables: Iterable, root: int = 0) -> None:
     root that does not exist; RuntimeError, on every worker, if the variables or roots differ or a
     worker is gone.
     """
-    group = _group()
-    resources = [_resource(variable) for variable in variables]
-    if not resources:
-        raise ValueError(
-            "broadcast() got no variables, as of a model that is built at its first call: call "
-            "model.build(input_shape) first, or leave it to the first step, in which all workers "
-            "take worker 0's values."
-        )
-    if not 0 <= root < group.size:
-        raise ValueError(
-            f"There is no worker {root}: the {group.size} workers are 0 to {group.size - 1}."
-        )
-    if group.size == 1:
-        return
-    arrays = [np.asarray(resource.numpy()) for resource in resources]
-    _agree(group, arrays, root)
-    data = [array.reshape(-1).view(np.uint8) for array in arrays]
-    received = group.broadcast(np.concatenate([*data, np.zeros([0], np.uint8)]), root)
-    offset = 0
-    for resource, array in zip(resources, arrays):
-        piece = received[offset : offset + array.nbytes]
-        offset += array.nbytes
-        if group.rank != root:
-            resource.assign(piece.copy().view(array.dtype).reshape(array.shape))
+    _group().broadcast(variables, root)
 
 
 def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
@@ -161,7 +135,7 @@ def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
     return dataset if group.size == 1 else share(dataset, group.rank, group.size, uneven == "drop")
 
 
-def _group() -> ProcessGroup:
+def _group() -> Group:
     if _current is not None:
         return _current
     expected = expected_size()
@@ -226,32 +200,3 @@ def _from_surroundings() -> tuple[tuple[str, ...], int]:
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
     return _checked(addresses, index)
-
-
-def _resource(variable) -> tf.Variable:
-    held = getattr(variable, "value", None)  # Keras 3; a method of a tf.Variable
-    resource = variable if callable(held) or held is None else held
-    if not isinstance(resource, tf.Variable):
-        raise TypeError(
-            f"broadcast() takes a list of variables, but got a {type(variable).__name__}."
-        )
-    if resource.dtype.name in ("string", "resource", "variant"):
-        raise TypeError(
-            f"broadcast() cannot send {resource.name!r}, whose dtype is {resource.dtype.name}: "
-            "only numbers and booleans have bytes of a fixed size."
-        )
-    return resource
-
-
-def _agree(group: ProcessGroup, arrays: Sequence[np.ndarray], root: int) -> None:
-    shapes = ";".join(f"{array.dtype}{array.shape}" for array in arrays)
-    words = [len(arrays), sum(a.nbytes for a in arrays), root, zlib.crc32(shapes.encode())]
-    received = group.handshake(words, "broadcast()")
-    for worker in np.flatnonzero((received != received[0]).any(axis=1)):
-        first, other = received[0].tolist(), received[worker].tolist()
-        shapes = ", in other shapes" if first[:3] == other[:3] else ""
-        raise RuntimeError(
-            "broadcast() needs the same variables and root on every worker, but worker 0 has "
-            f"{first[0]} with {first[1]} bytes and root {first[2]}, worker {worker} has {other[0]} "
-            f"with {other[1]} bytes and root {other[2]}{shapes}."
-        )

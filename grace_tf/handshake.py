@@ -2,17 +2,12 @@
 
 In come a plan and the optimizer behind it; the digests of all workers are gathered eagerly (also
 while a graph is traced around), and every worker raises the same sentence where they differ.
-Workers of a process group compare by a collective.  Workers of a MultiWorkerMirroredStrategy
-compare through its coordination service, since replicas cannot communicate eagerly while they are
-traced.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from grace_tf import wire
 from grace_tf.plan import Plan
-from grace_tf.transports import lifeline
+from grace_tf.transports.group import Group
+from grace_tf.transports.multi_worker import MultiWorkerGroup
+from grace_tf.transports.pieces import boxes
 from grace_tf.version import __version__
 
-TIMEOUT = 60.0
+KeyValueGroup = MultiWorkerGroup  # the name by which the Aggregator asks for it
 CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more
 
 _WAYS_OUT = (
@@ -73,14 +69,13 @@ def described(owner: Callable[[], Owner]) -> Owner:
         return owner()
 
 
-def compare(group: Any, plan: Plan, owner: Owner, reduce: str = "") -> None:
+def compare(group: Group, plan: Plan, owner: Owner, reduce: str = "") -> None:
     """Raises RuntimeError, alike on every worker of the group, where plans or optimizers differ.
 
     `reduce` is what the door does with the gradients, "mean" or "sum".
     """
     settings = sorted(owner.config)
-    with tf.init_scope():
-        table = group.handshake(_words(plan, owner, reduce), "the first step's comparison")
+    table = group.handshake(_words(plan, owner, reduce), "the first step's comparison")
     variable = plan.paths[0] if plan.paths else "none"
     ways_out = [way_out.format(variable=variable) for _, way_out in _WAYS_OUT]
     named = settings[: CONFIG_WORDS - 1] + ["other settings"] * (len(settings) >= CONFIG_WORDS)
@@ -134,82 +129,6 @@ def _told(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
-class KeyValueGroup:
-    """The processes of a strategy, as far as comparing goes: `size` and `handshake`.
-
-    A process waits for the others as long as the strategy's communication options say, or `timeout`
-    seconds (60) where they say nothing.  Some 20 bytes a word and worker, in the coordination
-    service's key-value store.
-    """
-
-    _tables = itertools.count()  # of this process; each worker counts alike
-
-    def __init__(self, strategy: tf.distribute.Strategy, timeout: float | None = None) -> None:
-        extended = strategy.extended
-        self.rank, self.size = extended._id_in_cluster, extended._num_workers  # no public names
-        self._seconds = extended._communication_options.timeout_seconds or timeout or TIMEOUT
-        self._line = lifeline.between_strategy_processes(strategy)
-
-    def handshake(self, words: Sequence[int], purpose: str) -> np.ndarray:
-        """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
-
-        Raises RuntimeError where a worker does not come, because it does not compress or is gone or
-        late, and where it came for another `purpose`.
-        """
-        where = f"grace/{next(self._tables)}"
-        sent = [text_digest(purpose), *map(int, words)]
-        with tf.init_scope():
-            self._publish(f"{where}/{self.rank}", sent)
-            table = [self._read(where, worker) for worker in range(self.size)]
-            if any(row != sent for row in table):
-                self._part(where)
-            elif self._line is not None:
-                lifeline.join(self._line)
-        for worker, row in enumerate(table):
-            if row[0] != sent[0] or len(row) != len(sent):
-                raise RuntimeError(
-                    f"Worker {worker} of {self.size} is not where worker {self.rank} is, which "
-                    f"came to {purpose}: all workers must make the same calls in the same order."
-                )
-        return np.array(table, np.int64)[:, 1:]
-
-    def _publish(self, key: str, words: Sequence[int]) -> None:
-        try:
-            context.context().set_config_key_value(key, json.dumps(words))
-        except tf.errors.OpError as error:
-            raise RuntimeError(
-                "Workers cannot be compared through the strategy's coordination service: "
-                f"{_first_line(error)}."
-            ) from error
-
-    def _read(self, where: str, worker: int) -> list[int]:
-        try:
-            text = lifeline.value_of(f"{where}/{worker}", worker, self._seconds)
-        except tf.errors.OpError as error:
-            raise RuntimeError(
-                f"Worker {worker} of {self.size} did not come to compare its plan within "
-                f"{self._seconds:g} s: compress the same model with the same keywords on every "
-                "worker; if it only was late, give the strategy tf.distribute.experimental."
-                f"CommunicationOptions(timeout_seconds=…) ({_first_line(error)})."
-            ) from error
-        return json.loads(text)
-
-    def _part(self, where: str) -> None:
-        """Process 0 holds the store: it must not end before the others have read all of it."""
-        milliseconds = round(1000 * self._seconds)
-        with contextlib.suppress(tf.errors.OpError):
-            if self.rank:
-                context.context().set_config_key_value(f"{where}/{self.rank}/read", "")
-                return
-            for worker in range(1, self.size):
-                context.context().get_config_key_value(f"{where}/{worker}/read", milliseconds)
-
-
-def _first_line(error: tf.errors.OpError) -> str:
-    lines = error.message.strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0].rstrip('. ')}"
-
-
 def digest(arrays: Sequence[np.ndarray]) -> int:
     """A 56-bit digest of arrays: shapes, dtypes and bits."""
     told = hashlib.blake2b(digest_size=7)
@@ -217,6 +136,17 @@ def digest(arrays: Sequence[np.ndarray]) -> int:
         array = np.ascontiguousarray(array)
         told.update(f"{array.dtype}{array.shape}".encode())
         told.update(array.view(np.uint8).data if array.ndim else array.tobytes())
+    return int.from_bytes(told.digest(), "little")
+
+
+def digest_of(variables: Sequence[tf.Variable]) -> int:
+    """The `digest` of their values, read in pieces of 16 MiB."""
+    told = hashlib.blake2b(digest_size=7)
+    for variable in variables:
+        dtype = np.dtype(variable.dtype.as_numpy_dtype)
+        told.update(f"{dtype}{tuple(variable.shape)}".encode())
+        for box in boxes(variable):
+            told.update(box.read().data)
     return int.from_bytes(told.digest(), "little")
 
 

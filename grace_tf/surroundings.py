@@ -13,14 +13,15 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from grace_tf import group
-from grace_tf.transports.base import Transport
+from grace_tf.transports.group import Group
+from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.tf_distribute import spans_processes
 
 other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
 
 
-def between_processes() -> Transport | None:
-    """The process group, or None alone; raises where the surroundings tell of more workers."""
+def between_processes() -> Group | None:
+    """What `init` has made, or None alone; raises where the surroundings tell of more workers."""
     current = group.current()
     if current is not None:
         return current
@@ -40,10 +41,23 @@ def between_processes() -> Transport | None:
     return None
 
 
-def several() -> Transport | None:
-    """The process group, where it has more workers than this one; else None."""
+def several() -> Group | None:
+    """The plain processes that train together, where there are more than this one; else None."""
     connected = group.current()
     return None if connected is None or connected.size == 1 else connected
+
+
+def together(strategy: tf.distribute.Strategy | None, timeout: float | None = None) -> Group | None:
+    """The processes that train together: plain ones, or those of the strategy; None for one alone.
+
+    `timeout` is what a strategy's processes wait for each other, in seconds, where its
+    communication options say nothing.
+    """
+    connected = several()
+    if connected is not None or strategy is None or not spans_processes(strategy):
+        return connected
+    known = hasattr(strategy.extended, "_id_in_cluster")  # not TPUs and parameter servers
+    return MultiWorkerGroup(strategy, timeout) if known else None
 
 
 def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:

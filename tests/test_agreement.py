@@ -79,6 +79,8 @@ class ValuesTest(tf.test.TestCase):
 class StrategyGroup:
     """Stands for the processes of a strategy; keeps what this one compares."""
 
+    broadcasts = False
+
     def handshake(self, words, purpose):
         self.row = Row(*words)
         return np.array([words, words], np.int64)

@@ -159,7 +159,7 @@ class LifelineTest(tf.test.TestCase):
     def test_which_errors_are_explained(self):
         first, second = self.lines(2)
         lost = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: x")
-        own = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes")
+        own = tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: bad shape")
         second.tell("failed", "ValueError: boom")
         self.assertRegex(first.why(lost), "worker 1 failed: ValueError: boom; start all")
         self.assertIsNone(first.why(own))

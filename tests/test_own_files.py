@@ -11,6 +11,7 @@ import pytest
 from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
+from grace_tf import group as groups
 from grace_tf.keras import aggregator_of, backups, own_files, own_path
 
 
@@ -20,7 +21,9 @@ def topk():
 
 def second_of_two(table=()):
     """A process group's worker 1, who hears this table from all workers."""
-    return types.SimpleNamespace(rank=1, size=2, handshake=lambda words, purpose: np.array(table))
+    return types.SimpleNamespace(
+        rank=1, size=2, processes=2, handshake=lambda words, purpose: np.array(table)
+    )
 
 
 def test_own_path(monkeypatch):
@@ -31,12 +34,13 @@ def test_own_path(monkeypatch):
     )
     assert own_path("backup/", 1) == "rank1/backup"
     assert own_path(pathlib.Path("/tmp/a") / "b", 12) == "/tmp/a/rank12/b"
-    monkeypatch.setattr(own_files, "several", second_of_two)
+    monkeypatch.setattr(groups, "_current", second_of_two())
     assert own_path("a/best.keras") == "a/rank1/best.keras"
 
 
 def test_model_checkpoint_moves_once_and_says_who_decides(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(own_files, "several", second_of_two)
+    for name in ("several", "together"):
+        monkeypatch.setattr(own_files, name, lambda *_: second_of_two())
     saving = keras.callbacks.ModelCheckpoint(
         str(tmp_path / "{epoch}.weights.h5"), "loss", save_best_only=True, save_weights_only=True
     )
@@ -75,9 +79,7 @@ def test_plain_processes_alone_are_left_alone(tmp_path):
     ],
 )
 def test_the_newest_backup_that_all_workers_have(table, chosen, monkeypatch):
-    group = second_of_two(table)
-    for module in (own_files, backups):
-        monkeypatch.setattr(module, "several", lambda: group)
+    monkeypatch.setattr(groups, "_current", second_of_two(table))
     newest, oldest = table[1]
     numbers = range(oldest, newest + 1) if newest else ()
     if chosen is not None:

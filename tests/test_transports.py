@@ -1,5 +1,8 @@
 """All ways to carry buffers inside tf.distribute and one process do the same."""
 
+import threading
+from concurrent import futures
+
 import numpy as np
 import tensorflow as tf
 from conftest import mirrored
@@ -132,6 +135,37 @@ class TransportsTest(tf.test.TestCase):
         with alone.recorded() as record:
             alone.sum([tf.ones([4])], 1)
         self.assertEqual([(h.kind, h.nbytes) for h in record], [("sum", 16)])  # what it would send
+
+    def test_records_of_a_record_and_of_another_transport(self):
+        transport, other = Loopback(1), Loopback(1)
+        with transport.recorded() as outer:
+            transport.sum([tf.ones([1])], 1)
+            with transport.recorded() as inner, other.recorded() as others:
+                transport.sum([tf.ones([2])], 1)
+                other.sum([tf.ones([3])], 1)
+            transport.sum([tf.ones([4])], 1)
+        transport.sum([tf.ones([5])], 1)
+        taken = [[handed.elements for handed in record] for record in (outer, inner, others)]
+        self.assertEqual(taken, [[1, 2, 4], [2], [3]])
+
+    def test_threads_record_what_they_hand_over_themselves(self):
+        transport, both = Loopback(1), threading.Barrier(2, timeout=60)
+
+        def work(elements):
+            with transport.recorded() as record:
+                both.wait()
+                transport.sum([tf.ones([elements])], 1)
+                both.wait()
+            return [handed.elements for handed in record]
+
+        with futures.ThreadPoolExecutor(2) as threads:
+            self.assertEqual(list(threads.map(work, (7, 8))), [[7], [8]])
+
+    def test_an_error_within_one_process_is_nobody_elses(self):
+        error = tf.errors.UnavailableError(None, None, "Collective ops is aborted")
+        with self.assertRaises(tf.errors.UnavailableError) as found:
+            Loopback(2).explain(error)
+        self.assertIs(found.exception, error)
 
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "3 workers need 3 devices, not 1"):

@@ -17,10 +17,9 @@ import h5py
 import keras
 import tensorflow as tf
 
-from grace_tf.handshake import KeyValueGroup
 from grace_tf.keras.own_files import LOG, compresses, move, place
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.surroundings import several
+from grace_tf.surroundings import together
 
 KEPT = 2
 TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own
@@ -37,7 +36,7 @@ def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
     rank, count = place(model)
     if count == 1:
         return newest
-    others = several() or KeyValueGroup(model.distribute_strategy, TIMEOUT)
+    others = together(getattr(model, "distribute_strategy", None), TIMEOUT)
     table = others.handshake([newest, oldest], "BackupAndRestore").tolist()
     chosen = min(row[0] for row in table)
     if chosen and max(row[1] for row in table) > chosen:

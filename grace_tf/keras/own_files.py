@@ -17,8 +17,7 @@ import keras
 
 from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
-from grace_tf.surroundings import several
-from grace_tf.transports.tf_distribute import spans_processes
+from grace_tf.surroundings import several, together
 
 LOG = logging.getLogger("grace_tf")
 
@@ -53,13 +52,9 @@ def compresses(model: Any) -> bool:
 
 def place(model: Any) -> tuple[int, int]:
     """This process' rank among the processes that train the model, and their number."""
-    connected = several()
-    if connected is not None:
-        return connected.rank, connected.size
-    strategy = getattr(model, "distribute_strategy", None)
-    if compresses(model) and strategy is not None and spans_processes(strategy):
-        return strategy.extended._id_in_cluster, strategy.extended._num_workers  # no public names
-    return 0, 1
+    strategy = getattr(model, "distribute_strategy", None) if compresses(model) else None
+    others = together(strategy)
+    return (0, 1) if others is None else (others.rank, others.processes)
 
 
 def move(callback: Any, name: str) -> bool:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from grace_tf import agreement, divergence
 from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
-from grace_tf.surroundings import several
+from grace_tf.surroundings import several, together
 from grace_tf.transports import lifeline
 from grace_tf.transports.lifeline import Lifeline
 
@@ -99,10 +99,8 @@ def _within(held: list[Any], model: Any):
 
 def _line(model: Any) -> Lifeline | None:
     """The lifeline to the other workers that train this model, or None."""
-    if several() is not None:
-        return lifeline.current()
-    strategy = getattr(model, "distribute_strategy", None)
-    return None if strategy is None else lifeline.between_strategy_processes(strategy)
+    others = together(getattr(model, "distribute_strategy", None))
+    return None if others is None else others.lifeline
 
 
 def _sentence(error: Exception) -> str | None:

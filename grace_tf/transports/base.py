@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Callable
@@ -11,6 +12,9 @@ from typing import Callable
 import tensorflow as tf
 
 PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); others may use those below
+
+# What `recorded()` takes down in this thread, the innermost last: (transport, its list).
+_records: contextvars.ContextVar[tuple] = contextvars.ContextVar("records", default=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,36 +37,91 @@ class Handed:
 class Transport(abc.ABC):
     """Carries flat buffers between `size` workers, of which `workers` live in this process (graph).
 
-    Every method takes one rank-1 tensor per worker of this process, in the order of `workers`, and
-    returns one result per such worker; the results are the same bits on every worker.  `key` is a
-    positive 31-bit integer that names the collective: equal on all workers, different for
-    any two collectives that may be under way together, the same on every step.
+    Every collective takes one rank-1 tensor per worker of this process, in the order of `workers`,
+    and returns one result per such worker.  The results are the same bits on every worker.  Shapes
+    and dtypes are static and equal on all workers.  It works eagerly and inside tf.function, and
+    there also in loops and conditions that all workers enter alike.
 
-    A subclass writes the four `_collectives`; the public ones add the book-keeping of what was
-    handed over while a graph was traced (or, eagerly, a step run), see `recorded`.
+    `key` names a collective: a positive 31-bit integer, equal on all workers and on every step.
+    What travels under one key always has one kind, dtype and shape.
+
+    Collectives of different keys may be under way together.  What makes that safe:
+
+      * All workers run the same set of collectives in a step, none of them under a condition that
+        they have not agreed on.  No worker then waits for one that another never starts.
+      * Two collectives that may be under way together have different keys, so none takes another's
+        data.  One key used twice in a step runs in the order of the program, alike on all workers.
+      * Waiting holds no thread that another collective needs, so the order in which the workers
+        start a set of collectives is free: each starts all of them before it waits for the first.
+
+    The engines keep the last rule in different ways.  `ProcessGroup`: TensorFlow starts collectives
+    of different keys as their inputs come, each on threads of its own.  `ReplicaContext`:
+    TensorFlow itself puts the collectives of a strategy in the order of the program, which is the
+    same on all workers.  `Loopback` and `Replicas`: all workers are in one graph, so nothing waits
+    for another process.  Eagerly, collectives run one after the other, as the program calls them.
+
+    A subclass sets the attributes and writes `_sum`, `_max`, `_gather`, `_all_to_all` and `_rows`,
+    with the arguments of the public methods, whose results they give; `size` may be 1.  The public
+    methods check the number of buffers and keep the book of what was handed over, see `recorded`.
+    What carries between processes is a `Group`, which has more to write.
+
+    Attributes:
+      size: the number of all workers.
+      workers: the numbers of those in this process; results and random streams are found by them.
     """
 
     size: int
     workers: tuple[int, ...]
-    _record: list[Handed] | None = None
 
     def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
-        """Elementwise sum over all workers: float16, bfloat16, float32, float64, int32, int64."""
+        """The elementwise sum over all workers.
+
+        Args:
+          buffers: `[n]` of each worker of this process; float16, bfloat16, float32, float64, int32
+            or int64.
+          key: the name of this collective.
+
+        Returns:
+          `[n]` for each worker of this process, all the same bits.  The order of additions is the
+          engine's own, but one for all workers.
+
+        Raises ValueError for another number of buffers.
+        """
         self._note("sum", buffers)
         return self._sum(list(buffers), key)
 
     def max(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
-        """Elementwise maximum over all workers, same dtypes as `sum`."""
+        """The elementwise maximum over all workers; arguments, results and errors as of `sum`."""
         self._note("max", buffers)
         return self._max(list(buffers), key)
 
     def gather(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
-        """`[size, n]`: row w is worker w's buffer, bit for bit (int32 words travel untouched)."""
+        """Everyone's buffer, bit for bit.
+
+        Args:
+          buffers: `[n]` of each worker of this process, of a dtype of two, four or eight bytes.
+          key: the name of this collective.
+
+        Returns:
+          `[size, n]` for each worker of this process: row w is worker w's buffer.
+
+        Raises ValueError for another number of buffers.
+        """
         self._note("gather", buffers)
         return self._gather(list(buffers), key)
 
     def all_to_all(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
-        """Buffers are `[size, n]`; row j of worker w becomes row w of worker j."""
+        """One row from every worker to every worker, bit for bit.
+
+        Args:
+          buffers: `[size, n]` of each worker of this process; row j is for worker j.
+          key: the name of this collective.
+
+        Returns:
+          `[size, n]` for each worker of this process: row w is what worker w had for it.
+
+        Raises ValueError for another number of buffers.
+        """
         self._note("all_to_all", buffers)
         return self._all_to_all(list(buffers), key)
 
@@ -71,12 +130,31 @@ class Transport(abc.ABC):
     ) -> list[list[tf.IndexedSlices]]:
         """The sums of sparse tensors: all workers' rows in worker order, none added to another.
 
-        `slices[i]` are the lanes of this process's i-th worker.  Their number of rows may differ
-        between workers and steps; all else is static and equal on all workers.  `key(name)` gives
-        a key for each collective that this takes.
+        Args:
+          slices: `slices[i]` are the lanes of this process's i-th worker.  Their number of rows may
+            differ between workers and steps; all else is static and equal on all workers.
+          key: `key(name)` gives a key for each collective that this takes.
+
+        Returns:
+          The summed lanes for each worker of this process.
         """
         slices = [list(mine) for mine in slices]
         return slices if self.size == 1 else self._rows(slices, key)
+
+    def explain(self, error: Exception) -> str:
+        """The sentence for an error that a lost worker has caused.
+
+        Raises `error` itself where no lost worker explains it, so that in
+
+            except tf.errors.OpError as error:
+                raise RuntimeError(transport.explain(error)) from error
+
+        every other error keeps its own kind and message.
+        """
+        told = self._explain(error)
+        if told is None:
+            raise error
+        return told
 
     def device(self, position: int):
         """A context for ops of the worker at this position of `workers`."""
@@ -84,13 +162,27 @@ class Transport(abc.ABC):
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[list[Handed]]:
-        """Within it, the list that it gives takes down what one worker hands to collectives."""
+        """Within it, the list that it gives takes down what one worker hands to collectives.
+
+        It takes down the calls of this thread only.  One within another counts in both.
+        """
         record: list[Handed] = []
-        self._record = record
+        before = _records.get()
+        _records.set((*before, (self, record)))
         try:
             yield record
         finally:
-            self._record = None
+            _records.set(before)
+
+    @property
+    def _recording(self) -> bool:
+        """Whether this thread takes down what is handed to this transport."""
+        return any(transport is self for transport, _ in _records.get())
+
+    def _take_down(self, handed: Sequence[Handed]) -> None:
+        for transport, record in _records.get():
+            if transport is self:
+                record += handed
 
     def _note(self, kind: str, buffers: Sequence[tf.Tensor]) -> None:
         if len(buffers) != len(self.workers):
@@ -98,10 +190,14 @@ class Transport(abc.ABC):
                 f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of "
                 f"this process, but got {len(buffers)}."
             )
-        if self._record is not None:  # alone too: what one of several would hand over
-            self._record.append(
-                Handed(kind, buffers[0].dtype.name, int(buffers[0].shape.num_elements()))
-            )
+        if self._recording:  # alone too: what one of several would hand over
+            elements = int(buffers[0].shape.num_elements())
+            self._take_down([Handed(kind, buffers[0].dtype.name, elements)])
+
+    def _explain(self, error: Exception) -> str | None:
+        """The sentence for an error that a lost worker has caused, or None; within a process there
+        are none to lose."""
+        return None
 
     @abc.abstractmethod
     def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...

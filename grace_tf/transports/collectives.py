@@ -1,21 +1,33 @@
-"""Recognises errors of TensorFlow's collectives, and aborts all collectives of this process."""
+"""Tells which errors may mean a lost worker, and aborts all collectives of this process."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+_OF_A_LOSS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
+
 
 def may_have_failed(error: BaseException) -> bool:
-    """Whether an error may be that of a collective, so come of what another worker did."""
-    kinds = (
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-        tf.errors.UnavailableError,
-    )
-    collective = isinstance(error, tf.errors.OpError) and "ollective" in str(error)
-    return isinstance(error, kinds) or collective
+    """Whether an error is of a kind that a lost worker causes elsewhere.
+
+    Others keep their own message, also where TensorFlow ends a collective with them: an
+    InvalidArgumentError comes of an operation and its arguments, not of another worker.
+    """
+    return isinstance(error, _OF_A_LOSS)
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether an error of such a kind is a collective's, so that it means a lost worker by itself.
+
+    A file system or a data service may be unavailable too.
+    """
+    return may_have_failed(error) and "Collective" in str(error)
 
 
 def abort(sentence: str) -> None:

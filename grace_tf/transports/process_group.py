@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import threading
-import zlib
 from collections.abc import Sequence
 from typing import Callable
 
@@ -13,13 +12,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from grace_tf.transports import lifeline, rendezvous
-from grace_tf.transports.base import Transport
+from grace_tf.transports import collectives, lifeline, rendezvous
+from grace_tf.transports.group import Group
 from grace_tf.transports.rows import Counters, all_rows
-
-HANDSHAKE_WORDS = 64
-BROADCAST_BYTES = 16 << 20  # above some 50 MB TensorFlow's ring slows down
 
 _GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
 _HANDSHAKE_KEY = 1
@@ -32,7 +29,7 @@ _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int
 _MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
 
 
-class ProcessGroup(Transport):
+class ProcessGroup(Group):
     """Collectives between `len(addresses)` processes, this one being worker `rank` of them.
 
     The processes meet when the group is made: it returns when all have come and raises RuntimeError
@@ -41,6 +38,11 @@ class ProcessGroup(Transport):
     collectives, so the process has to be started again.  Inside a `tf.function` (so in `fit`) the
     error that surfaces is TensorFlow's own, `explain(error)` says it in a sentence; `handshake` and
     what `grace_tf` offers eagerly raise RuntimeError with that sentence.
+
+    Collectives of different keys run beside each other in a `tf.function`, each started as its
+    input comes; those of one key run in program order.  (TensorFlow runs each on threads of its
+    own, so that none waits for a thread that another holds: seen with 40 collectives started in
+    opposite orders by two workers with two threads each, on 2.15 and 2.21.)
 
     Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N;
     gather n (N - 1); all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
@@ -57,9 +59,9 @@ class ProcessGroup(Transport):
         self.timeout = float(timeout)
         self.local_rank = local_rank(self.addresses, rank)
         self._signatures: dict[int, tuple] = {}
+        self._orders: dict[int, tf.Variable] = {}  # by key
         self._members: list[int] | None = None
         self._rows_handed = Counters()
-        self.lifeline: lifeline.Lifeline | None = None
         if self.size == 1:
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
@@ -68,15 +70,12 @@ class ProcessGroup(Transport):
             self._server = _start_server(self.addresses, rank, self.timeout)
             self._start()
         except tf.errors.OpError as error:
-            raise RuntimeError(self.explain(error)) from error
+            raise RuntimeError(self._told(error)) from error
 
     def _start(self) -> None:
         if threading.current_thread() is threading.main_thread():
             # TensorFlow's server has put a handler there after which the process lives on.
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
-        with tf.init_scope(), tf.device("/CPU:0"):
-            # Collectives that read this handle run one after the other, in program order.
-            self._order = tf.Variable(0.0, trainable=False, name="grace_tf_order")
         server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
         told = self.handshake([self.rank, port, token], "init()")
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
@@ -123,8 +122,8 @@ class ProcessGroup(Transport):
             return self._gather([words], key(name))[0]
 
         totals, words = all_rows(slices[0], gather)
-        if self._record is not None:
-            self._record += self._rows_handed.handed(key("words"), len(totals), words)
+        if self._recording:
+            self._take_down(self._rows_handed.handed(key("words"), len(totals), words))
         return [totals]
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
@@ -168,66 +167,43 @@ class ProcessGroup(Transport):
             group_size=self.size,
             group_key=_GROUP_KEY,
             instance_key=key,
-            ordering_token=[self._order.handle],
+            ordering_token=[self._order(key)],
             communication_hint="ring",
             timeout_seconds=self.timeout,
         )
 
-    # Eager
+    def _order(self, key: int) -> tf.Tensor:
+        # Collectives that read one handle run one after the other, in program order; without any,
+        # TensorFlow puts all of them in that order.
+        if key not in self._orders:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                self._orders[key] = ResourceVariable(0.0, trainable=False, name="grace_tf_order")
+        return self._orders[key].handle
 
-    def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
-        """Every worker's words, int64 `[size, len(words)]`; eager, also while a function is traced.
+    # Group
 
-        At most 64 signed 64-bit words.  Raises RuntimeError when a peer is gone, late, came for
-        another `purpose` or with another number of words.  528 bytes per worker.
-        """
-        if len(words) > HANDSHAKE_WORDS:
-            raise ValueError(
-                f"A handshake takes at most {HANDSHAKE_WORDS} words, not {len(words)}."
-            )
-        sent = np.zeros([2 + HANDSHAKE_WORDS], np.int64)
-        sent[:2] = zlib.crc32(purpose.encode()), len(words)
-        sent[2 : 2 + len(words)] = words
-        try:
-            with tf.init_scope():
-                received = self._gather([tf.constant(sent)], _HANDSHAKE_KEY)[0].numpy()
-        except tf.errors.OpError as error:
-            raise RuntimeError(self.explain(error)) from error
-        for worker in np.flatnonzero((received[:, :2] != sent[:2]).any(axis=1)):
-            raise RuntimeError(
-                f"Worker {worker} of {self.size} is not where worker {self.rank} is, which came to "
-                f"{purpose}: all workers must make the same calls in the same order."
-            )
-        return received[:, 2 : 2 + len(words)]
+    def _handshake(self, words: np.ndarray) -> np.ndarray:
+        return self._gather([tf.constant(words)], _HANDSHAKE_KEY)[0].numpy()
 
-    def broadcast(self, data: np.ndarray, root: int) -> np.ndarray:
-        """Worker `root`'s bytes on all workers; uint8 `[n]`, n equal on all; eager, 16 MiB a
-        collective.
+    def _broadcast(self, piece: np.ndarray, root: int) -> np.ndarray:
+        # TensorFlow ties a key to one size; each worker sends 2 n (N - 1) / N bytes.
+        units = -(-piece.size // _BROADCAST_UNIT)
+        padded = np.pad(piece, [0, units * _BROADCAST_UNIT - piece.size])
+        # Adding the others' zeros to integers changes no bit of them.
+        words = tf.constant(padded.view(np.int32))
+        summed = self._reduce(words, _BROADCAST_KEYS + units, "Add")
+        return summed.numpy().view(np.uint8)[: piece.size]
 
-        Raises RuntimeError when a peer is gone or late.  Sends 2 n (N - 1) / N bytes per worker.
-        """
-        result = np.empty_like(data)
-        for start in range(0, data.size, BROADCAST_BYTES):
-            piece = data[start : start + BROADCAST_BYTES]
-            units = -(-piece.size // _BROADCAST_UNIT)
-            padded = np.zeros([units * _BROADCAST_UNIT], np.uint8)
-            if self.rank == root:
-                padded[: piece.size] = piece
-            try:
-                with tf.init_scope():
-                    words = tf.constant(padded.view(np.int32))
-                    # Adding the others' zeros to integers changes no bit of them.
-                    summed = self._reduce(words, _BROADCAST_KEYS + units, "Add").numpy()
-            except tf.errors.OpError as error:
-                raise RuntimeError(self.explain(error)) from error
-            result[start : start + piece.size] = summed.view(np.uint8)[: piece.size]
-        return result
-
-    def explain(self, error: Exception) -> str:
+    def _explain(self, error: Exception) -> str | None:
         """One sentence for an error of a collective: who is gone or late, and why, if known."""
         known = self.lifeline and self.lifeline.why(error)
         if known:
             return known
+        if not collectives.lost_a_peer(error):
+            return None
+        return self._told(error)
+
+    def _told(self, error: Exception) -> str:
         peers = {int(number) for number in re.findall(r"/task:(\d+)", str(error))} - {self.rank}
         if self.size == 2:
             peers = {1 - self.rank}
