@@ -72,9 +72,8 @@ class State(Trackable):
         for lane in group.lanes:
             self._own(memory_of(group.memory, lane.spec, lane.ordinal))
         merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
-        for spec, ordinal in zip(group.specs, group.ordinals):
-            owners = merged or (ordinal,)
-            self._own(compressor_of(group.compressor, spec, owners, seed, self.size))
+        for spec, own in zip(group.specs, group.ordinals):
+            self._own(compressor_of(group.compressor, spec, merged or (own,), seed, self.size))
 
     def forget(self, ordinal: int) -> None:
         """Drops what is kept for a variable that is gone."""
@@ -138,7 +137,7 @@ class State(Trackable):
     def step(self) -> int:
         """Committed steps of the first worker of this process, also if loaded and not yet used."""
         if self._leaves:
-            return int(self._leaves["step"].variables[0].numpy())
+            return int(self._leaves["step"].rows()[0])
         waiting = self._restored.leaves.get("step")
         return 0 if waiting is None else int(waiting.rows[0])
 
