@@ -3,19 +3,8 @@
 #include <algorithm>
 
 #include "block_factors.h"
-#include "philox_blocks.h"
+#include "quantize_range.h"
 #include "words.h"
-
-namespace grace {
-
-struct QuantizeJob {
-  const float* scales;
-  int64_t n;
-  Quantization quantization;
-  const PhiloxSchedule* schedule;
-};
-
-}  // namespace grace
 
 #define GRACE_KERNEL "each/quantize.h"
 #include "each_isa.h"
@@ -23,48 +12,54 @@ struct QuantizeJob {
 namespace grace {
 namespace {
 
-using GroupsFunction = decltype(&generic::QuantizeGroups<true, 0>);
+using GroupsFunction = decltype(&generic::QuantizeGroups<true, 0, false>);
 
 // The usual widths are compiled for themselves, the others share one.
-template <bool kStochastic>
+template <bool kStochastic, bool kKeep>
 GroupsFunction ChooseGroups(int32_t bits) {
   switch (bits) {
     case 2:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 2>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 2, kKeep>);
     case 4:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 4>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 4, kKeep>);
     case 8:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 8>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 8, kKeep>);
     default:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 0>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 0, kKeep>);
   }
 }
 
-// The last, incomplete group: as a whole one from a padded copy, then without the padding's bits.
-void LastGroup(const QuantizeJob& job, GroupsFunction groups, int64_t begin,
-               const float* x, uint32_t* words) {
-  const int64_t rest = job.n - begin;
-  float padded[kGroup] = {};
-  std::copy(x, x + rest, padded);
-  groups(job, begin, begin + kGroup, padded, words);
-  for (int32_t p = 0; p < job.quantization.bits; ++p) words[p] &= GroupMask(rest);
+GroupsFunction ChooseGroups(int32_t bits, bool stochastic, bool keep) {
+  if (keep) return stochastic ? ChooseGroups<true, true>(bits) : ChooseGroups<false, true>(bits);
+  return stochastic ? ChooseGroups<true, false>(bits) : ChooseGroups<false, false>(bits);
 }
 
 }  // namespace
 
+void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
+                   uint32_t* words, float* kept) {
+  const int32_t bits = job.quantization.bits;
+  const GroupsFunction groups = ChooseGroups(bits, job.schedule != nullptr, kept != nullptr);
+  const int64_t rest = (end - begin) % kGroup, whole = end - rest;
+  const DenormalsAreZero scope;
+  words += PackedWords(begin, bits);
+  groups(job, begin, whole, x, words, kept ? kept + begin : nullptr);
+  if (rest == 0) return;
+  // The last, incomplete group: a whole one from a padded copy, less the padding's bits.
+  float padded[kGroup] = {}, left[kGroup];
+  words += PackedWords(whole - begin, bits);
+  std::copy(x + (whole - begin), x + (end - begin), padded);
+  groups(job, whole, whole + kGroup, padded, words, left);
+  for (int32_t p = 0; p < bits; ++p) words[p] &= GroupMask(rest);
+  if (kept) std::copy(left, left + rest, kept + whole);
+}
+
 void Quantize(const Executor& executor, const float* x, const float* scales, int64_t n,
               const Quantization& quantization, const PhiloxKey* key, uint32_t* words) {
-  const GroupsFunction groups =
-      key ? ChooseGroups<true>(quantization.bits) : ChooseGroups<false>(quantization.bits);
   const PhiloxSchedule schedule(key ? *key : PhiloxKey{});
-  const QuantizeJob job{scales, n, quantization, &schedule};
+  const QuantizeJob job{scales, n, quantization, key ? &schedule : nullptr};
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    const int64_t whole = begin + (end - begin) / kGroup * kGroup;
-    const DenormalsAreZero scope;
-    uint32_t* own = words + PackedWords(begin, quantization.bits);
-    groups(job, begin, whole, x + begin, own);
-    own += PackedWords(whole - begin, quantization.bits);
-    if (whole < end) LastGroup(job, groups, whole, x + whole, own);
+    QuantizeRange(job, begin, end, x + begin, words, nullptr);
   });
 }
 

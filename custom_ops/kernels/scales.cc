@@ -28,8 +28,6 @@ inline double SumAdjacent(const double* s) {
 namespace grace {
 namespace {
 
-using SumLeavesFunction = decltype(&generic::SumLeaves);
-
 // Sums adjacent pairs until one is left; sums has room for one more than count.
 double PairwiseSum(double* sums, int64_t count) {
   while (count > 1) {
@@ -41,7 +39,8 @@ double PairwiseSum(double* sums, int64_t count) {
 }
 
 // The pairwise sum of squares of at most kGrain elements.
-double SumSquares(SumLeavesFunction sum_leaves, const float* x, int64_t n) {
+double SumSquares(const float* x, int64_t n) {
+  const auto sum_leaves = GRACE_CHOOSE(SumLeaves);
   double sums[kGrain / kLeaf + 1];
   const int64_t whole = n / kLeaf, rest = n % kLeaf;
   sum_leaves(x, whole, sums);
@@ -53,55 +52,71 @@ double SumSquares(SumLeavesFunction sum_leaves, const float* x, int64_t n) {
   return PairwiseSum(sums, CeilDiv(n, kLeaf));
 }
 
-float MaxScale(uint32_t bits) { return FloatOf(bits < BitsOf(kSmallestScale) ? 0u : bits); }
+}  // namespace
 
-float L2Scale(double sum) {
-  const double scale = std::sqrt(sum);
+Measure MeasureOf(const float* x, int64_t n, Norm norm) {
+  Measure measure;
+  if (norm == Norm::kMax) {
+    measure.largest = GRACE_CHOOSE(Largest)(x, n);
+  } else {
+    measure.sum = SumSquares(x, n);
+  }
+  return measure;
+}
+
+Measure Joined(Measure* parts, int64_t count, Norm norm) {
+  if (norm == Norm::kMax) {
+    for (int64_t i = 1; i < count; ++i) {
+      parts[0].largest = std::max(parts[0].largest, parts[i].largest);
+    }
+    return parts[0];
+  }
+  while (count > 1) {
+    if (count % 2) parts[count++] = Measure();
+    count /= 2;
+    for (int64_t i = 0; i < count; ++i) parts[i].sum = parts[2 * i].sum + parts[2 * i + 1].sum;
+  }
+  return parts[0];
+}
+
+float ScaleOf(const Measure& measure, Norm norm) {
+  if (norm == Norm::kMax) {
+    return FloatOf(measure.largest < BitsOf(kSmallestScale) ? 0u : measure.largest);
+  }
+  const double scale = std::sqrt(measure.sum);
   return scale < static_cast<double>(kSmallestScale) ? 0.0f : static_cast<float>(scale);
 }
 
-}  // namespace
+bool IsFinite(const Measure& measure, Norm norm) {
+  // The sum of squares of floats cannot overflow a double.
+  return norm == Norm::kMax ? measure.largest < kInfinity : std::isfinite(measure.sum);
+}
 
 void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
                  float* scales) {
-  const auto largest = GRACE_CHOOSE(Largest);
-  const auto sum_leaves = GRACE_CHOOSE(SumLeaves);
   block = std::min(block, n);
   const int64_t blocks = CeilDiv(n, block);
   if (block <= kGrain) {
     executor.For(blocks, std::max<int64_t>(1, kGrain / block), [=](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const float* own = x + b * block;
         const int64_t count = std::min(block, n - b * block);
-        scales[b] = norm == Norm::kMax ? MaxScale(largest(own, count))
-                                       : L2Scale(SumSquares(sum_leaves, own, count));
+        scales[b] = ScaleOf(MeasureOf(x + b * block, count, norm), norm);
       }
     });
     return;
   }
   // A piece is kGrain elements, a power of two of them, so that it is a whole subtree of the sum.
   const int64_t pieces = CeilDiv(block, kGrain);
-  std::vector<uint32_t> maxima(norm == Norm::kMax ? blocks * pieces : 0);
-  std::vector<double> sums(norm == Norm::kL2 ? blocks * (pieces + 1) : 0);
+  std::vector<Measure> parts(blocks * (pieces + 1));
   executor.For(blocks * pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / pieces, p = i % pieces, from = b * block + p * kGrain;
       const int64_t count = std::min({kGrain, block - p * kGrain, n - from});
-      if (count <= 0) continue;
-      if (norm == Norm::kMax) {
-        maxima[i] = largest(x + from, count);
-      } else {
-        sums[b * (pieces + 1) + p] = SumSquares(sum_leaves, x + from, count);
-      }
+      if (count > 0) parts[b * (pieces + 1) + p] = MeasureOf(x + from, count, norm);
     }
   });
   for (int64_t b = 0; b < blocks; ++b) {
-    if (norm == Norm::kMax) {
-      const auto own = maxima.begin() + b * pieces;
-      scales[b] = MaxScale(*std::max_element(own, own + pieces));
-    } else {
-      scales[b] = L2Scale(PairwiseSum(sums.data() + b * (pieces + 1), pieces));
-    }
+    scales[b] = ScaleOf(Joined(parts.data() + b * (pieces + 1), pieces, norm), norm);
   }
 }
 

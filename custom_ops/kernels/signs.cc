@@ -1,9 +1,13 @@
 #include "signs.h"
 
 #include <algorithm>
+#include <atomic>
 
+#include "list.h"
 #include "words.h"
 
+#define GRACE_KERNEL "each/finite.h"
+#include "each_isa.h"
 #define GRACE_KERNEL "each/signs.h"
 #include "each_isa.h"
 
@@ -95,27 +99,50 @@ class Tally {
 
 }  // namespace
 
-void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
-               float* out) {
-  const auto expand = GRACE_CHOOSE(Expand);
-  const int64_t stride = PackedWords(n, 1);
-  const uint32_t half = static_cast<uint32_t>(workers / 2);
-  int planes = 1;
-  while (workers >> planes) ++planes;
-  executor.For(n, kGrain / 4, [=](int64_t begin, int64_t end) {
-    constexpr int64_t kAtOnce = Tally::kWords * kGroup;
-    uint32_t above[Tally::kWords], tie[Tally::kWords];
-    for (int64_t i = begin; i < end; i += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, end - i);
-      Tally tally(planes);
-      for (int64_t w = 0; w < workers; ++w) {
-        tally.Add(words + w * stride + i / kGroup, CeilDiv(count, kGroup));
-      }
-      tally.Compare(half, above, tie);
-      if (workers % 2) std::fill_n(tie, Tally::kWords, 0u);
-      ExpandRange(expand, above, tie, count, 1.0f, out + i);
+bool PackSignsList(const Executor& executor, const std::vector<Signed>& list) {
+  const PackFunction pack = GRACE_CHOOSE(Pack);
+  const auto finite = GRACE_CHOOSE(Finite);
+  std::vector<int64_t> sizes;
+  for (const Signed& own : list) sizes.push_back(own.n);
+  std::atomic<bool> all_finite{true};
+  ListLoop(sizes).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+    alignas(64) float room[kChunk];
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t n = std::min(kChunk, end - at);
+      const float* x = list[i].source.At(at, n, room);
+      PackRange(pack, x, n, list[i].words + at / kGroup);
+      if (!finite(x, n)) all_finite.store(false, std::memory_order_relaxed);
     }
   });
+  return all_finite;
+}
+
+void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t workers,
+                   int64_t stride, const std::vector<Voted>& list, float factor) {
+  const ExpandFunction expand = GRACE_CHOOSE(Expand);
+  const uint32_t half = static_cast<uint32_t>(workers / 2);
+  if (Flush(factor) == 0.0f) factor = FloatOf(BitsOf(factor) & kSignBit);
+  int planes = 1;
+  while (workers >> planes) ++planes;
+  std::vector<int64_t> sizes;
+  for (const Voted& own : list) sizes.push_back(own.n);
+  ListLoop(sizes).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+    constexpr int64_t kAtOnce = Tally::kWords * kGroup;
+    uint32_t above[Tally::kWords], tie[Tally::kWords];
+    for (int64_t at = begin; at < end; at += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, end - at);
+      Tally tally(planes);
+      const uint32_t* own = words + list[i].words_at + at / kGroup;
+      for (int64_t w = 0; w < workers; ++w) tally.Add(own + w * stride, CeilDiv(count, kGroup));
+      tally.Compare(half, above, tie);
+      ExpandRange(expand, above, workers % 2 ? nullptr : tie, count, factor, list[i].total + at);
+    }
+  });
+}
+
+void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
+               float* out) {
+  VoteSignsList(executor, words, workers, PackedWords(n, 1), {{n, 0, out}}, 1.0f);
 }
 
 }  // namespace grace

@@ -30,6 +30,7 @@ class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
   int64_t Int(const char* name) const;
+  float Float(const char* name) const;
   bool Bool(const char* name) const;
   std::vector<int64_t> Ints(const char* name) const;
   // As Ints, none of them negative.
@@ -78,11 +79,14 @@ class Call {
   uint32_t Word(int i) const;
   // The i-th output as a new vector of 4-byte elements.
   Tensor Vector(int i, TF_DataType type, int64_t size) const;
+  // The i-th output as a new tensor of 4-byte elements of this shape, or of an input's shape.
+  Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
+  Tensor Like(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;
 
  private:
-  Tensor Output(int i, TF_DataType type, int rank, int64_t size, size_t bytes) const;
+  Tensor Output(int i, TF_DataType type, const int64_t* shape, int rank, size_t bytes) const;
 
   TF_OpKernelContext* context_;
   ThreadPool threads_;
@@ -119,6 +123,8 @@ void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 void OneVector(TF_ShapeInferenceContext* context, TF_Status* status);
+// What attributes tell, which shape functions of the C API cannot read; Python sets the shapes.
+void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status);
 void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status);
 
 struct Definition {

@@ -24,26 +24,35 @@ GRACE_INLINE void Planes(U* codes, int32_t bits, uint32_t* words) {
   }
 }
 
-// The words of whole groups.
-template <bool kStochastic, int kBits>
+// The words of whole groups and, where kKeep, what they fail to carry: x less its decoded value.
+template <bool kStochastic, int kBits, bool kKeep>
 static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
-                           uint32_t* words) {
+                           uint32_t* words, float* kept) {
   const Quantization& q = job.quantization;
   const int32_t bits = kBits ? kBits : q.bits;
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const F top = Set(static_cast<float>(q.levels));
   BlockFactors<Inverse> inverses(job.scales, job.n, q.block, q.levels, begin);
+  BlockFactors<Unit> units(job.scales, job.n, q.block, q.levels, begin);
   alignas(64) uint32_t random[kBatch];
   for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
-    F factors[kGroup / kLanes];
+    F factors[kGroup / kLanes], worth[kGroup / kLanes];
     FactorsOf(inverses, i, factors);
+    if (kKeep) FactorsOf(units, i, worth);
     const int64_t at = (i - begin) % kBatch;
     if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
-      const U v = AsU(Load(x + kLanes * j));
-      const U drawn = kStochastic ? LoadU(random + at + kLanes * j) : v;
-      codes[j] = Add(levels, Level<kStochastic>(v, factors[j], drawn, top));
+      const F v = Load(x + kLanes * j);
+      const U drawn = kStochastic ? LoadU(random + at + kLanes * j) : AsU(v);
+      const U level = Level<kStochastic>(AsU(v), factors[j], drawn, top);
+      codes[j] = Add(levels, level);
+      if (kKeep) {
+        const U left = AsU(Sub(v, Mul(FromInt(level), worth[j])));
+        // Zero of its sign where it is denormal, as where TensorFlow subtracts.
+        Store(kept + (i - begin) + kLanes * j,
+              AsF(Blend(Normal(left), left, And(left, SetU(kSignBit)))));
+      }
     }
     Planes(codes, bits, words);
   }
