@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "accumulate.h"
 #include "parallel.h"
 
 namespace grace {
@@ -16,5 +18,26 @@ void UnpackSigns(const Executor& executor, const uint32_t* words, int64_t n, flo
 // The sign of the sum of the workers' signs, 0 for a tie. words is [workers][PackedWords(n, 1)].
 void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
                float* out);
+
+// One tensor of a list; `words` are its own part of the list's.
+struct Signed {
+  Accumulated source;
+  int64_t n;
+  uint32_t* words;
+};
+
+// PackSigns of the sources. Returns whether all of them are finite.
+bool PackSignsList(const Executor& executor, const std::vector<Signed>& list);
+
+// One tensor of a list, whose words are so far into a worker's row.
+struct Voted {
+  int64_t n;
+  int64_t words_at;
+  float* total;
+};
+
+// VoteSigns of each tensor, times `factor`. words is [workers][stride].
+void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t workers,
+                   int64_t stride, const std::vector<Voted>& list, float factor);
 
 }  // namespace grace

@@ -50,6 +50,14 @@ int64_t Attributes::Int(const char* name) const {
   return value;
 }
 
+float Attributes::Float(const char* name) const {
+  Status status;
+  float value = 0;
+  TF_OpKernelConstruction_GetAttrFloat(construction_, name, &value, status);
+  status.Check();
+  return value;
+}
+
 bool Attributes::Bool(const char* name) const {
   Status status;
   unsigned char value = 0;
@@ -75,12 +83,16 @@ std::vector<int64_t> Attributes::Lengths(const char* name) const {
   return lengths;
 }
 
-Tensor Call::Input(int i, int rank) const {
+Tensor Call::Input(int i) const {
   Status status;
   TF_Tensor* tensor = nullptr;
   TF_GetInput(context_, i, &tensor, status);
   status.Check();
-  Tensor input(tensor);
+  return Tensor(tensor);
+}
+
+Tensor Call::Input(int i, int rank) const {
+  Tensor input = Input(i);
   if (input.rank() != rank) {
     throw Invalid("Input " + std::to_string(i) + " must have rank " + std::to_string(rank) +
                   ", not " + std::to_string(input.rank()) + ".");
@@ -90,18 +102,38 @@ Tensor Call::Input(int i, int rank) const {
 
 uint32_t Call::Word(int i) const { return static_cast<uint32_t>(*Input(i, 0).data<int64_t>()); }
 
-Tensor Call::Output(int i, TF_DataType type, int rank, int64_t size, size_t bytes) const {
+Tensor Call::Output(int i, TF_DataType type, const int64_t* shape, int rank,
+                    size_t bytes) const {
   Status status;
-  Tensor output(TF_AllocateOutput(context_, i, type, &size, rank, bytes, status));
+  Tensor output(TF_AllocateOutput(context_, i, type, shape, rank, bytes, status));
   status.Check();
   return output;
 }
 
 Tensor Call::Vector(int i, TF_DataType type, int64_t size) const {
-  return Output(i, type, 1, size, 4 * size);
+  return Output(i, type, &size, 1, 4 * size);
 }
 
-void Call::SetBool(int i, bool value) const { *Output(i, TF_BOOL, 0, 1, 1).data<bool>() = value; }
+Tensor Call::Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const {
+  size_t bytes = 4;
+  for (const int64_t size : shape) bytes *= size;
+  return Output(i, type, shape.data(), static_cast<int>(shape.size()), bytes);
+}
+
+Tensor Call::Like(int i, int input) const {
+  const Tensor tensor = Input(input);
+  std::vector<int64_t> shape;
+  for (int axis = 0; axis < tensor.rank(); ++axis) shape.push_back(tensor.size(axis));
+  return Shaped(i, TF_FLOAT, shape);
+}
+
+void Call::SetBool(int i, bool value) const {
+  *Output(i, TF_BOOL, nullptr, 0, 1).data<bool>() = value;
+}
+
+void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
 
 void OneVector(TF_ShapeInferenceContext* context, TF_Status* status) {
   SetOnlyOutput(context, TF_ShapeInferenceContextVectorFromSize(context, size_t(-1)), status);

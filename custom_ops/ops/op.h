@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../kernels/list.h"
 #include "../kernels/words.h"
 #include "tf_c_api.h"
 #include "thread_pool.h"
@@ -29,6 +30,7 @@ class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
   int64_t Int(const char* name) const;
+  float Float(const char* name) const;
   bool Bool(const char* name) const;
   std::vector<int64_t> Ints(const char* name) const;
   // As Ints, none of them negative.
@@ -51,6 +53,8 @@ class Tensor {
 
   int rank() const { return TF_NumDims(tensor_); }
   int64_t size(int axis = 0) const { return TF_Dim(tensor_, axis); }
+  // Of all axes.
+  int64_t elements() const { return TF_TensorElementCount(tensor_); }
   template <class T>
   T* data() const {
     return static_cast<T*>(TF_TensorData(tensor_));
@@ -68,20 +72,40 @@ class Call {
   int inputs() const { return TF_NumInputs(context_); }
   int outputs() const { return TF_NumOutputs(context_); }
 
-  // The i-th input, which must have this rank.
+  // The i-th input, which must have this rank, or may have any.
   Tensor Input(int i, int rank) const;
+  Tensor Input(int i) const;
   // The low word of the integer that the i-th input, an int64 scalar, is.
   uint32_t Word(int i) const;
   // The i-th output as a new vector of 4-byte elements.
   Tensor Vector(int i, TF_DataType type, int64_t size) const;
+  // The i-th output as a new tensor of 4-byte elements of this shape, or of an input's shape.
+  Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
+  Tensor Like(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;
 
  private:
-  Tensor Output(int i, TF_DataType type, int rank, int64_t size, size_t bytes) const;
+  Tensor Output(int i, TF_DataType type, const int64_t* shape, int rank, size_t bytes) const;
 
   TF_OpKernelContext* context_;
   ThreadPool threads_;
+};
+
+// Inputs [first, first + count) of a call: float tensors of any shape, as a kernel's list.
+class FloatList {
+ public:
+  FloatList(const Call& call, int first, int count) {
+    for (int i = first; i < first + count; ++i) {
+      tensors_.push_back(call.Input(i));
+      views_.push_back({tensors_.back().data<float>(), tensors_.back().elements()});
+    }
+  }
+  const std::vector<Floats>& views() const { return views_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Floats> views_;
 };
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
@@ -99,6 +123,8 @@ void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 void OneVector(TF_ShapeInferenceContext* context, TF_Status* status);
+// What attributes tell, which shape functions of the C API cannot read; Python sets the shapes.
+void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status);
 void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status);
 
 struct Definition {

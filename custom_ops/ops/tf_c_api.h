@@ -35,6 +35,7 @@ void TF_DeleteTensor(TF_Tensor*);
 TF_DataType TF_TensorType(const TF_Tensor*);
 int TF_NumDims(const TF_Tensor*);
 int64_t TF_Dim(const TF_Tensor*, int index);
+int64_t TF_TensorElementCount(const TF_Tensor*);
 void* TF_TensorData(const TF_Tensor*);
 
 TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* name);
@@ -48,6 +49,7 @@ void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
 int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextVectorFromSize(TF_ShapeInferenceContext*, size_t);
+void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*);
 void TF_DeleteShapeHandle(TF_ShapeHandle*);
 
@@ -58,6 +60,8 @@ TF_KernelBuilder* TF_NewKernelBuilder(const char* op, const char* device,
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char*, int64_t*,
+                                          TF_Status*);
+void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction*, const char*, float*,
                                           TF_Status*);
 void TF_OpKernelConstruction_GetAttrBool(TF_OpKernelConstruction*, const char*, unsigned char*,
                                          TF_Status*);

@@ -1,0 +1,61 @@
+// A list of tensors to codes and back, each in one pass over memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "accumulate.h"
+#include "quantize.h"
+#include "scales.h"
+#include "words.h"
+
+namespace grace {
+
+// How a list is encoded. A block of 0 elements is the whole of each tensor.
+struct ListCode {
+  Quantization quantization;
+  Norm norm;
+
+  // The elements of a block of a tensor of n.
+  int64_t BlockOf(int64_t n) const {
+    return quantization.block ? quantization.block : (n > 0 ? n : 1);
+  }
+  int64_t WordsOf(int64_t n) const { return PackedWords(n, quantization.bits); }
+  int64_t ScalesOf(int64_t n) const { return CeilDiv(n, BlockOf(n)); }
+};
+
+// One tensor of a list. `words` and `scales` are its own parts of the list's.
+struct Encoded {
+  Accumulated source;
+  int64_t n;
+  uint32_t* words;
+  float* scales;
+  float* kept;             // null: not wanted
+  uint32_t variable_draw;  // of the key
+};
+
+// BlockScales and Quantize of the sources, and what the codes fail to carry. The words of `key` are
+// those of its streams; null rounds to the nearest. Returns whether all sources are finite.
+bool QuantizeList(const Executor& executor, const std::vector<Encoded>& list, const ListCode& code,
+                  const PhiloxKey* key);
+
+// One tensor of a list of n elements, whose words and scales are so far into a worker's row.
+struct Decoded {
+  int64_t n;
+  int64_t words_at, scales_at;
+  float* total;
+};
+
+// The rows of all workers, of equal length.
+struct Rows {
+  const uint32_t* words;
+  const float* scales;
+  int64_t workers, words_stride, scales_stride;
+};
+
+// DequantizeSum of each tensor, times `factor`. At least one worker. Returns whether all totals are
+// finite.
+bool DequantizeList(const Executor& executor, const Rows& rows, const std::vector<Decoded>& list,
+                    const Quantization& quantization, float factor);
+
+}  // namespace grace

@@ -1,0 +1,23 @@
+// Part of a tensor to codes, on the calling thread: what Quantize and QuantizeList share.
+#pragma once
+
+#include "philox_blocks.h"
+#include "quantize.h"
+
+namespace grace {
+
+// A tensor of n elements with the scales of all its blocks.
+struct QuantizeJob {
+  const float* scales;
+  int64_t n;
+  Quantization quantization;
+  const PhiloxSchedule* schedule;  // null: to the nearest
+};
+
+// Elements [begin, end) of the tensor, which x points at the first of, begin at the beginning of a
+// group and end at the end of one or of the tensor. `words` and `kept` are those of the tensor.
+// Unless it is null, kept becomes x less its decoded value, in the same way as a residual is added.
+void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
+                   uint32_t* words, float* kept);
+
+}  // namespace grace

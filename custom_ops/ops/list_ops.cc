@@ -1,0 +1,195 @@
+// Operations on whole lists of variables, fused with what the line does before and after them.
+#include <numeric>
+
+#include "../kernels/quantize_list.h"
+#include "../kernels/signs.h"
+#include "op.h"
+
+namespace grace {
+namespace {
+
+ListCode ReadCode(const Attributes& attributes, bool norm) {
+  const int64_t levels = attributes.Int("levels"), bits = attributes.Int("bits");
+  const int64_t block = attributes.Int("block");
+  Require(bits >= 2 && bits <= 16, "There must be 2 to 16 bits.");
+  Require(levels >= 1 && 2 * levels < int64_t{1} << bits, "The levels do not fit into the bits.");
+  Require(block >= 0, "A block must have at least one element, or 0 for whole tensors.");
+  return {{static_cast<int32_t>(levels), static_cast<int32_t>(bits), block},
+          norm && attributes.Bool("l2") ? Norm::kL2 : Norm::kMax};
+}
+
+// The shapes of a list's outputs, told as their ranks and the dimensions of all.
+struct Shapes {
+  explicit Shapes(const Attributes& attributes) {
+    const std::vector<int64_t> ranks = attributes.Lengths("ranks");
+    const std::vector<int64_t> dims = attributes.Lengths("dims");
+    auto at = dims.begin();
+    for (const int64_t rank : ranks) {
+      Require(dims.end() - at >= rank, "The ranks do not fit the dimensions.");
+      each.emplace_back(at, at + rank);
+      sizes.push_back(std::accumulate(at, at + rank, int64_t{1}, std::multiplies<int64_t>()));
+      at += rank;
+    }
+    Require(at == dims.end(), "The ranks do not fit the dimensions.");
+  }
+
+  std::vector<std::vector<int64_t>> each;
+  std::vector<int64_t> sizes;
+};
+
+struct QuantizeListOp {
+  explicit QuantizeListOp(const Attributes& attributes)
+      : code(ReadCode(attributes, true)),
+        stochastic(attributes.Bool("stochastic")),
+        count(attributes.Int("N")),
+        residuals(attributes.Int("R")),
+        variables(attributes.Ints("variables")),
+        draw(attributes.Int("draw")),
+        multiplier(attributes.Float("multiplier")) {
+    Require(residuals == 0 || residuals == count, "Every input needs its residual, or none has.");
+    Require(static_cast<int64_t>(variables.size()) == count, "Every input needs its variable.");
+  }
+
+  void Compute(const Call& call) const {
+    const FloatList xs(call, 0, count), left(call, count, residuals);
+    const int stream = count + residuals;
+    const PhiloxKey key{call.Word(stream), call.Word(stream + 1), call.Word(stream + 2), 0};
+    int64_t words_size = 0, scales_size = 0;
+    for (const Floats& x : xs.views()) {
+      words_size += code.WordsOf(x.size);
+      scales_size += code.ScalesOf(x.size);
+    }
+    const Tensor words = call.Vector(1, TF_INT32, words_size);
+    const Tensor scales = call.Vector(2, TF_FLOAT, scales_size);
+    uint32_t* word = words.data<uint32_t>();
+    float* scale = scales.data<float>();
+    std::vector<Tensor> kept;
+    std::vector<Encoded> list;
+    for (int i = 0; i < count; ++i) {
+      const Floats& x = xs.views()[i];
+      const float* residual = nullptr;
+      if (residuals) {
+        Require(left.views()[i].size == x.size, "A residual must be of its input's shape.");
+        residual = left.views()[i].data;
+        kept.push_back(call.Like(3 + i, i));
+      }
+      list.push_back({{x.data, residual, multiplier}, x.size, word, scale,
+                      residuals ? kept.back().data<float>() : nullptr,
+                      static_cast<uint32_t>(variables[i] << 8 | draw)});
+      word += code.WordsOf(x.size);
+      scale += code.ScalesOf(x.size);
+    }
+    call.SetBool(0, QuantizeList(call.executor(), list, code, stochastic ? &key : nullptr));
+  }
+
+  ListCode code;
+  bool stochastic;
+  int64_t count, residuals;
+  std::vector<int64_t> variables;
+  int64_t draw;
+  float multiplier;
+};
+
+struct DequantizeListOp {
+  explicit DequantizeListOp(const Attributes& attributes)
+      : code(ReadCode(attributes, false)), shapes(attributes) {}
+
+  void Compute(const Call& call) const {
+    const Tensor words = call.Input(0, 2), scales = call.Input(1, 2), factor = call.Input(2, 0);
+    Require(words.size(0) == scales.size(0), "Words and scales are of different workers.");
+    Require(words.size(0) >= 1, "There must be a worker.");
+    Require(call.outputs() == static_cast<int>(shapes.each.size()) + 1,
+            "Every output needs its shape.");
+    std::vector<Tensor> totals;
+    std::vector<Decoded> list;
+    int64_t words_at = 0, scales_at = 0;
+    for (size_t i = 0; i < shapes.each.size(); ++i) {
+      totals.push_back(call.Shaped(i + 1, TF_FLOAT, shapes.each[i]));
+      list.push_back({shapes.sizes[i], words_at, scales_at, totals.back().data<float>()});
+      words_at += code.WordsOf(shapes.sizes[i]);
+      scales_at += code.ScalesOf(shapes.sizes[i]);
+    }
+    Require(words.size(1) == words_at, "The words do not fit the shapes.");
+    Require(scales.size(1) == scales_at, "There must be one scale for each block.");
+    const Rows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
+                    scales_at};
+    call.SetBool(0, DequantizeList(call.executor(), rows, list, code.quantization,
+                                   *factor.data<float>()));
+  }
+
+  ListCode code;
+  Shapes shapes;
+};
+
+struct SignListOp {
+  explicit SignListOp(const Attributes& attributes) : multiplier(attributes.Float("multiplier")) {}
+
+  void Compute(const Call& call) const {
+    const FloatList xs(call, 0, call.inputs());
+    int64_t size = 0;
+    for (const Floats& x : xs.views()) size += PackedWords(x.size, 1);
+    const Tensor words = call.Vector(1, TF_INT32, size);
+    std::vector<Signed> list;
+    uint32_t* word = words.data<uint32_t>();
+    for (const Floats& x : xs.views()) {
+      list.push_back({{x.data, nullptr, multiplier}, x.size, word});
+      word += PackedWords(x.size, 1);
+    }
+    call.SetBool(0, PackSignsList(call.executor(), list));
+  }
+
+  float multiplier;
+};
+
+struct VoteListOp {
+  explicit VoteListOp(const Attributes& attributes) : shapes(attributes) {}
+
+  void Compute(const Call& call) const {
+    const Tensor words = call.Input(0, 2), factor = call.Input(1, 0);
+    Require(call.outputs() == static_cast<int>(shapes.each.size()),
+            "Every output needs its shape.");
+    std::vector<Tensor> totals;
+    std::vector<Voted> list;
+    int64_t at = 0;
+    for (size_t i = 0; i < shapes.each.size(); ++i) {
+      totals.push_back(call.Shaped(i, TF_FLOAT, shapes.each[i]));
+      list.push_back({shapes.sizes[i], at, totals.back().data<float>()});
+      at += PackedWords(shapes.sizes[i], 1);
+    }
+    Require(words.size(1) == at, "The words do not fit the shapes.");
+    VoteSignsList(call.executor(), words.data<uint32_t>(), words.size(0), at, list,
+                  *factor.data<float>());
+  }
+
+  Shapes shapes;
+};
+
+const bool registered[] = {
+    Register<QuantizeListOp>(
+        {"Grace>QuantizeList",
+         {"xs: N * float", "residuals: R * float", "seed: int64", "worker: int64", "step: int64"},
+         {"finite: bool", "words: int32", "scales: float", "kept: R * float"},
+         {"N: int >= 1", "R: int >= 0", "levels: int", "bits: int", "block: int", "l2: bool",
+          "stochastic: bool", "variables: list(int)", "draw: int", "multiplier: float"},
+         UnknownShapes}),
+    Register<DequantizeListOp>(
+        {"Grace>DequantizeList",
+         {"words: int32", "scales: float", "factor: float"},
+         {"finite: bool", "totals: N * float"},
+         {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "levels: int", "bits: int",
+          "block: int"},
+         UnknownShapes}),
+    Register<SignListOp>({"Grace>SignList",
+                          {"xs: N * float"},
+                          {"finite: bool", "words: int32"},
+                          {"N: int >= 1", "multiplier: float"},
+                          UnknownShapes}),
+    Register<VoteListOp>({"Grace>VoteList",
+                          {"words: int32", "factor: float"},
+                          {"totals: N * float"},
+                          {"N: int >= 1", "ranks: list(int)", "dims: list(int)"},
+                          UnknownShapes}),
+};
+
+}  // namespace
+}  // namespace grace

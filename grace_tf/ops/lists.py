@@ -1,0 +1,221 @@
+"""Operations on whole lists of variables, each one pass over memory. Native only.
+
+Each gives the bits of a stated composition of the operations of `grace_tf.ops` and TensorFlow's own
+arithmetic, which is what to use where `runs_here` is false. The payloads of a list's tensors lie
+one behind the other, in order of the list, each as the single operation gives it: groups of words
+and blocks of scales start anew at every tensor. Tensors are float32 of any static shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.ops import arguments, native
+from grace_tf.ops.words import packed_words
+
+
+class ListKey(NamedTuple):
+    """Names a stream of random words for each tensor of a list; see `grace_tf.ops.Key`."""
+
+    seed: int | tf.Tensor
+    worker: int | tf.Tensor
+    step: int | tf.Tensor
+    variables: tuple[int, ...]
+    """The ordinal of each tensor's variable."""
+    draw: int
+
+
+class Quantized(NamedTuple):
+    """What `quantize_list` gives."""
+
+    words: tf.Tensor
+    """int32 [the sum of packed_words(n_i, bits)]."""
+    scales: tf.Tensor
+    """float32 [the sum of the tensors' numbers of blocks]."""
+    kept: list[tf.Tensor] | None
+    """What the codes fail to carry, each of its tensor's shape; None without residuals."""
+    finite: tf.Tensor
+    """A bool scalar: whether everything that was encoded is finite."""
+
+
+def runs_here(xs: Sequence[tf.Tensor]) -> bool:
+    """Whether these operations would run on these tensors.
+
+    They do where `grace_tf.ops` would choose its native operations for each of the tensors: the
+    library is there, the tensors are on the CPU, nothing is compiled by XLA, and `ops.using` does
+    not say otherwise.
+    """
+    return all(ops._chosen(x) is native for x in xs) and ops._chosen() is native
+
+
+def quantize_list(
+    xs: Sequence[tf.Tensor],
+    residuals: Sequence[tf.Tensor] | None,
+    multiplier: float,
+    levels: int,
+    bits: int,
+    block: int | None,
+    norm: str,
+    key: ListKey | None,
+) -> Quantized:
+    """Encodes x_i * multiplier + residual_i for each x_i of a list.
+
+    With acc_i that sum (no product where the multiplier is 1.0, no sum without residuals) and n_i
+    its number of elements, the composition is, for each i:
+
+        scales_i = block_scales(acc_i, block, norm)           block None: n_i
+        words_i = quantize(acc_i, scales_i, levels, bits, block, key with variable variables[i])
+        kept_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
+
+    key None rounds to the nearest. Raises ValueError and TypeError as those do.
+    """
+    xs = _floats(xs, "xs")
+    residuals = [] if residuals is None else _floats(residuals, "residuals")
+    if residuals and [x.shape for x in xs] != [r.shape for r in residuals]:
+        raise ValueError("The residuals must have the shapes of xs.")
+    arguments.check_codes(levels, bits)
+    if norm not in ("max", "l2"):
+        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
+    if key is not None:
+        _check_key(key, len(xs))
+    result = native._ops().grace_quantize_list(
+        xs=xs,
+        residuals=residuals,
+        levels=levels,
+        bits=bits,
+        block=0 if block is None else block,
+        l2=norm == "l2",
+        stochastic=key is not None,
+        variables=key.variables if key else [0] * len(xs),
+        draw=key.draw if key else 0,
+        multiplier=float(np.float32(multiplier)),
+        **native._stream(key or ListKey(0, 0, 0, (), 0)),
+    )
+    sizes = _sizes([x.shape for x in xs])
+    for kept, x in zip(result.kept, xs):
+        kept.set_shape(x.shape)
+    return Quantized(
+        native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
+        native._shaped(result.scales, sum(_count_blocks(n, block) for n in sizes)),
+        list(result.kept) if residuals else None,
+        _flag(result.finite),
+    )
+
+
+def dequantize_list(
+    words: tf.Tensor,
+    scales: tf.Tensor,
+    shapes: Sequence[Sequence[int]],
+    factor: tf.Tensor,
+    levels: int,
+    bits: int,
+    block: int | None,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """The sums over the workers of what `quantize_list` encoded, times a factor.
+
+    words is int32 [N, n] and scales float32 [N, m], a row of each per worker; factor is a float32
+    scalar, by which every element is multiplied, zeros too. The composition is, for each i,
+    `dequantize_sum(words_i, scales_i, n_i, levels, bits, block) * factor`. Returns the products, of
+    the given shapes, and a bool scalar: whether all of them are finite.
+    """
+    words = arguments.tensor(words, tf.int32, 2, "words")
+    scales = arguments.tensor(scales, tf.float32, 2, "scales")
+    arguments.check_codes(levels, bits)
+    sizes = _sizes(shapes)
+    arguments.check_size(words, sum(packed_words(n, bits) for n in sizes), "words")
+    arguments.check_size(scales, sum(_count_blocks(n, block) for n in sizes), "scales")
+    if words.shape[0] != scales.shape[0]:
+        raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
+    finite, totals = native._ops().grace_dequantize_list(
+        words=words,
+        scales=scales,
+        factor=arguments.tensor(factor, tf.float32, 0, "factor"),
+        levels=levels,
+        bits=bits,
+        block=0 if block is None else block,
+        **_told(shapes),
+    )
+    return _of_shapes(totals, shapes), _flag(finite)
+
+
+def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The signs of x_i * multiplier for each x_i of a list, as `pack_signs` gives them.
+
+    There is no product where the multiplier is 1.0. Returns int32 [the sum of packed_words(n_i, 1)]
+    and a bool scalar: whether all products are finite.
+    """
+    xs = _floats(xs, "xs")
+    finite, words = native._ops().grace_sign_list(xs=xs, multiplier=float(np.float32(multiplier)))
+    size = sum(packed_words(n, 1) for n in _sizes([x.shape for x in xs]))
+    return native._shaped(words, size), _flag(finite)
+
+
+def vote_list(
+    words: tf.Tensor, shapes: Sequence[Sequence[int]], factor: tf.Tensor
+) -> list[tf.Tensor]:
+    """The votes of the workers' signs, `vote_signs(words_i, n_i) * factor` for each i of a list.
+
+    words is int32 [N, n], a row of `sign_list` per worker; factor is a float32 scalar, by which
+    every element is multiplied, zeros too. The votes have the given shapes.
+    """
+    words = arguments.tensor(words, tf.int32, 2, "words")
+    arguments.check_size(words, sum(packed_words(n, 1) for n in _sizes(shapes)), "words")
+    totals = native._ops().grace_vote_list(
+        words=words,
+        factor=arguments.tensor(factor, tf.float32, 0, "factor"),
+        **_told(shapes),
+    )
+    return _of_shapes(totals, shapes)
+
+
+def _floats(xs: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    xs = [tf.convert_to_tensor(x) for x in xs]
+    if not xs:
+        raise ValueError(f"{name} must hold at least one tensor.")
+    for x in xs:
+        if x.dtype != tf.float32:
+            raise TypeError(f"{name} must be float32, not {x.dtype.name}.")
+        if not x.shape.is_fully_defined():
+            raise ValueError(f"{name} must have static shapes, not {x.shape}.")
+    return xs
+
+
+def _check_key(key: ListKey, count: int) -> None:
+    if len(key.variables) != count:
+        raise ValueError(f"The key names {len(key.variables)} variables for {count} tensors.")
+    for variable in key.variables:
+        arguments.check_key(ops.Key(key.seed, key.worker, key.step, variable, key.draw))
+
+
+def _sizes(shapes: Sequence[Sequence[int]]) -> list[int]:
+    return [math.prod(shape) for shape in shapes]
+
+
+def _count_blocks(n: int, block: int | None) -> int:
+    return min(n, 1) if block is None else arguments.count_blocks(n, block)
+
+
+def _told(shapes: Sequence[Sequence[int]]) -> dict:
+    """The attributes that tell an operation the shapes of its outputs."""
+    return {
+        "N": len(shapes),
+        "ranks": [len(shape) for shape in shapes],
+        "dims": [size for shape in shapes for size in shape],
+    }
+
+
+def _of_shapes(xs: Sequence[tf.Tensor], shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
+    for x, shape in zip(xs, shapes):
+        x.set_shape(shape)
+    return list(xs)
+
+
+def _flag(x: tf.Tensor) -> tf.Tensor:
+    x.set_shape([])
+    return x
