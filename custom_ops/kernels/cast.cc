@@ -1,0 +1,132 @@
+// The conversions work on the bits as integers, so that the compiler vectorises them for every
+// instruction set and the results are the same on all.
+#include "cast.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "each_isa.h"
+#include "words.h"
+
+namespace grace {
+
+constexpr uint32_t kRebias = 112u << 23;  // between the exponents of float and float16
+
+GRACE_LOOP uint16_t ToFloat16(float x) {
+  const uint32_t bits = BitsOf(x), key = bits & kMagnitude;
+  const uint32_t normal = (key - kRebias + 0xfff + (key >> 13 & 1)) >> 13;
+  // Below 2^-14 a sum with 1/2 rounds to multiples of 2^-24, the denormals of float16.
+  const uint32_t small = BitsOf(FloatOf(key) + 0.5f) - BitsOf(0.5f);
+  const uint32_t nan = 0x7e00 | (key >> 13 & 0x3ff);
+  uint32_t half = key < 0x38800000u ? small : normal;
+  half = key >= 0x47800000u ? 0x7c00u : half;
+  half = key > kInfinity ? nan : half;
+  return static_cast<uint16_t>(half | (bits >> 16 & 0x8000));
+}
+
+GRACE_LOOP float FromFloat16(uint16_t half) {
+  const uint32_t key = static_cast<uint32_t>(half & 0x7fff) << 13;
+  const uint32_t quiet = key > 0x0f800000u ? 0x00400000u : 0u;
+  // A denormal of float16 is so many times 2^-24: its bits below those of 2^-14, minus 2^-14.
+  const uint32_t small = BitsOf(FloatOf(key + (113u << 23)) - FloatOf(113u << 23));
+  uint32_t bits = key + kRebias;
+  bits = key >= 0x0f800000u ? bits + kRebias : bits;
+  bits = key < 0x00800000u ? small : bits;
+  return FloatOf(bits | quiet | static_cast<uint32_t>(half & 0x8000) << 16);
+}
+
+GRACE_LOOP uint16_t ToBfloat16(float x) {
+  const uint32_t bits = BitsOf(x);
+  const uint32_t half = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? 0x7fc0u : half);
+}
+
+GRACE_LOOP float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32_t>(half) << 16); }
+
+// rest, unless it is null, is acc itself and gets acc minus what it became.
+#define GRACE_CAST_LOOPS(Type)                                                                \
+  GRACE_LOOP void To##Type##s(const float* acc, int64_t count, float* rest, uint16_t* halves) { \
+    for (int64_t i = 0; i < count; ++i) halves[i] = To##Type(acc[i]);                         \
+    if (!rest) return;                                                                        \
+    for (int64_t i = 0; i < count; ++i) rest[i] -= From##Type(halves[i]);                     \
+  }                                                                                           \
+  GRACE_LOOP bool From##Type##s(const uint16_t* halves, int64_t count, float factor,          \
+                                float* total) {                                               \
+    uint32_t bad = 0;                                                                         \
+    for (int64_t i = 0; i < count; ++i) {                                                     \
+      total[i] = From##Type(halves[i]) * factor;                                              \
+      bad |= (BitsOf(total[i]) & kInfinity) == kInfinity;                                     \
+    }                                                                                         \
+    return bad == 0;                                                                          \
+  }
+GRACE_CAST_LOOPS(Float16)
+GRACE_CAST_LOOPS(Bfloat16)
+
+GRACE_EACH_ISA(
+    static void To(Half type, const float* acc, int64_t count, float* rest, uint16_t* halves) {
+      type == Half::kFloat16 ? ToFloat16s(acc, count, rest, halves)
+                             : ToBfloat16s(acc, count, rest, halves);
+    }
+    static bool From(Half type, const uint16_t* halves, int64_t count, float factor,
+                     float* total) {
+      return type == Half::kFloat16 ? FromFloat16s(halves, count, factor, total)
+                                    : FromBfloat16s(halves, count, factor, total);
+    })
+
+bool CastList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+              Half type, uint16_t* halves) {
+  std::vector<int64_t> lengths, offsets{0};
+  for (const Source& source : sources) {
+    lengths.push_back(source.n);
+    offsets.push_back(offsets.back() + source.n);
+  }
+  const std::vector<Piece> pieces = Cut(lengths);
+  const Compensate compensate = ChooseCompensate();
+  const auto to = GRACE_CHOOSE(To);
+  const bool bypass = TooLargeToCache(offsets.back());
+  std::atomic<bool> all{true};
+  executor.For(pieces.size(), 1, [&](int64_t first, int64_t last) {
+    const DenormalsAreZero scope;
+    for (int64_t p = first; p < last; ++p) {
+      const Piece& piece = pieces[p];
+      uint16_t* own = halves + offsets[piece.tensor];
+      const bool finite = EncodePiece(
+          sources[piece.tensor], multiplier, compensate, piece.begin, piece.end, bypass,
+          [&](int64_t begin, int64_t count, const float* acc, float* writable) {
+            to(type, acc, count, writable, own + begin);
+          });
+      if (!finite) all = false;
+    }
+  });
+  return all;
+}
+
+bool UncastList(const Executor& executor, const std::vector<Target>& targets, Half type,
+                const uint16_t* halves, float factor) {
+  std::vector<int64_t> lengths, offsets{0};
+  for (const Target& target : targets) {
+    lengths.push_back(target.n);
+    offsets.push_back(offsets.back() + target.n);
+  }
+  const std::vector<Piece> pieces = Cut(lengths);
+  const auto from = GRACE_CHOOSE(From);
+  const bool bypass = TooLargeToCache(offsets.back());
+  std::atomic<bool> all{true};
+  executor.For(pieces.size(), 1, [&](int64_t first, int64_t last) {
+    const DenormalsAreZero scope;
+    alignas(64) float buffer[kChunk];
+    for (int64_t p = first; p < last; ++p) {
+      const Piece& piece = pieces[p];
+      for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
+        const int64_t count = std::min(kChunk, piece.end - begin);
+        const uint16_t* own = halves + offsets[piece.tensor] + begin;
+        if (!from(type, own, count, factor, buffer)) all = false;
+        Store(buffer, count, bypass, targets[piece.tensor].total + begin);
+      }
+    }
+    EndStores(bypass);
+  });
+  return all;
+}
+
+}  // namespace grace

@@ -1,0 +1,72 @@
+// The part that every list encoder begins with: acc = x * multiplier + residual, piece by piece.
+//
+// A list is cut into pieces of at most kGrain elements, each of one tensor; the threads share them.
+// A thread computes acc for a chunk of its piece at a time, in a buffer that stays in its nearest
+// cache, encodes it there, and writes it to `kept` once, with what was sent taken out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "parallel.h"
+
+namespace grace {
+
+// One tensor of a list.
+struct Source {
+  const float* x;
+  const float* residual;  // null: nothing is added
+  float* kept;            // the new residual; null where residual is
+  int64_t n;
+};
+
+struct Piece {
+  int64_t tensor;
+  int64_t begin, end;
+};
+
+// The pieces of tensors of these lengths, in order; none for a tensor without elements.
+std::vector<Piece> Cut(const std::vector<int64_t>& lengths);
+
+constexpr int64_t kChunk = 2048;
+
+// Writes acc of source[begin, begin + count) and returns whether all of it is finite. A multiplier
+// of 1 means no product, so that without a residual the bits stay as they are. Like TensorFlow's
+// own sums and products, it counts denormals, given or arising, as zeros of their sign; the caller
+// holds a DenormalsAreZero.
+using Compensate = bool (*)(const float* x, const float* residual, float multiplier, int64_t count,
+                            float* acc);
+Compensate ChooseCompensate();
+
+// Whether a list of so many elements should bypass the caches when it is written.
+bool TooLargeToCache(int64_t elements);
+
+// Copies n elements; with `bypass`, without reading the lines of `to` first.
+void Store(const float* from, int64_t n, bool bypass, float* to);
+// Makes what Store wrote past the caches visible to other threads.
+void EndStores(bool bypass);
+
+int64_t Elements(const std::vector<Source>& sources);
+
+// Runs over one piece: visit(begin, count, acc, writable) for each chunk. `writable` is acc where
+// the source has a `kept`, which gets what visit leaves there, and else null. Returns whether all
+// of acc is finite.
+template <class Visit>
+bool EncodePiece(const Source& source, float multiplier, Compensate compensate, int64_t first,
+                 int64_t last, bool bypass, const Visit& visit) {
+  alignas(64) float buffer[kChunk];
+  const bool plain = !source.residual && multiplier == 1.0f;
+  bool finite = true;
+  for (int64_t begin = first; begin < last; begin += kChunk) {
+    const int64_t count = std::min(kChunk, last - begin);
+    const float* x = source.x + begin;
+    const float* residual = source.residual ? source.residual + begin : nullptr;
+    finite &= compensate(x, residual, multiplier, count, plain ? nullptr : buffer);
+    visit(begin, count, plain ? x : buffer, source.kept ? buffer : nullptr);
+    if (source.kept) Store(buffer, count, bypass, source.kept + begin);
+  }
+  EndStores(bypass && source.kept);
+  return finite;
+}
+
+}  // namespace grace
