@@ -32,13 +32,18 @@ static bool Finite(const float* x, int64_t n) { GRACE_FINITE_LOOP(x, n); }
 GRACE_END
 #endif
 
-bool AllFinite(const Executor& executor, const float* x, int64_t n) {
+bool AllFinite(const Executor& executor, const std::vector<Floats>& list) {
   const auto finite = GRACE_CHOOSE(Finite);
   std::atomic<bool> all{true};
-  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    if (all.load(std::memory_order_relaxed) && !finite(x + begin, end - begin)) all = false;
+  ListLoop(list).For(executor, CutAt{1}, [&](size_t i, int64_t begin, int64_t end) {
+    if (!all.load(std::memory_order_relaxed)) return;
+    if (!finite(list[i].data + begin, end - begin)) all = false;
   });
   return all;
+}
+
+bool AllFinite(const Executor& executor, const float* x, int64_t n) {
+  return AllFinite(executor, {{x, n}});
 }
 
 }  // namespace grace

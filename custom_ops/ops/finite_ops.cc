@@ -8,12 +8,8 @@ struct AllFiniteOp {
   explicit AllFiniteOp(const Attributes&) {}
 
   void Compute(const Call& call) const {
-    bool finite = true;
-    for (int i = 0; finite && i < call.inputs(); ++i) {
-      const Tensor x = call.Input(i, 1);
-      finite = AllFinite(call.executor(), x.data<float>(), x.size());
-    }
-    call.SetBool(0, finite);
+    const FloatList xs(call, 0, call.inputs());
+    call.SetBool(0, AllFinite(call.executor(), xs.views()));
   }
 };
 

@@ -75,12 +75,16 @@ std::vector<int64_t> Attributes::Lengths(const char* name) const {
   return lengths;
 }
 
-Tensor Call::Input(int i, int rank) const {
+Tensor Call::Input(int i) const {
   Status status;
   TF_Tensor* tensor = nullptr;
   TF_GetInput(context_, i, &tensor, status);
   status.Check();
-  Tensor input(tensor);
+  return Tensor(tensor);
+}
+
+Tensor Call::Input(int i, int rank) const {
+  Tensor input = Input(i);
   if (input.rank() != rank) {
     throw Invalid("Input " + std::to_string(i) + " must have rank " + std::to_string(rank) +
                   ", not " + std::to_string(input.rank()) + ".");

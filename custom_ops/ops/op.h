@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../kernels/list.h"
 #include "../kernels/words.h"
 #include "tf_c_api.h"
 #include "thread_pool.h"
@@ -51,6 +52,8 @@ class Tensor {
 
   int rank() const { return TF_NumDims(tensor_); }
   int64_t size(int axis = 0) const { return TF_Dim(tensor_, axis); }
+  // Of all axes.
+  int64_t elements() const { return TF_TensorElementCount(tensor_); }
   template <class T>
   T* data() const {
     return static_cast<T*>(TF_TensorData(tensor_));
@@ -68,8 +71,9 @@ class Call {
   int inputs() const { return TF_NumInputs(context_); }
   int outputs() const { return TF_NumOutputs(context_); }
 
-  // The i-th input, which must have this rank.
+  // The i-th input, which must have this rank, or may have any.
   Tensor Input(int i, int rank) const;
+  Tensor Input(int i) const;
   // The low word of the integer that the i-th input, an int64 scalar, is.
   uint32_t Word(int i) const;
   // The i-th output as a new vector of 4-byte elements.
@@ -82,6 +86,22 @@ class Call {
 
   TF_OpKernelContext* context_;
   ThreadPool threads_;
+};
+
+// Inputs [first, first + count) of a call: float tensors of any shape, as a kernel's list.
+class FloatList {
+ public:
+  FloatList(const Call& call, int first, int count) {
+    for (int i = first; i < first + count; ++i) {
+      tensors_.push_back(call.Input(i));
+      views_.push_back({tensors_.back().data<float>(), tensors_.back().elements()});
+    }
+  }
+  const std::vector<Floats>& views() const { return views_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Floats> views_;
 };
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);

@@ -271,7 +271,7 @@ def scatter_sum(
 
 def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
     """A bool scalar: whether these float32 tensors, of any shape, hold no NaN and no infinity."""
-    xs = [tf.reshape(x, [-1]) for x in xs]
+    xs = [tf.convert_to_tensor(x) for x in xs]
     for x in xs:
         if x.dtype != tf.float32:
             raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
