@@ -75,54 +75,39 @@ GRACE_EACH_ISA(
 
 bool CastList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
               Half type, uint16_t* halves) {
-  std::vector<int64_t> lengths, offsets{0};
-  for (const Source& source : sources) {
-    lengths.push_back(source.n);
-    offsets.push_back(offsets.back() + source.n);
-  }
-  const std::vector<Piece> pieces = Cut(lengths);
+  std::vector<int64_t> offsets{0};
+  for (const Source& source : sources) offsets.push_back(offsets.back() + source.n);
   const Compensate compensate = ChooseCompensate();
   const auto to = GRACE_CHOOSE(To);
   const bool bypass = TooLargeToCache(offsets.back());
   std::atomic<bool> all{true};
-  executor.For(pieces.size(), 1, [&](int64_t first, int64_t last) {
+  LoopOver(sources).For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
     const DenormalsAreZero scope;
-    for (int64_t p = first; p < last; ++p) {
-      const Piece& piece = pieces[p];
-      uint16_t* own = halves + offsets[piece.tensor];
-      const bool finite = EncodePiece(
-          sources[piece.tensor], multiplier, compensate, piece.begin, piece.end, bypass,
-          [&](int64_t begin, int64_t count, const float* acc, float* writable) {
-            to(type, acc, count, writable, own + begin);
-          });
-      if (!finite) all = false;
-    }
+    uint16_t* own = halves + offsets[t];
+    const bool finite = EncodePiece(
+        sources[t], multiplier, compensate, first, last, bypass,
+        [&](int64_t begin, int64_t count, const float* acc, float* writable) {
+          to(type, acc, count, writable, own + begin);
+        });
+    if (!finite) all = false;
   });
   return all;
 }
 
 bool UncastList(const Executor& executor, const std::vector<Target>& targets, Half type,
                 const uint16_t* halves, float factor) {
-  std::vector<int64_t> lengths, offsets{0};
-  for (const Target& target : targets) {
-    lengths.push_back(target.n);
-    offsets.push_back(offsets.back() + target.n);
-  }
-  const std::vector<Piece> pieces = Cut(lengths);
+  std::vector<int64_t> offsets{0};
+  for (const Target& target : targets) offsets.push_back(offsets.back() + target.n);
   const auto from = GRACE_CHOOSE(From);
   const bool bypass = TooLargeToCache(offsets.back());
   std::atomic<bool> all{true};
-  executor.For(pieces.size(), 1, [&](int64_t first, int64_t last) {
+  LoopOver(targets).For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
     const DenormalsAreZero scope;
     alignas(64) float buffer[kChunk];
-    for (int64_t p = first; p < last; ++p) {
-      const Piece& piece = pieces[p];
-      for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
-        const int64_t count = std::min(kChunk, piece.end - begin);
-        const uint16_t* own = halves + offsets[piece.tensor] + begin;
-        if (!from(type, own, count, factor, buffer)) all = false;
-        Store(buffer, count, bypass, targets[piece.tensor].total + begin);
-      }
+    for (int64_t begin = first; begin < last; begin += kChunk) {
+      const int64_t count = std::min(kChunk, last - begin);
+      if (!from(type, halves + offsets[t] + begin, count, factor, buffer)) all = false;
+      Store(buffer, count, bypass, targets[t].total + begin);
     }
     EndStores(bypass);
   });

@@ -42,20 +42,10 @@ GRACE_EACH_ISA(static bool Run(const float* x, const float* residual, float mult
 
 Compensate ChooseCompensate() { return GRACE_CHOOSE(Run); }
 
-std::vector<Piece> Cut(const std::vector<int64_t>& lengths) {
-  std::vector<Piece> pieces;
-  for (size_t t = 0; t < lengths.size(); ++t) {
-    for (int64_t begin = 0; begin < lengths[t]; begin += kGrain) {
-      pieces.push_back({static_cast<int64_t>(t), begin, std::min(lengths[t], begin + kGrain)});
-    }
-  }
-  return pieces;
-}
-
-int64_t Elements(const std::vector<Source>& sources) {
-  int64_t elements = 0;
-  for (const Source& source : sources) elements += source.n;
-  return elements;
+ListLoop LoopOver(const std::vector<Source>& sources) {
+  std::vector<int64_t> lengths;
+  for (const Source& source : sources) lengths.push_back(source.n);
+  return ListLoop(lengths);
 }
 
 bool TooLargeToCache(int64_t elements) { return elements >= int64_t{1} << 21; }

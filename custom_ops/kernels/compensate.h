@@ -1,13 +1,13 @@
 // The part that every list encoder begins with: acc = x * multiplier + residual, piece by piece.
 //
-// A list is cut into pieces of at most kGrain elements, each of one tensor; the threads share them.
-// A thread computes acc for a chunk of its piece at a time, in a buffer that stays in its nearest
+// A thread computes acc for a chunk of its stretch at a time, in a buffer that stays in its nearest
 // cache, encodes it there, and writes it to `kept` once, with what was sent taken out.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "list.h"
 #include "parallel.h"
 
 namespace grace {
@@ -20,15 +20,10 @@ struct Source {
   int64_t n;
 };
 
-struct Piece {
-  int64_t tensor;
-  int64_t begin, end;
-};
-
-// The pieces of tensors of these lengths, in order; none for a tensor without elements.
-std::vector<Piece> Cut(const std::vector<int64_t>& lengths);
-
 constexpr int64_t kChunk = 2048;
+
+// Where a tensor may be cut: whole cache lines can bypass the caches.
+constexpr CutAt kLines{16};
 
 // Writes acc of source[begin, begin + count) and returns whether all of it is finite. A multiplier
 // of 1 means no product, so that without a residual the bits stay as they are. Like TensorFlow's
@@ -46,9 +41,9 @@ void Store(const float* from, int64_t n, bool bypass, float* to);
 // Makes what Store wrote past the caches visible to other threads.
 void EndStores(bool bypass);
 
-int64_t Elements(const std::vector<Source>& sources);
+ListLoop LoopOver(const std::vector<Source>& sources);
 
-// Runs over one piece: visit(begin, count, acc, writable) for each chunk. `writable` is acc where
+// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. `writable` is acc where
 // the source has a `kept`, which gets what visit leaves there, and else null. Returns whether all
 // of acc is finite.
 template <class Visit>

@@ -139,33 +139,29 @@ void RandomIndices(const Executor& executor, const PhiloxKey& key, int64_t n, in
 bool RandomKList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                  const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks,
                  float* values) {
+  const ListLoop loop = LoopOver(sources);
   std::vector<int64_t> lengths;
   for (const Source& source : sources) lengths.push_back(source.n);
   const std::vector<int64_t> offsets = Offsets(ks);
   const std::vector<int32_t> indices = AllIndices(executor, lengths, keys, offsets);
-  const std::vector<Piece> pieces = Cut(lengths);
   const Compensate compensate = ChooseCompensate();
-  const bool bypass = TooLargeToCache(Elements(sources));
+  const bool bypass = TooLargeToCache(loop.total());
   std::atomic<bool> all{true};
-  executor.For(pieces.size(), 1, [&](int64_t first, int64_t last) {
+  loop.For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
     const DenormalsAreZero scope;
-    for (int64_t p = first; p < last; ++p) {
-      const Piece& piece = pieces[p];
-      const int32_t* stop = indices.data() + offsets[piece.tensor + 1];
-      const int32_t* next = std::lower_bound(indices.data() + offsets[piece.tensor], stop,
-                                             static_cast<int32_t>(piece.begin));
-      const bool finite = EncodePiece(
-          sources[piece.tensor], multiplier, compensate, piece.begin, piece.end, bypass,
-          [&](int64_t begin, int64_t count, const float* acc, float* writable) {
-            for (; next < stop && *next < begin + count; ++next) {
-              const float value = acc[*next - begin];
-              values[next - indices.data()] = value;
-              // A zero is sent as +0, so that it stays what it is.
-              if (writable && BitsOf(value) & kMagnitude) writable[*next - begin] = value - value;
-            }
-          });
-      if (!finite) all = false;
-    }
+    const int32_t* stop = indices.data() + offsets[t + 1];
+    const int32_t* next = std::lower_bound(indices.data() + offsets[t], stop, first);
+    const bool finite = EncodePiece(
+        sources[t], multiplier, compensate, first, last, bypass,
+        [&](int64_t begin, int64_t count, const float* acc, float* writable) {
+          for (; next < stop && *next < begin + count; ++next) {
+            const float value = acc[*next - begin];
+            values[next - indices.data()] = value;
+            // A zero is sent as +0, so that it stays what it is.
+            if (writable && BitsOf(value) & kMagnitude) writable[*next - begin] = value - value;
+          }
+        });
+    if (!finite) all = false;
   });
   return all;
 }

@@ -36,6 +36,12 @@ GRACE_EACH_ISA(
 
 Scale ChooseScale() { return GRACE_CHOOSE(Run); }
 
+ListLoop LoopOver(const std::vector<Target>& targets) {
+  std::vector<int64_t> lengths;
+  for (const Target& target : targets) lengths.push_back(target.n);
+  return ListLoop(lengths);
+}
+
 namespace {
 
 // What is wrong with some indices into tensor i, which has n elements.
@@ -76,14 +82,12 @@ std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {
   return offsets;
 }
 
-// Writes the totals of one piece of tensor `tensor`, a chunk at a time.
+// Writes totals, a chunk at a time.
 class Scatterer {
  public:
   Scatterer(const std::vector<Target>& targets, const Entries& entries, float factor)
       : targets_(targets), entries_(entries), factor_(factor), offsets_(Offsets(entries.ks)) {
-    int64_t elements = 0;
-    for (const Target& target : targets) elements += target.n;
-    bypass_ = TooLargeToCache(elements);
+    bypass_ = TooLargeToCache(LoopOver(targets).total());
   }
 
   // Worker w's entries for a tensor.
@@ -96,17 +100,17 @@ class Scatterer {
     return std::clamp<int64_t>(count, 0, entries_.ks[i]);
   }
 
-  bool WritePiece(const Piece& piece) const {
-    const int64_t i = piece.tensor, workers = entries_.workers;
+  bool Write(int64_t i, int64_t first, int64_t last) const {
+    const int64_t workers = entries_.workers;
     std::vector<int64_t> at(workers);  // the next entry of each worker
     for (int64_t w = 0; w < workers; ++w) {
       const int32_t* own = Indices(w, i);
-      at[w] = std::lower_bound(own, own + Used(w, i), piece.begin) - own;
+      at[w] = std::lower_bound(own, own + Used(w, i), first) - own;
     }
     alignas(64) float buffer[kChunk];
     bool finite = true;
-    for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
-      const int64_t end = std::min(piece.end, begin + kChunk);
+    for (int64_t begin = first; begin < last; begin += kChunk) {
+      const int64_t end = std::min(last, begin + kChunk);
       std::fill_n(buffer, end - begin, 0.0f);
       for (int64_t w = 0; w < workers; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
       finite &= scale_(factor_, end - begin, buffer);
@@ -151,15 +155,10 @@ std::string ScatterList(const Executor& executor, const std::vector<Target>& tar
     }
   });
   if (!faults.first().empty()) return faults.first();
-  std::vector<int64_t> lengths;
-  for (const Target& target : targets) lengths.push_back(target.n);
-  const std::vector<Piece> pieces = Cut(lengths);
   std::atomic<bool> all{true};
-  executor.For(pieces.size(), 1, [&](int64_t begin, int64_t end) {
+  LoopOver(targets).For(executor, kLines, [&](size_t i, int64_t begin, int64_t end) {
     const DenormalsAreZero scope;
-    for (int64_t p = begin; p < end; ++p) {
-      if (!scatterer.WritePiece(pieces[p])) all = false;
-    }
+    if (!scatterer.Write(i, begin, end)) all = false;
   });
   *finite = all;
   return {};

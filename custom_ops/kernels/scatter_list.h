@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "list.h"
 #include "parallel.h"
 
 namespace grace {
@@ -14,6 +15,8 @@ struct Target {
   float* total;
   int64_t n;
 };
+
+ListLoop LoopOver(const std::vector<Target>& targets);
 
 // The workers' parts of all tensors: row w has ks[0] entries for tensor 0, then ks[1] for tensor 1.
 struct Entries {

@@ -45,14 +45,12 @@ class Selector {
         selection_(selection),
         range_(range),
         counts_(counts),
-        bypass_(TooLargeToCache(Elements(sources))),
+        loop_(LoopOver(sources)),
+        bypass_(TooLargeToCache(loop_.total())),
         large_(sources.size()) {}
 
   bool Run() {
-    std::vector<int64_t> lengths;
-    for (const Source& source : sources_) lengths.push_back(source.n);
-    const std::vector<Piece> pieces = Cut(lengths);
-    Prepare(pieces);
+    Prepare();
     executor_.For(sources_.size(), 1, [&](int64_t begin, int64_t end) {
       const DenormalsAreZero scope;
       for (int64_t i = begin; i < end; ++i) {
@@ -60,13 +58,13 @@ class Selector {
       }
     });
     std::atomic<bool> finite{true};
-    executor_.For(pieces.size(), 1, [&](int64_t begin, int64_t end) {
+    // A large tensor is cut into its stretches, a small one nowhere.
+    const auto cut = [this](size_t i, int64_t element) {
+      return IsLarge(i) ? CutAt{kGrain}(i, element) : sources_[i].n;
+    };
+    loop_.For(executor_, cut, [&](size_t i, int64_t begin, int64_t end) {
       const DenormalsAreZero scope;
-      for (int64_t p = begin; p < end; ++p) {
-        const Piece& piece = pieces[p];
-        const bool good = IsLarge(piece.tensor) ? CollectPiece(piece) : Small(piece.tensor);
-        if (!good) finite = false;
-      }
+      if (!(IsLarge(i) ? CollectFrom(i, begin, end) : Small(i))) finite = false;
     });
     FinishLarge();
     return finite;
@@ -83,15 +81,13 @@ class Selector {
 
   bool IsLarge(int64_t i) const { return sources_[i].n > kGrain; }
 
-  void Prepare(const std::vector<Piece>& pieces) {
+  void Prepare() {
     int64_t offset = 0;
     for (size_t i = 0; i < sources_.size(); ++i) {
       offsets_.push_back(offset);
       offset += selection_.ks[i];
       large_[i].limit = 2 * selection_.ks[i] + sources_[i].n / 64;
-    }
-    for (const Piece& piece : pieces) {
-      if (IsLarge(piece.tensor)) large_[piece.tensor].stretches.emplace_back();
+      if (IsLarge(i)) large_[i].stretches.resize(CeilDiv(sources_[i].n, kGrain));
     }
   }
 
@@ -141,14 +137,13 @@ class Selector {
     return keys[rank];
   }
 
-  bool CollectPiece(const Piece& piece) {
-    const Source& source = sources_[piece.tensor];
-    Large& large = large_[piece.tensor];
+  bool CollectFrom(int64_t t, int64_t first, int64_t last) {
+    Large& large = large_[t];
     Scratch& scratch = Scratch::OfThread();
     const bool collecting = large.least > 0 && large.total.load() <= large.limit;
     int64_t count = 0;
     const bool finite = EncodePiece(
-        source, multiplier_, compensate_, piece.begin, piece.end, bypass_,
+        sources_[t], multiplier_, compensate_, first, last, bypass_,
         [&](int64_t begin, int64_t size, const float* acc, float* writable) {
           if (!collecting) return;
           const int64_t more = collect_(acc, begin, size, large.least,
@@ -159,7 +154,7 @@ class Selector {
           count += more;
         });
     if (collecting) {
-      large.stretches[piece.begin / kGrain].Own(scratch.indices.data(), scratch.bits.data(), count);
+      large.stretches[first / kGrain].Own(scratch.indices.data(), scratch.bits.data(), count);
       large.total += count;
     } else {
       large.total = INT64_MAX / 2;
@@ -205,10 +200,9 @@ class Selector {
   }
 
   void FinishLarge() {
-    const int64_t total = Elements(sources_);
     std::vector<int64_t> alone, shared;
     for (size_t i = 0; i < sources_.size(); ++i) {
-      if (IsLarge(i)) (sources_[i].n > total / 4 ? alone : shared).push_back(i);
+      if (IsLarge(i)) (sources_[i].n > loop_.total() / 4 ? alone : shared).push_back(i);
     }
     for (const int64_t i : alone) FinishOne(executor_, i);
     executor_.For(shared.size(), 1, [&](int64_t begin, int64_t end) {
@@ -266,6 +260,7 @@ class Selector {
   const Selection& selection_;
   const Range range_;
   int32_t* const counts_;
+  const ListLoop loop_;
   const bool bypass_;
   const Compensate compensate_ = ChooseCompensate();
   const Collect collect_ = ChooseCollect();
