@@ -62,16 +62,63 @@ GRACE_LOOP float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32
 GRACE_CAST_LOOPS(Float16)
 GRACE_CAST_LOOPS(Bfloat16)
 
-GRACE_EACH_ISA(
-    static void To(Half type, const float* acc, int64_t count, float* rest, uint16_t* halves) {
-      type == Half::kFloat16 ? ToFloat16s(acc, count, rest, halves)
-                             : ToBfloat16s(acc, count, rest, halves);
-    }
-    static bool From(Half type, const uint16_t* halves, int64_t count, float factor,
-                     float* total) {
-      return type == Half::kFloat16 ? FromFloat16s(halves, count, factor, total)
-                                    : FromBfloat16s(halves, count, factor, total);
-    })
+#define GRACE_CASTS                                                                             \
+  static void To(Half type, const float* acc, int64_t count, float* rest, uint16_t* halves) {  \
+    type == Half::kFloat16 ? ToFloat16s(acc, count, rest, halves)                              \
+                           : ToBfloat16s(acc, count, rest, halves);                            \
+  }                                                                                            \
+  static bool From(Half type, const uint16_t* halves, int64_t count, float factor,             \
+                   float* total) {                                                             \
+    return type == Half::kFloat16 ? FromFloat16s(halves, count, factor, total)                 \
+                                  : FromBfloat16s(halves, count, factor, total);               \
+  }
+
+namespace generic {
+GRACE_CASTS
+}  // namespace generic
+
+#if GRACE_X86
+GRACE_BEGIN_AVX2
+namespace avx2 {
+GRACE_CASTS
+}  // namespace avx2
+GRACE_END
+GRACE_BEGIN_AVX512
+namespace avx512 {
+
+// With the processor's own conversions, whose results are those above.
+static GRACE_INLINE void ToFloat16s(const float* acc, int64_t count, float* rest,
+                                    uint16_t* halves) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m512 v = _mm512_loadu_ps(acc + i);
+    const __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(halves + i), half);
+    if (rest) _mm512_storeu_ps(rest + i, _mm512_sub_ps(v, _mm512_cvtph_ps(half)));
+  }
+  grace::ToFloat16s(acc + i, count - i, rest ? rest + i : nullptr, halves + i);
+}
+
+static GRACE_INLINE bool FromFloat16s(const uint16_t* halves, int64_t count, float factor,
+                                      float* total) {
+  const __m512i infinity = _mm512_set1_epi32(kInfinity);
+  __mmask16 bad = 0;
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + i));
+    const __m512 v = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(factor));
+    const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(v), infinity);
+    bad |= _mm512_cmpeq_epi32_mask(exponent, infinity);
+    _mm512_storeu_ps(total + i, v);
+  }
+  return grace::FromFloat16s(halves + i, count - i, factor, total + i) & (bad == 0);
+}
+
+GRACE_CASTS
+
+}  // namespace avx512
+GRACE_END
+#endif
 
 bool CastList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
               Half type, uint16_t* halves) {
@@ -87,8 +134,11 @@ bool CastList(const Executor& executor, const std::vector<Source>& sources, floa
     const bool finite = EncodePiece(
         sources[t], multiplier, compensate, first, last, bypass,
         [&](int64_t begin, int64_t count, const float* acc, float* writable) {
-          to(type, acc, count, writable, own + begin);
+          alignas(64) uint16_t buffer[kChunk];
+          to(type, acc, count, writable, buffer);
+          Store(buffer, 2 * count, bypass, own + begin);
         });
+    EndStores(bypass);
     if (!finite) all = false;
   });
   return all;
@@ -107,7 +157,7 @@ bool UncastList(const Executor& executor, const std::vector<Target>& targets, Ha
     for (int64_t begin = first; begin < last; begin += kChunk) {
       const int64_t count = std::min(kChunk, last - begin);
       if (!from(type, halves + offsets[t] + begin, count, factor, buffer)) all = false;
-      Store(buffer, count, bypass, targets[t].total + begin);
+      Store(buffer, 4 * count, bypass, targets[t].total + begin);
     }
     EndStores(bypass);
   });

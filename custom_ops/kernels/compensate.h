@@ -36,8 +36,9 @@ Compensate ChooseCompensate();
 // Whether a list of so many elements should bypass the caches when it is written.
 bool TooLargeToCache(int64_t elements);
 
-// Copies n elements; with `bypass`, without reading the lines of `to` first.
-void Store(const float* from, int64_t n, bool bypass, float* to);
+// Copies bytes; with `bypass` and where `to` begins a cache line, past the caches, which saves
+// reading the lines of `to` first.
+void Store(const void* from, int64_t bytes, bool bypass, void* to);
 // Makes what Store wrote past the caches visible to other threads.
 void EndStores(bool bypass);
 
@@ -58,7 +59,7 @@ bool EncodePiece(const Source& source, float multiplier, Compensate compensate, 
     const float* residual = source.residual ? source.residual + begin : nullptr;
     finite &= compensate(x, residual, multiplier, count, plain ? nullptr : buffer);
     visit(begin, count, plain ? x : buffer, source.kept ? buffer : nullptr);
-    if (source.kept) Store(buffer, count, bypass, source.kept + begin);
+    if (source.kept) Store(buffer, 4 * count, bypass, source.kept + begin);
   }
   EndStores(bypass && source.kept);
   return finite;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "each_isa.h"
 #include "words.h"
@@ -65,9 +66,14 @@ void Draw(const Network& network, int64_t begin, int64_t count, int32_t* out) {
   const auto permute = GRACE_CHOOSE(Permute);
   const uint32_t a = static_cast<uint32_t>(network.a), b = static_cast<uint32_t>(network.b);
   uint32_t l[kAtOnce], r[kAtOnce];
+  uint32_t left = static_cast<uint32_t>(begin / b), right = static_cast<uint32_t>(begin % b);
   for (int64_t i = 0; i < count; ++i) {
-    l[i] = static_cast<uint32_t>((begin + i) / b);
-    r[i] = static_cast<uint32_t>((begin + i) % b);
+    l[i] = left;
+    r[i] = right;
+    if (++right == b) {
+      right = 0;
+      ++left;
+    }
   }
   permute(network.table.data(), network.rounds, a, b, count, l, r);
   for (int64_t i = 0; i < count; ++i) {
@@ -80,19 +86,27 @@ void Draw(const Network& network, int64_t begin, int64_t count, int32_t* out) {
   }
 }
 
-// Sorts k distinct numbers below n.
+// Sorts k numbers below n, digit by digit from the lowest: in O(k).
 void Sort(int64_t n, int64_t k, int32_t* numbers) {
-  if (k < n / 4096 || k < 64) {
+  constexpr int64_t kWorthDigits = 256;
+  if (k < kWorthDigits) {
     std::sort(numbers, numbers + k);
     return;
   }
-  std::vector<uint64_t> bits(CeilDiv(n, 64));
-  for (int64_t i = 0; i < k; ++i) bits[numbers[i] / 64] |= uint64_t{1} << (numbers[i] % 64);
-  for (size_t w = 0; w < bits.size(); ++w) {
-    for (uint64_t left = bits[w]; left; left &= left - 1) {
-      *numbers++ = static_cast<int32_t>(64 * w + __builtin_ctzll(left));
-    }
+  const int bits = 64 - __builtin_clzll(n), passes = static_cast<int>(CeilDiv(bits, 11));
+  const int width = static_cast<int>(CeilDiv(bits, passes));
+  const int32_t mask = (1 << width) - 1;
+  std::vector<int32_t> other(k), starts(int64_t{1} << width);
+  int32_t *from = numbers, *to = other.data();
+  for (int low = 0; low < passes * width; low += width) {
+    std::fill(starts.begin(), starts.end(), 0);
+    for (int64_t i = 0; i < k; ++i) ++starts[from[i] >> low & mask];
+    int32_t start = 0;
+    for (int32_t& count : starts) start += std::exchange(count, start);
+    for (int64_t i = 0; i < k; ++i) to[starts[from[i] >> low & mask]++] = from[i];
+    std::swap(from, to);
   }
+  if (from != numbers) std::copy_n(from, k, numbers);
 }
 
 std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {

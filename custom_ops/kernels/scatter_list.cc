@@ -114,7 +114,7 @@ class Scatterer {
       std::fill_n(buffer, end - begin, 0.0f);
       for (int64_t w = 0; w < workers; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
       finite &= scale_(factor_, end - begin, buffer);
-      Store(buffer, end - begin, bypass_, targets_[i].total + begin);
+      Store(buffer, 4 * (end - begin), bypass_, targets_[i].total + begin);
     }
     EndStores(bypass_);
     return finite;

@@ -52,13 +52,8 @@ Bins Histogram(const Executor& executor, Stretches stretches, uint32_t prefix, i
   return bins;
 }
 
-// As Largest, of so few keys that a copy of them is cheap.
-Bound LargestOfFew(Stretches stretches, int64_t total, int64_t k) {
-  std::vector<uint32_t> keys;
-  keys.reserve(total);
-  for (int64_t s = 0; s < stretches.size; ++s) {
-    for (int64_t i = 0; i < stretches[s].count; ++i) keys.push_back(stretches[s].Key(i));
-  }
+// The bound of the k largest of these keys, which it reorders.
+Bound Ranked(std::vector<uint32_t>& keys, int64_t k) {
   std::nth_element(keys.begin(), keys.begin() + (k - 1), keys.end(), std::greater<uint32_t>());
   const uint32_t key = keys[k - 1];
   const int64_t larger = std::count_if(keys.begin(), keys.begin() + (k - 1),
@@ -73,23 +68,49 @@ class Writer {
 
   // Of a stretch: from where on to write, and how many of those equal to the bound.
   void Write(const Stretch& stretch, int64_t at, int64_t ties) const {
-    for (int64_t i = 0; i < stretch.count; ++i) {
-      const uint32_t bits = stretch.Bits(i), key = bits & kMagnitude;
-      const bool chosen =
-          key <= bound_.most && (key > bound_.key || (key == bound_.key && ties-- > 0));
-      if (chosen) {
-        sent_.indices[at] = stretch.Index(i);
-        sent_.values[at++] = FloatOf(bits);
+    for (int64_t begin = 0; begin < stretch.count; begin += kBatch) {
+      const int64_t end = std::min(stretch.count, begin + kBatch);
+      // Where in the stretch the chosen ones and the others are; without a branch, which nobody
+      // could predict.
+      std::array<int32_t, kBatch> chosen, others;
+      int64_t taken = 0, left = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const uint32_t key = stretch.Key(i);
+        const bool tie = key == bound_.key, fits = key <= bound_.most;
+        const bool take = fits & ((key > bound_.key) | (tie & (ties > 0)));
+        ties -= tie & fits;
+        chosen[taken] = others[left] = static_cast<int32_t>(i);
+        taken += take;
+        left += !take;
       }
-      if (sent_.kept && chosen != sent_.cleared) {
-        sent_.kept[stretch.Index(i)] = chosen ? Rest(bits) : FloatOf(bits);
-      } else if (chosen && sent_.kept && key >= kInfinity) {
-        sent_.kept[stretch.Index(i)] = Rest(bits);
+      Take(stretch, chosen.data(), taken, at);
+      at += taken;
+      if (sent_.kept && sent_.cleared) {
+        for (int64_t j = 0; j < left; ++j) {
+          sent_.kept[stretch.Index(others[j])] = FloatOf(stretch.Bits(others[j]));
+        }
       }
     }
   }
 
  private:
+  static constexpr int64_t kBatch = 1024;
+
+  void Take(const Stretch& stretch, const int32_t* chosen, int64_t count, int64_t at) const {
+    uint32_t largest = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      const uint32_t bits = stretch.Bits(chosen[j]);
+      sent_.indices[at + j] = stretch.Index(chosen[j]);
+      sent_.values[at + j] = FloatOf(bits);
+      largest = std::max(largest, bits & kMagnitude);
+    }
+    // What was finite is cleared already, perhaps.
+    if (!sent_.kept || (sent_.cleared && largest < kInfinity)) return;
+    for (int64_t j = 0; j < count; ++j) {
+      sent_.kept[stretch.Index(chosen[j])] = Rest(BitsOf(sent_.values[at + j]));
+    }
+  }
+
   // What is left of a value when it was sent. A zero is sent as +0, so that it stays what it is.
   static float Rest(uint32_t bits) {
     const float value = FloatOf(bits);
@@ -102,10 +123,42 @@ class Writer {
 
 }  // namespace
 
+Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k) {
+  // Two octaves in bins so narrow that the one of the k-th key holds few.
+  constexpr int kWidth = 13;
+  const auto bin_of = [least](uint32_t key) {
+    return std::min<uint32_t>((key - least) >> kWidth, kMostBins - 1);
+  };
+  std::array<std::array<uint32_t, kMostBins>, 2> bins{};
+  for (int64_t s = 0; s < stretches.size; ++s) {
+    for (int64_t i = 0; i < stretches[s].count; ++i) ++bins[i & 1][bin_of(stretches[s].Key(i))];
+  }
+  int64_t larger = 0;
+  uint32_t bin = kMostBins - 1;
+  for (; larger + bins[0][bin] + bins[1][bin] < k; --bin) larger += bins[0][bin] + bins[1][bin];
+  std::vector<uint32_t> keys(bins[0][bin] + bins[1][bin] + 1);
+  size_t count = 0;
+  for (int64_t s = 0; s < stretches.size; ++s) {
+    for (int64_t i = 0; i < stretches[s].count; ++i) {
+      keys[count] = stretches[s].Key(i);
+      count += bin_of(keys[count]) == bin;
+    }
+  }
+  keys.pop_back();
+  return Ranked(keys, k - larger);
+}
+
 Bound Largest(const Executor& executor, Stretches stretches, int64_t k) {
   const int64_t total = Total(stretches);
   constexpr int64_t kFew = 2048;
-  if (total <= kFew) return LargestOfFew(stretches, total, k);
+  if (total <= kFew) {
+    std::vector<uint32_t> keys;
+    keys.reserve(total);
+    for (int64_t s = 0; s < stretches.size; ++s) {
+      for (int64_t i = 0; i < stretches[s].count; ++i) keys.push_back(stretches[s].Key(i));
+    }
+    return Ranked(keys, k);
+  }
   uint32_t key = 0;
   int64_t larger = 0;
   int low = 31;

@@ -101,7 +101,7 @@ class Selector {
     const int64_t n = sources_[i].n, k = selection_.ks[i];
     if (k > n / 4) return 0;
     const double fraction = static_cast<double>(k) / static_cast<double>(n);
-    const int64_t wanted = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 128);
+    const int64_t wanted = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 256);
     const int64_t runs = std::clamp<int64_t>(wanted, 1024, 1 << 16) / kRun;
     // An odd step visits all columns of a matrix with an even number of runs.
     const int64_t step = (n / kRun / runs) | 1;
@@ -183,12 +183,12 @@ class Selector {
         stretch.count = count;
         stretch.indices = scratch.indices.data();
         stretch.bits = scratch.bits.data();
-        Finish(Serial(), i, {&stretch, 1}, false);
+        Finish(Serial(), i, {&stretch, 1}, 0, false);
         return finite;
       }
     }
     const std::vector<Stretch> all = Whole(acc, n);
-    Finish(Serial(), i, {all.data(), static_cast<int64_t>(all.size())}, false);
+    Finish(Serial(), i, {all.data(), static_cast<int64_t>(all.size())}, 0, false);
     return finite;
   }
 
@@ -217,7 +217,7 @@ class Selector {
     const int64_t size = large.stretches.size();
     const bool enough = large.total >= selection_.ks[i] || large.least == range_.floor;
     if (large.least > 0 && enough && large.total <= large.limit) {
-      Finish(executor, i, {large.stretches.data(), size}, true);
+      Finish(executor, i, {large.stretches.data(), size}, large.least, true);
       return;
     }
     for (const Stretch& stretch : large.stretches) {
@@ -236,15 +236,18 @@ class Selector {
       acc = room.data();
     }
     const std::vector<Stretch> all = Whole(acc, source.n);
-    Finish(executor, i, {all.data(), static_cast<int64_t>(all.size())}, false);
+    Finish(executor, i, {all.data(), static_cast<int64_t>(all.size())}, 0, false);
   }
 
-  // Sends what is to be sent of these elements of tensor i, the only ones that can be.
-  void Finish(const Executor& executor, int64_t i, Stretches stretches, bool cleared) {
+  // Sends what is to be sent of these elements of tensor i, the only ones that can be. Their keys
+  // are at least `least`, and mostly near it if that is not 0.
+  void Finish(const Executor& executor, int64_t i, Stretches stretches, uint32_t least,
+              bool cleared) {
     const int64_t k = selection_.ks[i];
     Bound bound{range_.floor - 1, 0, range_.most};
     if (Total(stretches) > k || range_.floor == 0) {
-      const Bound largest = Largest(executor, stretches, k);
+      const Bound largest =
+          least ? LargestFrom(stretches, least, k) : Largest(executor, stretches, k);
       if (largest.key >= range_.floor) bound = {largest.key, largest.ties, range_.most};
     }
     const Sent sent = To(i, cleared);
