@@ -62,3 +62,6 @@ class BlockFactors {
 };
 
 }  // namespace grace
+
+#define GRACE_KERNEL "each/factors.h"
+#include "each_isa.h"

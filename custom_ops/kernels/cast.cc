@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <atomic>
 
-#include "each_isa.h"
-#include "words.h"
+#include "vector.h"
 
 namespace grace {
 
 constexpr uint32_t kRebias = 112u << 23;  // between the exponents of float and float16
 
-GRACE_LOOP uint16_t ToFloat16(float x) {
+GRACE_INLINE uint16_t ToFloat16(float x) {
   const uint32_t bits = BitsOf(x), key = bits & kMagnitude;
   const uint32_t normal = (key - kRebias + 0xfff + (key >> 13 & 1)) >> 13;
   // Below 2^-14 a sum with 1/2 rounds to multiples of 2^-24, the denormals of float16.
@@ -24,7 +23,7 @@ GRACE_LOOP uint16_t ToFloat16(float x) {
   return static_cast<uint16_t>(half | (bits >> 16 & 0x8000));
 }
 
-GRACE_LOOP float FromFloat16(uint16_t half) {
+GRACE_INLINE float FromFloat16(uint16_t half) {
   const uint32_t key = static_cast<uint32_t>(half & 0x7fff) << 13;
   const uint32_t quiet = key > 0x0f800000u ? 0x00400000u : 0u;
   // A denormal of float16 is so many times 2^-24: its bits below those of 2^-14, minus 2^-14.
@@ -35,22 +34,22 @@ GRACE_LOOP float FromFloat16(uint16_t half) {
   return FloatOf(bits | quiet | static_cast<uint32_t>(half & 0x8000) << 16);
 }
 
-GRACE_LOOP uint16_t ToBfloat16(float x) {
+GRACE_INLINE uint16_t ToBfloat16(float x) {
   const uint32_t bits = BitsOf(x);
   const uint32_t half = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? 0x7fc0u : half);
 }
 
-GRACE_LOOP float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32_t>(half) << 16); }
+GRACE_INLINE float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32_t>(half) << 16); }
 
 // rest, unless it is null, is acc itself and gets acc minus what it became.
 #define GRACE_CAST_LOOPS(Type)                                                                \
-  GRACE_LOOP void To##Type##s(const float* acc, int64_t count, float* rest, uint16_t* halves) { \
+  GRACE_INLINE void To##Type##s(const float* acc, int64_t count, float* rest, uint16_t* halves) { \
     for (int64_t i = 0; i < count; ++i) halves[i] = To##Type(acc[i]);                         \
     if (!rest) return;                                                                        \
     for (int64_t i = 0; i < count; ++i) rest[i] -= From##Type(halves[i]);                     \
   }                                                                                           \
-  GRACE_LOOP bool From##Type##s(const uint16_t* halves, int64_t count, float factor,          \
+  GRACE_INLINE bool From##Type##s(const uint16_t* halves, int64_t count, float factor,          \
                                 float* total) {                                               \
     uint32_t bad = 0;                                                                         \
     for (int64_t i = 0; i < count; ++i) {                                                     \
@@ -62,32 +61,12 @@ GRACE_LOOP float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32
 GRACE_CAST_LOOPS(Float16)
 GRACE_CAST_LOOPS(Bfloat16)
 
-#define GRACE_CASTS                                                                             \
-  static void To(Half type, const float* acc, int64_t count, float* rest, uint16_t* halves) {  \
-    type == Half::kFloat16 ? ToFloat16s(acc, count, rest, halves)                              \
-                           : ToBfloat16s(acc, count, rest, halves);                            \
-  }                                                                                            \
-  static bool From(Half type, const uint16_t* halves, int64_t count, float factor,             \
-                   float* total) {                                                             \
-    return type == Half::kFloat16 ? FromFloat16s(halves, count, factor, total)                 \
-                                  : FromBfloat16s(halves, count, factor, total);               \
-  }
-
-namespace generic {
-GRACE_CASTS
-}  // namespace generic
-
 #if GRACE_X86
-GRACE_BEGIN_AVX2
-namespace avx2 {
-GRACE_CASTS
-}  // namespace avx2
-GRACE_END
 GRACE_BEGIN_AVX512
 namespace avx512 {
 
 // With the processor's own conversions, whose results are those above.
-static GRACE_INLINE void ToFloat16s(const float* acc, int64_t count, float* rest,
+GRACE_INLINE void ToFloat16s(const float* acc, int64_t count, float* rest,
                                     uint16_t* halves) {
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) {
@@ -99,7 +78,7 @@ static GRACE_INLINE void ToFloat16s(const float* acc, int64_t count, float* rest
   grace::ToFloat16s(acc + i, count - i, rest ? rest + i : nullptr, halves + i);
 }
 
-static GRACE_INLINE bool FromFloat16s(const uint16_t* halves, int64_t count, float factor,
+GRACE_INLINE bool FromFloat16s(const uint16_t* halves, int64_t count, float factor,
                                       float* total) {
   const __m512i infinity = _mm512_set1_epi32(kInfinity);
   __mmask16 bad = 0;
@@ -114,11 +93,16 @@ static GRACE_INLINE bool FromFloat16s(const uint16_t* halves, int64_t count, flo
   return grace::FromFloat16s(halves + i, count - i, factor, total + i) & (bad == 0);
 }
 
-GRACE_CASTS
-
 }  // namespace avx512
 GRACE_END
 #endif
+
+}  // namespace grace
+
+#define GRACE_KERNEL "each/cast.h"
+#include "each_isa.h"
+
+namespace grace {
 
 bool CastList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
               Half type, uint16_t* halves) {

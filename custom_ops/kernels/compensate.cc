@@ -2,45 +2,12 @@
 
 #include <cstring>
 
+#define GRACE_KERNEL "each/compensate.h"
 #include "each_isa.h"
-#include "words.h"
 
 namespace grace {
 
-GRACE_LOOP uint32_t IsBad(float x) { return (BitsOf(x) & kInfinity) == kInfinity; }
-
-// acc null: nothing is computed and only x is looked at.
-GRACE_LOOP bool CompensateLoop(const float* __restrict x, const float* __restrict residual,
-                               float multiplier, int64_t count, float* __restrict acc) {
-  uint32_t bad = 0;
-  if (!acc) {
-    for (int64_t i = 0; i < count; ++i) bad |= IsBad(x[i]);
-  } else if (!residual) {
-    for (int64_t i = 0; i < count; ++i) {
-      acc[i] = x[i] * multiplier;
-      bad |= IsBad(acc[i]);
-    }
-  } else if (multiplier == 1.0f) {
-    for (int64_t i = 0; i < count; ++i) {
-      acc[i] = x[i] + residual[i];
-      bad |= IsBad(acc[i]);
-    }
-  } else {
-    for (int64_t i = 0; i < count; ++i) {
-      const float product = x[i] * multiplier;
-      acc[i] = product + residual[i];
-      bad |= IsBad(acc[i]);
-    }
-  }
-  return bad == 0;
-}
-
-GRACE_EACH_ISA(static bool Run(const float* x, const float* residual, float multiplier,
-                               int64_t count, float* acc) {
-  return CompensateLoop(x, residual, multiplier, count, acc);
-})
-
-Compensate ChooseCompensate() { return GRACE_CHOOSE(Run); }
+Compensate ChooseCompensate() { return GRACE_CHOOSE(ComputeAcc); }
 
 ListLoop LoopOver(const std::vector<Source>& sources) {
   std::vector<int64_t> lengths;

@@ -6,7 +6,11 @@
 namespace grace {
 namespace {
 
+#if GRACE_NEON
+constexpr const char* kNames[] = {"generic", "neon"};
+#else
 constexpr const char* kNames[] = {"generic", "avx2", "avx512"};
+#endif
 
 Isa Best() {
 #if GRACE_X86
@@ -17,7 +21,11 @@ Isa Best() {
   }
   if (__builtin_cpu_supports("avx2")) return Isa::kAvx2;
 #endif
+#if GRACE_NEON
+  return Isa::kNeon;
+#else
   return Isa::kGeneric;
+#endif
 }
 
 std::atomic<Isa>& Active() {

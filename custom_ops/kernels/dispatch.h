@@ -1,13 +1,12 @@
 // The only place that chooses an instruction set.
 //
-// A kernel is written in the namespaces generic, avx2 and avx512; GRACE_CHOOSE(Name) is the one to
-// call. It is asked once a buffer, never once a group.
+// A kernel is compiled in a namespace for each instruction set of the platform, see each_isa.h;
+// GRACE_CHOOSE(Name) is the one to call. It is asked once a buffer, never once a group.
 #pragma once
 
 // Clang spells the per-function target differently; it gets the generic kernels.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define GRACE_X86 1
-#define GRACE_INLINE inline __attribute__((always_inline))
 #include <immintrin.h>
 // Between one of these and GRACE_END, functions are compiled for that instruction set.
 #define GRACE_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2\")")
@@ -19,18 +18,29 @@
 #define GRACE_X86 0
 #endif
 
+#if defined(__aarch64__)
+#define GRACE_NEON 1
+#else
+#define GRACE_NEON 0
+#endif
+
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "The kernels store 32-bit words in little-endian order."
 #endif
 
 namespace grace {
 
+// Those of this platform, the better ones later.
+#if GRACE_NEON
+enum class Isa { kGeneric = 0, kNeon = 1 };
+#else
 enum class Isa { kGeneric = 0, kAvx2 = 1, kAvx512 = 2 };
+#endif
 
 // The instruction set in use: the best this processor has, unless SetIsa said otherwise.
 Isa ActiveIsa();
 
-// "generic", "avx2", "avx512" or "auto". False, and no change, if unknown or not supported here.
+// "generic", "avx2", "avx512", "neon" or "auto". False, and no change, if unknown or not supported here.
 bool SetIsa(const char* name);
 
 const char* IsaName();
@@ -54,23 +64,17 @@ class DenormalsAreZero {
 #endif
 };
 
-template <class Function>
-Function* Choose(Function* generic, Function* avx2, Function* avx512) {
-  switch (ActiveIsa()) {
-    case Isa::kAvx512:
-      return avx512;
-    case Isa::kAvx2:
-      return avx2;
-    default:
-      return generic;
-  }
-}
-
 }  // namespace grace
 
 #if GRACE_X86
-#define GRACE_CHOOSE(...) \
-  ::grace::Choose(generic::__VA_ARGS__, avx2::__VA_ARGS__, avx512::__VA_ARGS__)
+#define GRACE_CHOOSE(...)                                                           \
+  (::grace::ActiveIsa() == ::grace::Isa::kAvx512 ? &::grace::avx512::__VA_ARGS__    \
+   : ::grace::ActiveIsa() == ::grace::Isa::kAvx2 ? &::grace::avx2::__VA_ARGS__      \
+                                                 : &::grace::generic::__VA_ARGS__)
+#elif GRACE_NEON
+#define GRACE_CHOOSE(...)                                                           \
+  (::grace::ActiveIsa() == ::grace::Isa::kNeon ? &::grace::neon::__VA_ARGS__        \
+                                               : &::grace::generic::__VA_ARGS__)
 #else
-#define GRACE_CHOOSE(...) generic::__VA_ARGS__
+#define GRACE_CHOOSE(...) (&::grace::generic::__VA_ARGS__)
 #endif

@@ -1,23 +1,36 @@
-// Loops that the compiler vectorises by itself, compiled once for each instruction set.
+// Compiles the kernel that GRACE_KERNEL names, a header of each/, once for each instruction set.
 //
-// The loop is an inline function marked GRACE_LOOP; GRACE_EACH_ISA(...) puts a function that calls
-// it into the namespaces generic, avx2 and avx512, and GRACE_CHOOSE picks one of them.
-#pragma once
+//     #define GRACE_KERNEL "each/signs.h"
+//     #include "each_isa.h"
+//
+// After it, GRACE_CHOOSE(Pack) is the kernel's function Pack for the instruction set in use. Such a
+// header includes nothing, has no guard, and says everything in the words of vector.h.
+#include "vector.h"
 
-#include "dispatch.h"
+namespace grace {
 
-#define GRACE_LOOP static inline __attribute__((always_inline))
+namespace generic {
+#include GRACE_KERNEL
+}  // namespace generic
 
 #if GRACE_X86
-#define GRACE_EACH_ISA(...)                                            \
-  namespace generic {                                                  \
-  __VA_ARGS__                                                          \
-  }                                                                    \
-  GRACE_BEGIN_AVX2 namespace avx2 { __VA_ARGS__ } GRACE_END            \
-  GRACE_BEGIN_AVX512 namespace avx512 { __VA_ARGS__ } GRACE_END
-#else
-#define GRACE_EACH_ISA(...) \
-  namespace generic {       \
-  __VA_ARGS__               \
-  }
+GRACE_BEGIN_AVX2
+namespace avx2 {
+#include GRACE_KERNEL
+}  // namespace avx2
+GRACE_END
+GRACE_BEGIN_AVX512
+namespace avx512 {
+#include GRACE_KERNEL
+}  // namespace avx512
+GRACE_END
 #endif
+
+#if GRACE_NEON
+namespace neon {
+#include GRACE_KERNEL
+}  // namespace neon
+#endif
+
+}  // namespace grace
+#undef GRACE_KERNEL

@@ -6,36 +6,14 @@
 #include "philox_blocks.h"
 #include "words.h"
 
+#define GRACE_KERNEL "each/random_words.h"
+#include "each_isa.h"
+
 namespace grace {
-// Whole batches of words from block `first` on; seen once per instruction set.
-#define GRACE_WORDS                                                                       \
-  static void Words(const PhiloxSchedule& schedule, uint64_t first, int64_t batches,      \
-                    uint32_t* out) {                                                      \
-    for (int64_t i = 0; i < batches; ++i) {                                               \
-      PhiloxBatch(schedule, first + kBatchBlocks * i, out + kBatch * i);                  \
-    }                                                                                     \
-  }
-
-namespace generic {
-GRACE_WORDS
-}  // namespace generic
-
-#if GRACE_X86
-GRACE_BEGIN_AVX2
-namespace avx2 {
-GRACE_WORDS
-}  // namespace avx2
-GRACE_END
-GRACE_BEGIN_AVX512
-namespace avx512 {
-GRACE_WORDS
-}  // namespace avx512
-GRACE_END
-#endif
 
 void RandomWords(const Executor& executor, const PhiloxKey& key, int64_t n, uint32_t* words) {
   const PhiloxSchedule schedule(key);
-  const auto fill = GRACE_CHOOSE(Words);
+  const auto fill = GRACE_CHOOSE(RandomBatches);
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t whole = (end - begin) / kBatch, rest = (end - begin) % kBatch;
     fill(schedule, begin / 4, whole, words + begin);
@@ -48,7 +26,7 @@ void RandomWords(const Executor& executor, const PhiloxKey& key, int64_t n, uint
 
 void Uniform(const Executor& executor, const PhiloxKey& key, int64_t n, float* out) {
   const PhiloxSchedule schedule(key);
-  const auto fill = GRACE_CHOOSE(Words);
+  const auto fill = GRACE_CHOOSE(RandomBatches);
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
     constexpr int64_t kAtOnce = 1024;
     uint32_t words[kAtOnce];

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#define GRACE_KERNEL "each/random_k.h"
 #include "each_isa.h"
-#include "words.h"
 
 namespace grace {
 namespace {
@@ -34,32 +34,6 @@ struct Network {
 };
 
 constexpr int64_t kAtOnce = 256;
-
-}  // namespace
-
-// One pass of numbers, split in l and r, through the network.
-GRACE_LOOP void PermuteLoop(const uint32_t* table, int64_t rounds, uint32_t a, uint32_t b,
-                            int64_t count, uint32_t* __restrict l, uint32_t* __restrict r) {
-  for (int64_t round = 0; round < rounds; round += 2) {
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t sum = l[i] + table[r[i]];
-      l[i] = sum >= a ? sum - a : sum;
-    }
-    table += b;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t sum = r[i] + table[l[i]];
-      r[i] = sum >= b ? sum - b : sum;
-    }
-    table += a;
-  }
-}
-
-GRACE_EACH_ISA(static void Permute(const uint32_t* table, int64_t rounds, uint32_t a, uint32_t b,
-                                   int64_t count, uint32_t* l, uint32_t* r) {
-  PermuteLoop(table, rounds, a, b, count, l, r);
-})
-
-namespace {
 
 // What the numbers from `begin` on become.
 void Draw(const Network& network, int64_t begin, int64_t count, int32_t* out) {

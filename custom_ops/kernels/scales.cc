@@ -4,122 +4,31 @@
 #include <cmath>
 #include <vector>
 
-#include "dispatch.h"
 #include "words.h"
 
 namespace grace {
 
-// The compiler vectorises this loop by itself; it has to be seen once per instruction set.
-#define GRACE_MAX_LOOP(x, n)                                             \
-  int32_t largest = 0;                                                   \
-  for (int64_t i = 0; i < (n); ++i) {                                    \
-    const int32_t bits = static_cast<int32_t>(BitsOf((x)[i]) & kMagnitude); \
-    largest = bits > largest ? bits : largest;                           \
-  }                                                                      \
-  return static_cast<uint32_t>(largest)
+// Elements whose squares the kernels sum at once.
+constexpr int kLeaf = 64;
 
-// Elements whose squares the functions below sum at once.
-constexpr int64_t kLeaf = 64;
-
-namespace generic {
-
-// The bits of the largest |x|; as integers NaN is above infinity.
-static uint32_t Largest(const float* x, int64_t n) { GRACE_MAX_LOOP(x, n); }
-
-// sums[i]: the pairwise sum of the squares of the i-th 64 elements.
-static void SumLeaves(const float* x, int64_t leaves, double* sums) {
-  for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-    double s[kLeaf];
-    for (int i = 0; i < kLeaf; ++i) {
-      const double v = Flush(x[kLeaf * leaf + i]);
-      s[i] = v * v;
-    }
-    for (int width = kLeaf / 2; width >= 1; width /= 2) {
-      for (int i = 0; i < width; ++i) s[i] = s[2 * i] + s[2 * i + 1];
-    }
-    sums[leaf] = s[0];
+template <int kCount>
+inline double SumAdjacent(const double* s) {
+  if constexpr (kCount == 1) {
+    return *s;
+  } else {
+    return SumAdjacent<kCount / 2>(s) + SumAdjacent<kCount / 2>(s + kCount / 2);
   }
 }
 
-}  // namespace generic
+}  // namespace grace
 
-#if GRACE_X86
-GRACE_BEGIN_AVX2
-namespace avx2 {
+#define GRACE_KERNEL "each/scales.h"
+#include "each_isa.h"
 
-static uint32_t Largest(const float* x, int64_t n) { GRACE_MAX_LOOP(x, n); }
-
-static inline __m256d Square(__m128 v) {
-  const __m128i magnitude = _mm_and_si128(_mm_castps_si128(v), _mm_set1_epi32(kMagnitude));
-  const __m128i normal = _mm_cmpgt_epi32(magnitude, _mm_set1_epi32(kSmallestNormal - 1));
-  const __m256d wide = _mm256_cvtps_pd(_mm_and_ps(v, _mm_castsi128_ps(normal)));
-  return _mm256_mul_pd(wide, wide);
-}
-
-// Lane i of the result is the pairwise sum of the lanes of v[i].
-static inline __m256d SumEach(const __m256d* v) {
-  const __m256d p = _mm256_hadd_pd(v[0], v[1]), q = _mm256_hadd_pd(v[2], v[3]);
-  return _mm256_add_pd(_mm256_permute2f128_pd(p, q, 0x20), _mm256_permute2f128_pd(p, q, 0x31));
-}
-
-static void SumLeaves(const float* x, int64_t leaves, double* sums) {
-  for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-    __m256d quarters[4];
-    for (int q = 0; q < 4; ++q) {
-      __m256d v[4];
-      for (int i = 0; i < 4; ++i) v[i] = Square(_mm_loadu_ps(x + kLeaf * leaf + 16 * q + 4 * i));
-      quarters[q] = SumEach(v);
-    }
-    double s[4];
-    _mm256_storeu_pd(s, SumEach(quarters));
-    sums[leaf] = (s[0] + s[1]) + (s[2] + s[3]);
-  }
-}
-
-}  // namespace avx2
-GRACE_END
-
-GRACE_BEGIN_AVX512
-namespace avx512 {
-
-static uint32_t Largest(const float* x, int64_t n) { GRACE_MAX_LOOP(x, n); }
-
-static inline __m512d Square(__m256 v) {
-  const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(kMagnitude));
-  const __mmask8 normal = _mm256_cmpge_epu32_mask(magnitude, _mm256_set1_epi32(kSmallestNormal));
-  const __m512d wide = _mm512_cvtps_pd(_mm256_maskz_mov_ps(normal, v));
-  return _mm512_mul_pd(wide, wide);
-}
-
-static inline __m512d AddHalves(__m512d a, __m512d b) {
-  return _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xDD));
-}
-
-// Lane i of the result is the pairwise sum of the lanes of v[i].
-static inline __m512d SumEach(const __m512d* v) {
-  __m512d pairs[4];
-  for (int i = 0; i < 4; ++i) {
-    pairs[i] = _mm512_add_pd(_mm512_unpacklo_pd(v[2 * i], v[2 * i + 1]),
-                             _mm512_unpackhi_pd(v[2 * i], v[2 * i + 1]));
-  }
-  return AddHalves(AddHalves(pairs[0], pairs[1]), AddHalves(pairs[2], pairs[3]));
-}
-
-static void SumLeaves(const float* x, int64_t leaves, double* sums) {
-  for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-    __m512d v[8];
-    for (int i = 0; i < 8; ++i) v[i] = Square(_mm256_loadu_ps(x + kLeaf * leaf + 8 * i));
-    double s[8];
-    _mm512_storeu_pd(s, SumEach(v));
-    sums[leaf] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-  }
-}
-
-}  // namespace avx512
-GRACE_END
-#endif
-
+namespace grace {
 namespace {
+
+using SumLeavesFunction = decltype(&generic::SumLeaves);
 
 // Sums adjacent pairs until one is left; sums has room for one more than count.
 double PairwiseSum(double* sums, int64_t count) {
@@ -132,7 +41,7 @@ double PairwiseSum(double* sums, int64_t count) {
 }
 
 // The pairwise sum of squares of at most kGrain elements.
-double SumSquares(decltype(&generic::SumLeaves) sum_leaves, const float* x, int64_t n) {
+double SumSquares(SumLeavesFunction sum_leaves, const float* x, int64_t n) {
   double sums[kGrain / kLeaf + 1];
   const int64_t whole = n / kLeaf, rest = n % kLeaf;
   sum_leaves(x, whole, sums);

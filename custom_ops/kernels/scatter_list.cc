@@ -6,35 +6,13 @@
 #include <mutex>
 
 #include "compensate.h"
+
+#define GRACE_KERNEL "each/scatter_list.h"
 #include "each_isa.h"
-#include "words.h"
 
 namespace grace {
 
-GRACE_LOOP bool ScaleLoop(float factor, int64_t count, float* buffer) {
-  uint32_t bad = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    buffer[i] *= factor;
-    bad |= (BitsOf(buffer[i]) & kInfinity) == kInfinity;
-  }
-  return bad == 0;
-}
-
-GRACE_LOOP bool AscendingLoop(const int32_t* indices, int64_t count) {
-  uint32_t wrong = 0;
-  for (int64_t i = 1; i < count; ++i) wrong |= indices[i - 1] >= indices[i];
-  return wrong == 0;
-}
-
-GRACE_EACH_ISA(
-    static bool Run(float factor, int64_t count, float* buffer) {
-      return ScaleLoop(factor, count, buffer);
-    }
-    static bool Ascending(const int32_t* indices, int64_t count) {
-      return AscendingLoop(indices, count);
-    })
-
-Scale ChooseScale() { return GRACE_CHOOSE(Run); }
+Scale ChooseScale() { return GRACE_CHOOSE(MultiplyBy); }
 
 ListLoop LoopOver(const std::vector<Target>& targets) {
   std::vector<int64_t> lengths;

@@ -84,7 +84,7 @@ class Threads : public Executor {
 // Calls body(executor) for every instruction set of this processor and a few thread counts.
 template <class Body>
 void OnEveryIsa(const Body& body) {
-  for (const char* isa : {"generic", "avx2", "avx512"}) {
+  for (const char* isa : {"generic", "avx2", "avx512", "neon"}) {
     if (!SetIsa(isa)) continue;
     body(Serial());
     body(Threads(3));

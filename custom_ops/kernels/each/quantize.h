@@ -1,0 +1,50 @@
+// What becomes of x, in levels, with the sign of x: a * factor rounded, at most `top`.
+template <bool kStochastic>
+GRACE_INLINE U Level(U x, F factor, U random, F top) {
+  F q = Mul(Keep(Normal(x), AsF(And(x, SetU(kMagnitude)))), factor);
+  if (kStochastic) q = Add(q, Mul(FromInt(ShiftRight<8>(random)), Set(0x1p-24f)));
+  // Clamped before it is rounded, which is the same as after, and makes NaN the top level.
+  q = Min(q, top);
+  if (!kStochastic) q = Rint(q);
+  // Of 0 there is one only, so the sign of minus zero needs no care.
+  const U sign = SignBits(x);
+  return Sub(Xor(ToInt(q), sign), sign);
+}
+
+// Stores the bit planes of a group of codes.
+GRACE_INLINE void Planes(U* codes, int32_t bits, uint32_t* words) {
+  for (int32_t from = 0; from < bits; from += 8) {
+    const int32_t count = std::min(bits - from, 8);
+    B bytes = Raise(BytesOf(codes), 8 - count);
+    for (int32_t p = count - 1; p >= 0; --p) {
+      words[from + p] = TopBits(bytes);
+      bytes = Raise(bytes, 1);
+    }
+    for (int i = 0; i < kGroup / kLanes; ++i) codes[i] = ShiftRight<8>(codes[i]);
+  }
+}
+
+// The words of whole groups.
+template <bool kStochastic, int kBits>
+static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
+                           uint32_t* words) {
+  const Quantization& q = job.quantization;
+  const int32_t bits = kBits ? kBits : q.bits;
+  const U levels = SetU(static_cast<uint32_t>(q.levels));
+  const F top = Set(static_cast<float>(q.levels));
+  BlockFactors<Inverse> inverses(job.scales, job.n, q.block, q.levels, begin);
+  alignas(64) uint32_t random[kBatch];
+  for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
+    F factors[kGroup / kLanes];
+    FactorsOf(inverses, i, factors);
+    const int64_t at = (i - begin) % kBatch;
+    if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
+    U codes[kGroup / kLanes];
+    for (int j = 0; j < kGroup / kLanes; ++j) {
+      const U v = AsU(Load(x + kLanes * j));
+      const U drawn = kStochastic ? LoadU(random + at + kLanes * j) : v;
+      codes[j] = Add(levels, Level<kStochastic>(v, factors[j], drawn, top));
+    }
+    Planes(codes, bits, words);
+  }
+}
