@@ -1,291 +1,293 @@
-// How: a sample gives a key that somewhat more than k elements reach; one pass at reading speed
-// collects those that do, per stretch of x, in order; a radix select over them finds the k-th key
-// exactly. If the sample misled (too few reached it, or far too many, as with ties), the radix
-// select runs over x itself, in three passes.
+// How: a sample gives a key that somewhat more than k elements reach. One pass over memory computes
+// acc, writes it to `kept` and collects those that do, with zeros in their place; a radix select
+// over them finds the k-th key exactly, and those below it go back to `kept`. If the sample misled
+// (too few reached it, or far too many, as with ties), the radix select runs over all of acc. A
+// tensor of one piece is done by one thread in its own cache.
 #include "top_k.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstring>
-#include <mutex>
-#include <vector>
+#include <functional>
 
+#include "collect.h"
 #include "dispatch.h"
-#include "words.h"
+#include "select.h"
 
 namespace grace {
-
-// Elements a collecting function may write beyond the last it keeps.
-constexpr int64_t kSlack = 16;
-
-namespace generic {
-
-// Writes the index and the bits of each element of x[begin, end) whose key is at least `least`,
-// and returns how many there are.
-static int64_t Collect(const float* x, int64_t begin, int64_t end, uint32_t least, int32_t* indices,
-                       uint32_t* bits) {
-  int64_t count = 0;
-  for (int64_t i = begin; i < end; ++i) {
-    const uint32_t own = BitsOf(x[i]);
-    indices[count] = static_cast<int32_t>(i);
-    bits[count] = own;
-    count += (own & kMagnitude) >= least;
-  }
-  return count;
-}
-
-}  // namespace generic
-
-#if GRACE_X86
-GRACE_BEGIN_AVX2
-namespace avx2 {
-
-// The lanes set in each mask, first to last, then zeros.
-struct LaneTable {
-  alignas(32) int32_t lanes[256][8] = {};
-  constexpr LaneTable() {
-    for (int mask = 0; mask < 256; ++mask) {
-      int count = 0;
-      for (int lane = 0; lane < 8; ++lane) {
-        if (mask >> lane & 1) lanes[mask][count++] = lane;
-      }
-    }
-  }
-};
-static constexpr LaneTable kLanes;
-
-static int64_t Collect(const float* x, int64_t begin, int64_t end, uint32_t least, int32_t* indices,
-                       uint32_t* bits) {
-  const __m256i below = _mm256_set1_epi32(static_cast<int32_t>(least) - 1);
-  const __m256i magnitude = _mm256_set1_epi32(kMagnitude), eight = _mm256_set1_epi32(8);
-  __m256i at = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int32_t>(begin)),
-                                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  int64_t count = 0, i = begin;
-  for (; i + 8 <= end; i += 8) {
-    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-    const __m256i reaches = _mm256_cmpgt_epi32(_mm256_and_si256(v, magnitude), below);
-    const int mask = _mm256_movemask_ps(_mm256_castsi256_ps(reaches));
-    if (mask) {
-      const __m256i lanes =
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(kLanes.lanes[mask]));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(indices + count),
-                          _mm256_permutevar8x32_epi32(at, lanes));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(bits + count),
-                          _mm256_permutevar8x32_epi32(v, lanes));
-      count += __builtin_popcount(mask);
-    }
-    at = _mm256_add_epi32(at, eight);
-  }
-  return count + generic::Collect(x, i, end, least, indices + count, bits + count);
-}
-
-}  // namespace avx2
-GRACE_END
-
-GRACE_BEGIN_AVX512
-namespace avx512 {
-
-static int64_t Collect(const float* x, int64_t begin, int64_t end, uint32_t least, int32_t* indices,
-                       uint32_t* bits) {
-  const __m512i low = _mm512_set1_epi32(static_cast<int32_t>(least));
-  const __m512i magnitude = _mm512_set1_epi32(kMagnitude), sixteen = _mm512_set1_epi32(16);
-  __m512i at = _mm512_add_epi32(
-      _mm512_set1_epi32(static_cast<int32_t>(begin)),
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-  int64_t count = 0, i = begin;
-  // Compressing into a register and storing all of it beats the store that compresses.
-#pragma GCC unroll 4
-  for (; i + 16 <= end; i += 16) {
-    const __m512i v = _mm512_loadu_si512(x + i);
-    const __mmask16 reaches = _mm512_cmpge_epi32_mask(_mm512_and_si512(v, magnitude), low);
-    _mm512_storeu_si512(indices + count, _mm512_maskz_compress_epi32(reaches, at));
-    _mm512_storeu_si512(bits + count, _mm512_maskz_compress_epi32(reaches, v));
-    count += __builtin_popcount(reaches);
-    at = _mm512_add_epi32(at, sixteen);
-  }
-  return count + generic::Collect(x, i, end, least, indices + count, bits + count);
-}
-
-}  // namespace avx512
-GRACE_END
-#endif
-
 namespace {
 
-// Some elements of x in order of index: all from `first` on where indices is empty, or these.
-struct Stretch {
-  int64_t first = 0;
-  int64_t count = 0;
-  const uint32_t* bits = nullptr;
-  std::vector<int32_t> indices;
-  std::vector<uint32_t> kept;
+// What a thread needs while it works on a piece.
+struct Scratch {
+  std::array<int32_t, kGrain + kSlack> indices;
+  std::array<uint32_t, kGrain + kSlack> bits;
+  std::array<float, kGrain> acc;
 
-  int32_t Index(int64_t i) const {
-    return indices.empty() ? static_cast<int32_t>(first + i) : indices[i];
+  static Scratch& OfThread() {
+    static thread_local Scratch scratch;
+    return scratch;
   }
 };
 
-using Stretches = std::vector<Stretch>;
-
-Stretches Whole(const float* x, int64_t n) {
-  Stretches stretches(CeilDiv(n, kGrain));
-  for (size_t s = 0; s < stretches.size(); ++s) {
-    stretches[s].first = s * kGrain;
-    stretches[s].count = std::min(kGrain, n - stretches[s].first);
-    // The bits of floats, only ever read through memcpy.
-    stretches[s].bits = reinterpret_cast<const uint32_t*>(x + stretches[s].first);
-  }
-  return stretches;
-}
-
-uint32_t KeyAt(const Stretch& stretch, int64_t i) {
-  uint32_t bits;
-  std::memcpy(&bits, stretch.bits + i, sizeof bits);
-  return bits & kMagnitude;
-}
-
-// A key that a little more than k of x's keys reach, if a regular sample of x tells.
-uint32_t SampledKey(const float* x, int64_t n, int64_t k) {
-  const double fraction = static_cast<double>(k) / static_cast<double>(n);
-  const int64_t size = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 64);
-  const int64_t samples = std::clamp<int64_t>(size, 1024, 1 << 16);
-  std::vector<uint32_t> keys(samples);
-  // An odd step visits all columns of a matrix with an even number of them.
-  const int64_t step = (n / samples) | 1;
-  for (int64_t i = 0; i < samples; ++i) keys[i] = BitsOf(x[i * step % n]) & kMagnitude;
-  const double expected = static_cast<double>(samples) * fraction;
-  const int64_t rank = std::min<int64_t>(
-      samples - 1, static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 2));
-  std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<uint32_t>());
-  return keys[rank];
-}
-
-// All elements whose key is at least `least`, or nothing if they are more than `limit`.
-Stretches Reaching(const Executor& executor, const float* x, int64_t n, uint32_t least,
-                   int64_t limit) {
-  const auto collect = GRACE_CHOOSE(Collect);
-  Stretches stretches(CeilDiv(n, kGrain));
-  std::atomic<int64_t> total{0};
-  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    if (total.load(std::memory_order_relaxed) > limit) return;
-    static thread_local std::array<int32_t, kGrain + kSlack> indices;
-    static thread_local std::array<uint32_t, kGrain + kSlack> bits;
-    const int64_t count = collect(x, begin, end, least, indices.data(), bits.data());
-    Stretch& own = stretches[begin / kGrain];
-    own.indices.assign(indices.begin(), indices.begin() + count);
-    own.kept.assign(bits.begin(), bits.begin() + count);
-    own.count = count;
-    own.bits = own.kept.data();
-    total += count;
-  });
-  if (total > limit) stretches.clear();
-  return stretches;
-}
-
-int64_t Total(const Stretches& stretches) {
-  int64_t total = 0;
-  for (const Stretch& stretch : stretches) total += stretch.count;
-  return total;
-}
-
-constexpr int kMostBins = 1 << 11;
-using Bins = std::array<int64_t, kMostBins>;
-
-// Counts the keys whose bits from `low + width` up equal `prefix` by their `width` bits below.
-Bins Histogram(const Executor& executor, const Stretches& stretches, uint32_t prefix, int low,
-               int width) {
-  Bins bins{};
-  std::mutex merging;
-  executor.For(stretches.size(), 16, [&](int64_t begin, int64_t end) {
-    // Neighbours often fall into one bin; two sets keep one addition from waiting for the other.
-    std::array<std::array<uint32_t, kMostBins + 1>, 2> own{};
-    const uint32_t mask = (1u << width) - 1;
-    for (int64_t s = begin; s < end; ++s) {
-      const Stretch& stretch = stretches[s];
-      for (int64_t i = 0; i < stretch.count; ++i) {
-        const uint32_t key = KeyAt(stretch, i);
-        // What has another prefix is counted in the bin past the end.
-        ++own[i & 1][key >> (low + width) == prefix ? key >> low & mask : kMostBins];
-      }
-    }
-    std::lock_guard<std::mutex> lock(merging);
-    for (int i = 0; i < kMostBins; ++i) bins[i] += int64_t{own[0][i]} + own[1][i];
-  });
-  return bins;
-}
-
-// The k-th largest key, and how many are larger.
-struct Kth {
-  uint32_t key;
-  int64_t larger;
+// Which keys may be sent at all: from `floor`, which is at least 1 or is 0, up to `most`.
+struct Range {
+  uint32_t floor, most;
 };
 
-Kth Select(const Executor& executor, const Stretches& stretches, int64_t k) {
-  Kth kth{0, 0};
-  int low = 31;
-  for (const int width : {11, 10, 10}) {
-    low -= width;
-    const Bins bins = Histogram(executor, stretches, kth.key, low, width);
-    uint32_t bin = (1u << width) - 1;
-    while (kth.larger + bins[bin] < k) kth.larger += bins[bin--];
-    kth.key = kth.key << width | bin;
-  }
-  return kth;
-}
+class Selector {
+ public:
+  Selector(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+           const Selection& selection, Range range, int32_t* counts)
+      : executor_(executor),
+        sources_(sources),
+        multiplier_(multiplier),
+        selection_(selection),
+        range_(range),
+        counts_(counts),
+        loop_(LoopOver(sources)),
+        bypass_(TooLargeToCache(loop_.total())),
+        large_(sources.size()) {}
 
-// Writes the elements above the k-th key, and the first of those equal to it.
-void Emit(const Executor& executor, const Stretches& stretches, int64_t k, Kth kth, float* values,
-          int32_t* indices) {
-  const int64_t size = stretches.size();
-  std::vector<int64_t> above(size), equal(size);
-  executor.For(size, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      int64_t more = 0, same = 0;
-      for (int64_t i = 0; i < stretches[s].count; ++i) {
-        const uint32_t key = KeyAt(stretches[s], i);
-        more += key > kth.key;
-        same += key == kth.key;
+  bool Run() {
+    Prepare();
+    executor_.For(sources_.size(), 1, [&](int64_t begin, int64_t end) {
+      const DenormalsAreZero scope;
+      for (int64_t i = begin; i < end; ++i) {
+        if (IsLarge(i)) large_[i].least = std::max(range_.floor, Sampled(i));
       }
-      above[s] = more;
-      equal[s] = same;
-    }
-  });
-  // Where each stretch writes, and how many ties it may still take.
-  std::vector<int64_t> start(size), ties(size);
-  int64_t written = 0, left = k - kth.larger;
-  for (int64_t s = 0; s < size; ++s) {
-    start[s] = written;
-    ties[s] = std::min(left, equal[s]);
-    left -= ties[s];
-    written += above[s] + ties[s];
+    });
+    std::atomic<bool> finite{true};
+    // A large tensor is cut into its stretches, a small one nowhere.
+    const auto cut = [this](size_t i, int64_t element) {
+      return IsLarge(i) ? CutAt{kGrain}(i, element) : sources_[i].n;
+    };
+    loop_.For(executor_, cut, [&](size_t i, int64_t begin, int64_t end) {
+      const DenormalsAreZero scope;
+      if (!(IsLarge(i) ? CollectFrom(i, begin, end) : Small(i))) finite = false;
+    });
+    FinishLarge();
+    return finite;
   }
-  executor.For(size, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      int64_t at = start[s], may = ties[s];
-      for (int64_t i = 0, last = at + above[s] + may; at < last; ++i) {
-        const uint32_t key = KeyAt(stretches[s], i);
-        if (key < kth.key || (key == kth.key && may-- <= 0)) continue;
-        std::memcpy(values + at, stretches[s].bits + i, sizeof *values);
-        indices[at++] = stretches[s].Index(i);
+
+ private:
+  // What is known of a tensor of several pieces.
+  struct Large {
+    uint32_t least = 0;  // the key that elements are collected from; 0: none are
+    int64_t limit = 0;   // how many of them are still worth it
+    std::atomic<int64_t> total{0};
+    std::vector<Stretch> stretches;
+  };
+
+  bool IsLarge(int64_t i) const { return sources_[i].n > kGrain; }
+
+  void Prepare() {
+    int64_t offset = 0;
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      offsets_.push_back(offset);
+      offset += selection_.ks[i];
+      large_[i].limit = 2 * selection_.ks[i] + sources_[i].n / 64;
+      if (IsLarge(i)) large_[i].stretches.resize(CeilDiv(sources_[i].n, kGrain));
+    }
+  }
+
+  Sent To(int64_t i, bool cleared) const {
+    return {selection_.values + offsets_[i], selection_.indices + offsets_[i], sources_[i].kept,
+            cleared};
+  }
+
+  // A key that a little more than k of the keys of acc reach, if a sample tells; 0 if not.
+  uint32_t Sampled(int64_t i) const {
+    const int64_t n = sources_[i].n, k = selection_.ks[i];
+    if (k > n / 4) return 0;
+    const double fraction = static_cast<double>(k) / static_cast<double>(n);
+    const int64_t wanted = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 256);
+    const int64_t runs = std::clamp<int64_t>(wanted, 1024, 1 << 16) / kRun;
+    // An odd step visits all columns of a matrix with an even number of runs.
+    const int64_t step = (n / kRun / runs) | 1;
+    std::vector<uint32_t> keys(runs * kRun);
+    for (int64_t r = 0; r < runs; ++r) {
+      const int64_t at = r * step % (n / kRun) * kRun;
+      float acc[kRun];
+      const float* residual = sources_[i].residual;
+      Compute(sources_[i].x + at, residual ? residual + at : nullptr, kRun, acc);
+      for (int64_t j = 0; j < kRun; ++j) keys[r * kRun + j] = BitsOf(acc[j]) & kMagnitude;
+    }
+    return RankedKey(keys, fraction);
+  }
+
+  // Neighbours in memory share a cache line.
+  static constexpr int64_t kRun = 4;
+
+  void Compute(const float* x, const float* residual, int64_t count, float* acc) const {
+    if (!residual && multiplier_ == 1.0f) {
+      std::copy_n(x, count, acc);
+    } else {
+      compensate_(x, residual, multiplier_, count, acc);
+    }
+  }
+
+  // The key that this fraction of the sampled keys reaches, with a margin.
+  static uint32_t RankedKey(std::vector<uint32_t>& keys, double fraction) {
+    const int64_t samples = keys.size();
+    const double expected = static_cast<double>(samples) * fraction;
+    const int64_t rank = std::min<int64_t>(
+        samples - 1, static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 2));
+    std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<uint32_t>());
+    return keys[rank];
+  }
+
+  bool CollectFrom(int64_t t, int64_t first, int64_t last) {
+    Large& large = large_[t];
+    Scratch& scratch = Scratch::OfThread();
+    const bool collecting = large.least > 0 && large.total.load() <= large.limit;
+    int64_t count = 0;
+    const bool finite = EncodePiece(
+        sources_[t], multiplier_, compensate_, first, last, bypass_,
+        [&](int64_t begin, int64_t size, const float* acc, float* writable) {
+          if (!collecting) return;
+          const int64_t more = collect_(acc, begin, size, large.least,
+                                        scratch.indices.data() + count, scratch.bits.data() + count);
+          for (int64_t i = count; writable && i < count + more; ++i) {
+            writable[scratch.indices[i] - begin] = 0.0f;
+          }
+          count += more;
+        });
+    if (collecting) {
+      large.stretches[first / kGrain].Own(scratch.indices.data(), scratch.bits.data(), count);
+      large.total += count;
+    } else {
+      large.total = INT64_MAX / 2;
+    }
+    return finite;
+  }
+
+  // Everything for a tensor of one piece.
+  bool Small(int64_t i) {
+    const Source& source = sources_[i];
+    const int64_t n = source.n, k = selection_.ks[i];
+    Scratch& scratch = Scratch::OfThread();
+    const bool plain = !source.residual && multiplier_ == 1.0f;
+    float* room = source.kept ? source.kept : scratch.acc.data();
+    const bool finite =
+        compensate_(source.x, source.residual, multiplier_, n, plain ? nullptr : room);
+    const float* acc = plain ? source.x : room;
+    constexpr int64_t kWorthSampling = 512;
+    const uint32_t least =
+        std::max(range_.floor, n < kWorthSampling || k > n / 4 ? 0 : SampledOf(acc, n, k));
+    if (least > 0) {
+      const int64_t count =
+          collect_(acc, 0, n, least, scratch.indices.data(), scratch.bits.data());
+      if (count >= k || least == range_.floor) {
+        Stretch stretch;
+        stretch.count = count;
+        stretch.indices = scratch.indices.data();
+        stretch.bits = scratch.bits.data();
+        Finish(Serial(), i, {&stretch, 1}, 0, false);
+        return finite;
       }
     }
-  });
-}
+    const std::vector<Stretch> all = Whole(acc, n);
+    Finish(Serial(), i, {all.data(), static_cast<int64_t>(all.size())}, 0, false);
+    return finite;
+  }
+
+  static uint32_t SampledOf(const float* acc, int64_t n, int64_t k) {
+    const int64_t samples = std::max<int64_t>(256, n / 64), step = (n / samples) | 1;
+    std::vector<uint32_t> keys(samples);
+    for (int64_t i = 0; i < samples; ++i) keys[i] = BitsOf(acc[i * step % n]) & kMagnitude;
+    return RankedKey(keys, static_cast<double>(k) / static_cast<double>(n));
+  }
+
+  void FinishLarge() {
+    std::vector<int64_t> alone, shared;
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      if (IsLarge(i)) (sources_[i].n > loop_.total() / 4 ? alone : shared).push_back(i);
+    }
+    for (const int64_t i : alone) FinishOne(executor_, i);
+    executor_.For(shared.size(), 1, [&](int64_t begin, int64_t end) {
+      const DenormalsAreZero scope;
+      for (int64_t j = begin; j < end; ++j) FinishOne(Serial(), shared[j]);
+    });
+  }
+
+  void FinishOne(const Executor& executor, int64_t i) {
+    const Source& source = sources_[i];
+    Large& large = large_[i];
+    const int64_t size = large.stretches.size();
+    const bool enough = large.total >= selection_.ks[i] || large.least == range_.floor;
+    if (large.least > 0 && enough && large.total <= large.limit) {
+      Finish(executor, i, {large.stretches.data(), size}, large.least, true);
+      return;
+    }
+    for (const Stretch& stretch : large.stretches) {
+      for (int64_t j = 0; source.kept && j < stretch.count; ++j) {
+        source.kept[stretch.Index(j)] = FloatOf(stretch.Bits(j));
+      }
+    }
+    std::vector<float> room;
+    const float* acc = source.kept ? source.kept : source.x;
+    if (!source.kept && multiplier_ != 1.0f) {
+      room.resize(source.n);
+      executor.For(source.n, kGrain, [&](int64_t begin, int64_t end) {
+        const DenormalsAreZero scope;
+        Compute(source.x + begin, nullptr, end - begin, room.data() + begin);
+      });
+      acc = room.data();
+    }
+    const std::vector<Stretch> all = Whole(acc, source.n);
+    Finish(executor, i, {all.data(), static_cast<int64_t>(all.size())}, 0, false);
+  }
+
+  // Sends what is to be sent of these elements of tensor i, the only ones that can be. Their keys
+  // are at least `least`, and mostly near it if that is not 0.
+  void Finish(const Executor& executor, int64_t i, Stretches stretches, uint32_t least,
+              bool cleared) {
+    const int64_t k = selection_.ks[i];
+    Bound bound{range_.floor - 1, 0, range_.most};
+    if (Total(stretches) > k || range_.floor == 0) {
+      const Bound largest =
+          least ? LargestFrom(stretches, least, k) : Largest(executor, stretches, k);
+      if (largest.key >= range_.floor) bound = {largest.key, largest.ties, range_.most};
+    }
+    const Sent sent = To(i, cleared);
+    const int64_t written = Send(executor, stretches, bound, sent);
+    std::fill(sent.values + written, sent.values + k, 0.0f);
+    std::fill(sent.indices + written, sent.indices + k, 0);
+    if (counts_) counts_[i] = static_cast<int32_t>(written);
+  }
+
+  const Executor& executor_;
+  const std::vector<Source>& sources_;
+  const float multiplier_;
+  const Selection& selection_;
+  const Range range_;
+  int32_t* const counts_;
+  const ListLoop loop_;
+  const bool bypass_;
+  const Compensate compensate_ = ChooseCompensate();
+  const Collect collect_ = ChooseCollect();
+  std::vector<Large> large_;
+  std::vector<int64_t> offsets_;
+};
 
 }  // namespace
 
 void TopK(const Executor& executor, const float* x, int64_t n, int64_t k, float* values,
           int32_t* indices) {
-  constexpr int64_t kWorthSampling = 1 << 14;
-  Stretches stretches;
-  if (n >= kWorthSampling && k <= n / 4) {
-    const int64_t limit = 2 * k + n / 64;
-    stretches = Reaching(executor, x, n, SampledKey(x, n, k), limit);
-  }
-  if (Total(stretches) < k) stretches = Whole(x, n);
-  Emit(executor, stretches, k, Select(executor, stretches, k), values, indices);
+  TopKList(executor, {{x, nullptr, nullptr, n}}, 1.0f, {{k}, values, indices});
+}
+
+bool TopKList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+              const Selection& selection) {
+  return Selector(executor, sources, multiplier, selection, {0, kMagnitude}, nullptr).Run();
+}
+
+bool ThresholdList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                   float threshold, const Selection& selection, int32_t* counts) {
+  // The first key above the threshold; a denormal is not above 0.
+  const uint32_t floor = std::max((BitsOf(threshold) & kMagnitude) + 1, kSmallestNormal);
+  return Selector(executor, sources, multiplier, selection, {floor, kInfinity}, counts).Run();
 }
 
 }  // namespace grace

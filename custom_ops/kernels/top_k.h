@@ -1,8 +1,10 @@
-// The elements largest in magnitude.
+// The elements largest in magnitude, of one tensor or of a list.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "compensate.h"
 #include "parallel.h"
 
 namespace grace {
@@ -11,5 +13,22 @@ namespace grace {
 // lower index: indices ascend, values are x at them. Exact for any data. 1 <= k <= n < 2^31.
 void TopK(const Executor& executor, const float* x, int64_t n, int64_t k, float* values,
           int32_t* indices);
+
+// What a list sends: the parts of its tensors one after another, ks[i] elements for tensor i.
+struct Selection {
+  std::vector<int64_t> ks;
+  float* values;
+  int32_t* indices;
+};
+
+// TopK of each acc = x * multiplier + residual; kept gets acc minus what was sent. Returns whether
+// every acc is finite.
+bool TopKList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+              const Selection& selection);
+
+// Of each TopK, the elements with |acc| > threshold alone, which are counts[i]; the entries beyond
+// are 0. NaN is not above a threshold but may take one of the ks[i] places. A denormal counts as 0.
+bool ThresholdList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                   float threshold, const Selection& selection, int32_t* counts);
 
 }  // namespace grace

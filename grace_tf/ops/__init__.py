@@ -34,6 +34,7 @@ __all__ = [
     "pack_signs",
     "packed_words",
     "quantize",
+    "random_indices",
     "random_normal",
     "random_words",
     "scatter_sum",
@@ -132,6 +133,22 @@ def random_normal(n: int, key: Key) -> tf.Tensor:
         raise ValueError(f"n must be from 1 to {(2**31 - 1) // 12}, not {n}.")
     arguments.check_key(key)
     return reference.random_normal(n, key)
+
+
+def random_indices(n: int, k: int, key: Key) -> tf.Tensor:
+    """k distinct numbers from 0 to n - 1, ascending, int32 [k]: a uniform subset, drawn in O(k).
+
+    They are what 0 to k - 1 become in a permutation of [0, n). With b = ceil(sqrt(n)) and
+    a = ceil(n / b), a number is L * b + R, L < a, R < b. Twelve rounds where n < 256, else six,
+    take turns in L = (L + f(R)) mod a and R = (R + f(L)) mod b; a number that ends at n or above
+    goes through them again. Each f is a table of the key's words w, one after another in the
+    stream: f(j) = floor(w[j] * a / 2^32), or b. 1 <= k <= n < 2^31, else ValueError.
+    """
+    arguments.check_length(n)
+    arguments.check_key(key)
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be from 1 to {n}, the number of elements, not {k}.")
+    return _chosen().random_indices(n, k, key)
 
 
 def pack_signs(x: tf.Tensor) -> tf.Tensor:

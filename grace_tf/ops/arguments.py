@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from grace_tf.ops.words import packed_words
@@ -30,10 +33,39 @@ def check_length(n: int) -> None:
 
 
 def check_key(key) -> None:
-    if not 0 <= key.variable < 2**24:
-        raise ValueError(f"The key's variable must be from 0 to 2^24 - 1, not {key.variable}.")
-    if not 0 <= key.draw < 256:
-        raise ValueError(f"The key's draw must be from 0 to 255, not {key.draw}.")
+    check_variable(key.variable)
+    check_draw(key.draw)
+
+
+def check_variable(variable: int) -> None:
+    if not 0 <= variable < 2**24:
+        raise ValueError(f"The key's variable must be from 0 to 2^24 - 1, not {variable}.")
+
+
+def check_draw(draw: int) -> None:
+    if not 0 <= draw < 256:
+        raise ValueError(f"The key's draw must be from 0 to 255, not {draw}.")
+
+
+class ListKey(NamedTuple):
+    """Names the streams of random words of a list of variables, one each; see `grace_tf.ops.Key`.
+
+    Variable i of the list draws from the stream (seed, worker, step, variables[i], draw).
+    """
+
+    seed: int | tf.Tensor
+    worker: int | tf.Tensor
+    step: int | tf.Tensor
+    variables: tuple[int, ...]
+    draw: int
+
+
+def check_list_key(key: ListKey, tensors: int) -> None:
+    if len(key.variables) != tensors:
+        raise ValueError(f"The key names {len(key.variables)} variables for {tensors} tensors.")
+    for variable in key.variables:
+        check_variable(variable)
+    check_draw(key.draw)
 
 
 def check_codes(levels: int, bits: int) -> None:
@@ -63,3 +95,51 @@ def check_quantized(
     check_codes(levels, bits)
     check_size(words, packed_words(n, bits), "words")
     check_size(scales, count_blocks(n, block), "scales")
+
+
+def float_list(xs, name: str) -> list[tf.Tensor]:
+    """xs as tensors, which must be float32, of any static shape, with elements."""
+    xs = [tf.convert_to_tensor(x) for x in xs]
+    if not xs:
+        raise ValueError(f"{name} must have at least one tensor.")
+    for x in xs:
+        if x.dtype != tf.float32:
+            raise TypeError(f"{name} must be float32, not {x.dtype.name}.")
+        if not x.shape.is_fully_defined() or not 1 <= x.shape.num_elements() < 2**31:
+            raise ValueError(
+                f"Each of {name} must have a static shape of 1 to 2^31 - 1 elements, not {x.shape}."
+            )
+    return xs
+
+
+def residual_list(residuals, xs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The residuals of xs, none for None."""
+    if residuals is None:
+        return []
+    residuals = float_list(residuals, "residuals")
+    if [r.shape for r in residuals] != [x.shape for x in xs]:
+        raise ValueError("The residuals must have the shapes of xs.")
+    return residuals
+
+
+def shape_list(shapes) -> list[tf.TensorShape]:
+    """Shapes of float32 tensors to be made, all static."""
+    shapes = [tf.TensorShape(shape) for shape in shapes]
+    if not shapes:
+        raise ValueError("There must be at least one shape.")
+    for shape in shapes:
+        if not shape.is_fully_defined() or not 1 <= shape.num_elements() < 2**31:
+            raise ValueError(f"A shape must be static, of 1 to 2^31 - 1 elements, not {shape}.")
+    return shapes
+
+
+def check_counts(ks: Sequence[int], shapes: Sequence[tf.TensorShape]) -> None:
+    """Each count is from 1 to the number of its tensor's elements."""
+    if len(ks) != len(shapes):
+        raise ValueError(f"There are {len(ks)} counts for {len(shapes)} tensors.")
+    for k, shape in zip(ks, shapes):
+        if not 1 <= k <= shape.num_elements():
+            raise ValueError(
+                f"A count must be from 1 to {shape.num_elements()}, the number of elements of its "
+                f"tensor, not {k}."
+            )

@@ -17,18 +17,8 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.ops import arguments, native
+from grace_tf.ops.arguments import ListKey
 from grace_tf.ops.words import packed_words
-
-
-class ListKey(NamedTuple):
-    """Names a stream of random words for each tensor of a list; see `grace_tf.ops.Key`."""
-
-    seed: int | tf.Tensor
-    worker: int | tf.Tensor
-    step: int | tf.Tensor
-    variables: tuple[int, ...]
-    """The ordinal of each tensor's variable."""
-    draw: int
 
 
 class Quantized(NamedTuple):

@@ -20,6 +20,7 @@ LIBRARY = Path(__file__).resolve().parent.parent / "_ops.so"
 _OPERATIONS = (
     "all_finite",
     "block_scales",
+    "cast_list",
     "dequantize",
     "dequantize_list",
     "dequantize_sum",
@@ -27,10 +28,18 @@ _OPERATIONS = (
     "pack_signs",
     "quantize",
     "quantize_list",
+    "random_indices",
+    "random_k_list",
     "random_words",
+    "refine_list",
+    "scatter_list",
+    "scatter_random_list",
     "scatter_sum",
     "sign_list",
+    "threshold_list",
     "top_k",
+    "top_k_list",
+    "uncast_list",
     "uniform",
     "unpack_signs",
     "vote_list",
@@ -138,6 +147,13 @@ def random_words(n: int, key) -> tf.Tensor:
 def uniform(n: int, key) -> tf.Tensor:
     values = _ops().grace_uniform(length=n, variable=key.variable, draw=key.draw, **_stream(key))
     return _shaped(values, n)
+
+
+def random_indices(n: int, k: int, key) -> tf.Tensor:
+    indices = _ops().grace_random_indices(
+        n=n, k=k, variables=[key.variable], draw=key.draw, **_stream(key)
+    )
+    return _shaped(indices, k)
 
 
 def pack_signs(x: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,8 @@ the results are bit-equal on every machine.
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
 _PHILOX = 1  # TF's number of the algorithm
@@ -95,6 +97,40 @@ def uniform(n: int, key) -> tf.Tensor:
 def random_normal(n: int, key) -> tf.Tensor:
     twelve = tf.reshape(_top_24_bits(random_words(12 * n, key)), [n, 12])
     return tf.cast(tf.reduce_sum(twelve, axis=1) - (6 << 24), tf.float32) * 2.0**-24
+
+
+def _tables(a: int, b: int, rounds: int, key) -> list[tf.Tensor]:
+    """The functions of the rounds: numbers below a for each R, below b for each L, and so on."""
+    words = random_words(rounds // 2 * (a + b), key)
+    words = tf.cast(words, tf.int64) & 0xFFFFFFFF
+    tables = tf.split(words, [b, a] * (rounds // 2))
+    return [
+        tf.bitwise.right_shift(table * (b if i % 2 else a), tf.constant(32, tf.int64))
+        for i, table in enumerate(tables)
+    ]
+
+
+def random_indices(n: int, k: int, key) -> tf.Tensor:
+    b = math.isqrt(n - 1) + 1
+    a = -(-n // b)
+    tables = _tables(a, b, 12 if n < 256 else 6, key)
+
+    def permuted(numbers):
+        left, right = numbers // b, numbers % b
+        for i, table in enumerate(tables):
+            if i % 2:
+                right = (right + tf.gather(table, left)) % b
+            else:
+                left = (left + tf.gather(table, right)) % a
+        return left * b + right
+
+    (numbers,) = tf.while_loop(
+        lambda numbers: tf.reduce_any(numbers >= n),
+        lambda numbers: (tf.where(numbers < n, numbers, permuted(numbers)),),
+        (permuted(tf.range(k, dtype=tf.int64)),),
+        maximum_iterations=a * b - n + 1,
+    )
+    return tf.sort(tf.cast(numbers, tf.int32))
 
 
 def pack_signs(x: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,68 @@
+// The part that every list encoder begins with: acc = x * multiplier + residual, piece by piece.
+//
+// A thread computes acc for a chunk of its stretch at a time, in a buffer that stays in its nearest
+// cache, encodes it there, and writes it to `kept` once, with what was sent taken out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "list.h"
+#include "parallel.h"
+
+namespace grace {
+
+// One tensor of a list.
+struct Source {
+  const float* x;
+  const float* residual;  // null: nothing is added
+  float* kept;            // the new residual; null where residual is
+  int64_t n;
+};
+
+constexpr int64_t kChunk = 2048;
+
+// Where a tensor may be cut: whole cache lines can bypass the caches.
+constexpr CutAt kLines{16};
+
+// Writes acc of source[begin, begin + count) and returns whether all of it is finite. A multiplier
+// of 1 means no product, so that without a residual the bits stay as they are. Like TensorFlow's
+// own sums and products, it counts denormals, given or arising, as zeros of their sign; the caller
+// holds a DenormalsAreZero.
+using Compensate = bool (*)(const float* x, const float* residual, float multiplier, int64_t count,
+                            float* acc);
+Compensate ChooseCompensate();
+
+// Whether a list of so many elements should bypass the caches when it is written.
+bool TooLargeToCache(int64_t elements);
+
+// Copies bytes; with `bypass` and where `to` begins a cache line, past the caches, which saves
+// reading the lines of `to` first.
+void Store(const void* from, int64_t bytes, bool bypass, void* to);
+// Makes what Store wrote past the caches visible to other threads.
+void EndStores(bool bypass);
+
+ListLoop LoopOver(const std::vector<Source>& sources);
+
+// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. `writable` is acc where
+// the source has a `kept`, which gets what visit leaves there, and else null. Returns whether all
+// of acc is finite.
+template <class Visit>
+bool EncodePiece(const Source& source, float multiplier, Compensate compensate, int64_t first,
+                 int64_t last, bool bypass, const Visit& visit) {
+  alignas(64) float buffer[kChunk];
+  const bool plain = !source.residual && multiplier == 1.0f;
+  bool finite = true;
+  for (int64_t begin = first; begin < last; begin += kChunk) {
+    const int64_t count = std::min(kChunk, last - begin);
+    const float* x = source.x + begin;
+    const float* residual = source.residual ? source.residual + begin : nullptr;
+    finite &= compensate(x, residual, multiplier, count, plain ? nullptr : buffer);
+    visit(begin, count, plain ? x : buffer, source.kept ? buffer : nullptr);
+    if (source.kept) Store(buffer, 4 * count, bypass, source.kept + begin);
+  }
+  EndStores(bypass && source.kept);
+  return finite;
+}
+
+}  // namespace grace

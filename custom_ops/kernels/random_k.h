@@ -1,0 +1,40 @@
+// Random subsets of the elements of a tensor, drawn without replacement.
+//
+// The n numbers below n are permuted under the key of a Philox stream, and the subset is what the
+// numbers 0 to k - 1 become. With b = ceil(sqrt(n)) and a = ceil(n / b), a number is a pair (L, R),
+// L * b + R, L < a, R < b. A permutation of the a * b pairs is a Feistel network of kRounds rounds,
+// or of kRoundsOfFew where n < 256: the rounds take turns in
+//     L = (L + f(R)) mod a        R = (R + f(L)) mod b
+// each with an f of its own, a table of Philox words: f(j) = floor(word[j] * a / 2^32), or b. The
+// tables lie one after another in the stream: b words, a words, b words, and so on. A pair that is
+// not below n is permuted again until it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compensate.h"
+#include "parallel.h"
+#include "philox.h"
+#include "scatter_list.h"
+
+namespace grace {
+
+// Writes k distinct numbers from [0, n), ascending; every one is as likely as any other, and so is
+// every pair. 1 <= k <= n < 2^31.
+void RandomIndices(const Executor& executor, const PhiloxKey& key, int64_t n, int64_t k,
+                   int32_t* indices);
+
+// keys[i] and ks[i] belong to tensor i: values gets acc = x * multiplier + residual at its
+// RandomIndices, one tensor after another; kept gets acc minus what was sent. Returns whether every
+// acc is finite.
+bool RandomKList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                 const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks, float* values);
+
+// The totals of what RandomKList of one worker, or the sum of several workers', stands for, times
+// factor. Returns whether every total is finite.
+bool ScatterRandomList(const Executor& executor, const std::vector<Target>& targets,
+                       const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks,
+                       const float* values, float factor);
+
+}  // namespace grace

@@ -1,0 +1,163 @@
+#include "scatter_list.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "compensate.h"
+
+#define GRACE_KERNEL "each/scatter_list.h"
+#include "each_isa.h"
+
+namespace grace {
+
+Scale ChooseScale() { return GRACE_CHOOSE(MultiplyBy); }
+
+ListLoop LoopOver(const std::vector<Target>& targets) {
+  std::vector<int64_t> lengths;
+  for (const Target& target : targets) lengths.push_back(target.n);
+  return ListLoop(lengths);
+}
+
+namespace {
+
+// What is wrong with some indices into tensor i, which has n elements.
+std::string Fault(const int32_t* indices, int64_t count, int64_t i, int64_t n) {
+  for (int64_t j = 0; j < count; ++j) {
+    if (indices[j] < 0 || indices[j] >= n) {
+      return "Index " + std::to_string(indices[j]) + " is outside tensor " + std::to_string(i) +
+             " of the list, which has " + std::to_string(n) + " elements.";
+    }
+  }
+  return "A worker's indices into tensor " + std::to_string(i) +
+         " of the list do not ascend strictly.";
+}
+
+// The first of the faults that the threads find.
+class Faults {
+ public:
+  // Whether these indices into tensor i, which has n elements, are sound.
+  bool Check(const int32_t* indices, int64_t count, int64_t i, int64_t n) {
+    if (count == 0) return true;
+    const bool inside = indices[0] >= 0 && indices[count - 1] < n;
+    if (inside && ascending_(indices, count)) return true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (first_.empty()) first_ = Fault(indices, count, i, n);
+    return false;
+  }
+  const std::string& first() const { return first_; }
+
+ private:
+  bool (*const ascending_)(const int32_t*, int64_t) = GRACE_CHOOSE(Ascending);
+  std::mutex mutex_;
+  std::string first_;
+};
+
+std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {
+  std::vector<int64_t> offsets{0};
+  for (const int64_t k : ks) offsets.push_back(offsets.back() + k);
+  return offsets;
+}
+
+// Writes totals, a chunk at a time.
+class Scatterer {
+ public:
+  Scatterer(const std::vector<Target>& targets, const Entries& entries, float factor)
+      : targets_(targets), entries_(entries), factor_(factor), offsets_(Offsets(entries.ks)) {
+    bypass_ = TooLargeToCache(LoopOver(targets).total());
+  }
+
+  // Worker w's entries for a tensor.
+  const int32_t* Indices(int64_t w, int64_t i) const {
+    return entries_.indices + w * offsets_.back() + offsets_[i];
+  }
+  int64_t Used(int64_t w, int64_t i) const {
+    if (!entries_.counts) return entries_.ks[i];
+    const int64_t count = entries_.counts[w * static_cast<int64_t>(targets_.size()) + i];
+    return std::clamp<int64_t>(count, 0, entries_.ks[i]);
+  }
+
+  bool Write(int64_t i, int64_t first, int64_t last) const {
+    const int64_t workers = entries_.workers;
+    std::vector<int64_t> at(workers);  // the next entry of each worker
+    for (int64_t w = 0; w < workers; ++w) {
+      const int32_t* own = Indices(w, i);
+      at[w] = std::lower_bound(own, own + Used(w, i), first) - own;
+    }
+    alignas(64) float buffer[kChunk];
+    bool finite = true;
+    for (int64_t begin = first; begin < last; begin += kChunk) {
+      const int64_t end = std::min(last, begin + kChunk);
+      std::fill_n(buffer, end - begin, 0.0f);
+      for (int64_t w = 0; w < workers; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
+      finite &= scale_(factor_, end - begin, buffer);
+      Store(buffer, 4 * (end - begin), bypass_, targets_[i].total + begin);
+    }
+    EndStores(bypass_);
+    return finite;
+  }
+
+ private:
+  // Adds worker w's entries from `j` on that are below `end`; returns the first that is not.
+  int64_t Add(int64_t w, int64_t i, int64_t j, int64_t begin, int64_t end, float* buffer) const {
+    const int32_t* own = Indices(w, i);
+    const float* values = entries_.values + w * offsets_.back() + offsets_[i];
+    for (const int64_t used = Used(w, i); j < used && own[j] < end; ++j) {
+      float& total = buffer[own[j] - begin];
+      total = Flush(total + Flush(values[j]));
+    }
+    return j;
+  }
+
+  const std::vector<Target>& targets_;
+  const Entries& entries_;
+  const float factor_;
+  const std::vector<int64_t> offsets_;
+  bool bypass_;
+  const Scale scale_ = ChooseScale();
+};
+
+}  // namespace
+
+std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
+                        const Entries& entries, float factor, bool* finite) {
+  const Scatterer scatterer(targets, entries, factor);
+  const int64_t tensors = targets.size();
+  Faults faults;
+  executor.For(tensors, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t w = 0; w < entries.workers; ++w) {
+        faults.Check(scatterer.Indices(w, i), scatterer.Used(w, i), i, targets[i].n);
+      }
+    }
+  });
+  if (!faults.first().empty()) return faults.first();
+  std::atomic<bool> all{true};
+  LoopOver(targets).For(executor, kLines, [&](size_t i, int64_t begin, int64_t end) {
+    const DenormalsAreZero scope;
+    if (!scatterer.Write(i, begin, end)) all = false;
+  });
+  *finite = all;
+  return {};
+}
+
+std::string RefineList(const Executor& executor, const std::vector<Target>& kept,
+                       const int32_t* indices, const float* values, const float* decoded,
+                       const std::vector<int64_t>& ks) {
+  const std::vector<int64_t> offsets = Offsets(ks);
+  Faults faults;
+  executor.For(kept.size(), 8, [&](int64_t begin, int64_t end) {
+    const DenormalsAreZero scope;
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t* own = indices + offsets[i];
+      if (!faults.Check(own, ks[i], i, kept[i].n)) return;
+      for (int64_t j = 0; j < ks[i]; ++j) {
+        kept[i].total[own[j]] = values[offsets[i] + j] - Flush(decoded[offsets[i] + j]);
+      }
+    }
+  });
+  return faults.first();
+}
+
+}  // namespace grace

@@ -1,0 +1,46 @@
+// Sparse vectors of a list of tensors, made dense in one write of memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "list.h"
+#include "parallel.h"
+
+namespace grace {
+
+// One tensor of a list that is decoded.
+struct Target {
+  float* total;
+  int64_t n;
+};
+
+ListLoop LoopOver(const std::vector<Target>& targets);
+
+// The workers' parts of all tensors: row w has ks[0] entries for tensor 0, then ks[1] for tensor 1.
+struct Entries {
+  const float* values;     // [workers][sum of ks]
+  const int32_t* indices;  // [workers][sum of ks]
+  const int32_t* counts;   // [workers][tensors], or null: all entries count
+  int64_t workers;
+  std::vector<int64_t> ks;
+};
+
+// total = (the sum of the workers' vectors as ScatterSum takes it) * factor; the product treats
+// denormals as TensorFlow's does, as zeros of their sign. Sets `finite` to whether every total is.
+// Returns what is wrong with an index, in one sentence, or nothing; then the totals are meaningless.
+std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
+                        const Entries& entries, float factor, bool* finite);
+
+// kept_i at its part of indices = value - decoded, where a decoded zero or denormal counts as +0.
+// Returns as ScatterList.
+std::string RefineList(const Executor& executor, const std::vector<Target>& kept,
+                       const int32_t* indices, const float* values, const float* decoded,
+                       const std::vector<int64_t>& ks);
+
+// total = buffer * factor, in place; returns whether all of it is finite.
+using Scale = bool (*)(float factor, int64_t count, float* buffer);
+Scale ChooseScale();
+
+}  // namespace grace

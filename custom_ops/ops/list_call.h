@@ -1,0 +1,106 @@
+// What operations on lists need beside Call: tensors of any shape, and outputs shaped like them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../kernels/compensate.h"
+#include "../kernels/scatter_list.h"
+#include "op.h"
+
+namespace grace {
+
+constexpr TF_DataType kFloat16 = static_cast<TF_DataType>(19);
+constexpr TF_DataType kBfloat16 = static_cast<TF_DataType>(14);
+
+using Shape = std::vector<int64_t>;
+
+class ListAttributes : public Attributes {
+ public:
+  explicit ListAttributes(TF_OpKernelConstruction* construction)
+      : Attributes(construction), construction_(construction) {}
+  float Float(const char* name) const;
+  TF_DataType Type(const char* name) const;
+  // The shapes that the attributes `ranks` and `dims` tell, one after another.
+  std::vector<Shape> Shapes() const;
+
+ private:
+  TF_OpKernelConstruction* construction_;
+};
+
+class ListCall : public Call {
+ public:
+  explicit ListCall(TF_OpKernelContext* context) : Call(context), context_(context) {}
+
+  // The i-th output as a new tensor.
+  Tensor Allocate(int i, TF_DataType type, const Shape& shape) const;
+  // The i-th output as input i in place, where nothing else holds it, or as a copy of it.
+  Tensor Forward(int i) const;
+  // The float that the i-th input, a scalar, is.
+  float Scalar(int i) const { return *Input(i, 0).data<float>(); }
+
+ private:
+  TF_OpKernelContext* context_;
+};
+
+// The inputs of an encoder: N tensors, then as many residuals or none; and its outputs `kept` from
+// number `first` on, as many as there are residuals.
+class EncodedList {
+ public:
+  EncodedList(const ListCall& call, int tensors, int residuals, int first);
+  const std::vector<Source>& sources() const { return sources_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Source> sources_;
+};
+
+// The outputs of a decoder: tensors of these shapes, the first outputs of the call.
+class DecodedList {
+ public:
+  DecodedList(const ListCall& call, const std::vector<Shape>& shapes);
+  const std::vector<Target>& targets() const { return targets_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Target> targets_;
+};
+
+int64_t Sum(const std::vector<int64_t>& numbers);
+// What a kernel found wrong, if anything.
+void RequireNone(const std::string& fault);
+
+// The shape functions of the C API can read neither lists of integers nor how many outputs there
+// are: the Python functions set the shapes.
+void AnyShapes(TF_ShapeInferenceContext* context, TF_Status* status);
+
+// As Register, for an operation with a constructor from ListAttributes and
+// `Compute(const ListCall&) const`.
+template <class Op>
+bool RegisterList(const char* name, std::initializer_list<const char*> inputs,
+                  std::initializer_list<const char*> outputs,
+                  std::initializer_list<const char*> attributes) {
+  RegisterOp(
+      {name, inputs, outputs, attributes, AnyShapes},
+      [](TF_OpKernelConstruction* construction) -> void* {
+        try {
+          return new Op(ListAttributes(construction));
+        } catch (...) {
+          FailConstruction(construction);
+          return nullptr;
+        }
+      },
+      [](void* op, TF_OpKernelContext* context) {
+        try {
+          ListCall call(context);
+          static_cast<const Op*>(op)->Compute(call);
+        } catch (...) {
+          FailCall(context);
+        }
+      },
+      [](void* op) { delete static_cast<Op*>(op); });
+  return true;
+}
+
+}  // namespace grace
