@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -122,6 +123,19 @@ def test_run_returns_the_exit_code_of_the_workers(tmp_path):
     script = tmp_path / "end.py"
     script.write_text("import sys; sys.exit(3)\n")
     assert main(["run", "-np", "2", str(script)]) == 3
+
+
+def test_doctor_tells_what_importing_has_put_into_keras():
+    found = dict(doctor.findings())
+    guards = {
+        name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
+    }
+    assert set(guards) == {"backups", "copies", "guards", "own_files", "training"}
+    assert "in BackupAndRestore." in guards["backups"]
+    assert "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["own_files"]
+    assert "Model.fit, " in guards["training"]
+    with mock.patch.object(keras.Model, "fit", lambda self: None):
+        assert "Model.fit, " not in dict(doctor.findings())["guard: training"]
 
 
 def test_doctor_tells_versions_repairs_and_surroundings():

@@ -164,3 +164,11 @@ class LifelineTest(tf.test.TestCase):
         self.assertRegex(first.why(lost), "worker 1 failed: ValueError: boom; start all")
         self.assertIsNone(first.why(own))
         self.assertIsNone(first.why(RuntimeError("Collective")))
+
+    def test_an_engine_may_have_errors_of_its_own(self):
+        with mock.patch.object(Lifeline, "_run"):
+            line = Lifeline(0, 2, SOON, lost=lambda error: isinstance(error, KeyError))
+        line.left[1] = "has ended its program before the others"
+        self.assertIsNone(line.why(tf.errors.UnavailableError(None, None, "Collective")))
+        self.assertIsNone(line.broken)
+        self.assertRegex(line.why(KeyError("HorovodInternalError")), "worker 1 has ended its")

@@ -9,36 +9,31 @@
 #include <memory>
 #include <mutex>
 
-// The C API gives no access to the intra-op threads. TensorFlow exports the C++ accessor, and the
-// two classes behind it have looked like this in every release from 2.15 to 2.21.
-namespace Eigen {
-class ThreadPoolInterface {
- public:
-  virtual void Schedule(std::function<void()> work) = 0;
-  virtual void ScheduleWithHint(std::function<void()> work, int start, int limit) = 0;
-  virtual void Cancel() = 0;
-  virtual int NumThreads() const = 0;
-  virtual int CurrentThreadId() const = 0;
-  virtual ~ThreadPoolInterface() {}
-};
-}  // namespace Eigen
+#include "thread_pool_layout.h"
 
 namespace grace {
 namespace {
 
-struct DeviceView {
-  Eigen::ThreadPoolInterface* pool;
-  int threads;
-};
-
 using GetDevice = const DeviceView* (*)(const void* context);
 
+void* Find(const char* library, const char* symbol) {
+  void* loaded = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
+  return loaded ? dlsym(loaded, symbol) : nullptr;
+}
+
+// Null where TensorFlow is of a version whose pool may look different.
 GetDevice FindAccessor() {
-  void* library = dlopen("libtensorflow_framework.so.2", RTLD_NOLOAD | RTLD_LAZY);
-  if (!library) return nullptr;
-  return reinterpret_cast<GetDevice>(dlsym(
-      library,
-      "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen16ThreadPoolDeviceEEERKT_v"));
+  using Version = const char* (*)();
+  const auto version = reinterpret_cast<Version>(Find("libtensorflow_cc.so.2", "TF_Version"));
+  if (!version || !LayoutIsKnown(version())) return nullptr;
+  return reinterpret_cast<GetDevice>(
+      Find("libtensorflow_framework.so.2",
+           "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen16ThreadPoolDeviceEEERKT_v"));
+}
+
+GetDevice Accessor() {
+  static const GetDevice accessor = FindAccessor();
+  return accessor;
 }
 
 std::atomic<int> g_threads{0};
@@ -85,8 +80,17 @@ struct Loop {
 
 void SetThreads(int threads) { g_threads = threads; }
 
+// For tests and reports, through ctypes.
+extern "C" {
+__attribute__((visibility("default"))) int grace_shares_threads() { return Accessor() != nullptr; }
+
+__attribute__((visibility("default"))) int grace_layout_is_known(const char* version) {
+  return LayoutIsKnown(version);
+}
+}
+
 void ThreadPool::For(int64_t total, int64_t grain, const Body& body) const {
-  static const GetDevice get_device = FindAccessor();
+  const GetDevice get_device = Accessor();
   const int64_t pieces = total / grain + (total % grain != 0);
   const DeviceView* device = pieces > 1 && get_device ? get_device(context_) : nullptr;
   const int wanted = g_threads ? g_threads.load() : device ? device->threads : 1;

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import collections
+import ctypes
 import importlib.util
 import inspect
 import os
 import platform
+import sys
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -32,9 +36,11 @@ def findings() -> list[list[str]]:
         ["TensorFlow", tf.__version__],
         ["Keras", keras.__version__],
         ["native operations", native_library()],
+        ["threads of native operations", threads()],
         ["GPUs", _gpus()],
         ["workers around", _surroundings()],
         ["Horovod", _horovod()],
+        *_guards(),
         *_repairs(),
     ]
 
@@ -44,6 +50,18 @@ def native_library() -> str:
     if not native.available():
         return f"no, the reference operations serve: {native.why_not()}"
     return f"yes, {native.isa()}"
+
+
+def threads() -> str:
+    """Whether the native operations work on several threads, or why not."""
+    if not native.available():
+        return "none: there are no native operations"
+    if ctypes.CDLL(str(native.LIBRARY)).grace_shares_threads():
+        return "TensorFlow's own"
+    return (
+        f"one: what TensorFlow's threads look like was not checked for {tf.__version__} (it was "
+        "for 2.15 to 2.21)"
+    )
 
 
 def _gpus() -> str:
@@ -66,6 +84,29 @@ def _surroundings() -> str:
 def _horovod() -> str:
     installed = importlib.util.find_spec("horovod") is not None
     return "installed, but not served yet" if installed else "not installed"
+
+
+def _guards() -> list[list[str]]:
+    """One row per module of grace_tf.keras that importing has put into Keras, but for repairs."""
+    found = collections.defaultdict(set)
+    for cls in set(_classes_of_keras()):
+        for name, held in vars(cls).items():
+            module = inspect.getmodule(getattr(held, "__code__", None))
+            ours = module is not None and module.__name__.startswith("grace_tf.keras.")
+            if ours and module is not repairs:
+                found[module].add(f"{cls.__name__}.{name}")
+    rows = []
+    for module, names in found.items():
+        purpose = (inspect.getdoc(module) or "").splitlines()[0]
+        where = ", ".join(sorted(names))
+        rows.append([f"guard: {module.__name__.rpartition('.')[2]}", f"in {where}. {purpose}"])
+    return sorted(rows)
+
+
+def _classes_of_keras() -> Iterator[type]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "keras" and module is not None:
+            yield from (held for held in vars(module).values() if inspect.isclass(held))
 
 
 def _repairs() -> list[list[str]]:

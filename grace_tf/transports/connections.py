@@ -35,6 +35,7 @@ class Lifeline:
 
     A worker that has not given a sign of life for `patience` seconds counts as lost.  Worker 0 owns
     `server`; the others find it by `find()`, which gives (host, port, token) and may wait.
+    `lost(error)` says whether the loss of a worker causes errors of this kind.
 
     Attributes: rank, size, patience; broken, the sentence why this worker cannot go on, or None;
     left, the workers that said goodbye, and how; changed, the condition that guards all of it.
@@ -48,11 +49,12 @@ class Lifeline:
         token: int = 0,
         server: socket.socket | None = None,
         find: Callable[[], tuple[str, int, int]] | None = None,
+        lost: Callable[[BaseException], bool] = collectives.may_have_failed,
     ) -> None:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None
         self.busy = 0  # how many calls are under way that nobody may leave before all are through
-        self._token, self._server, self._find = token, server, find
+        self._token, self._server, self._find, self._lost = token, server, find, lost
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
@@ -63,8 +65,6 @@ class Lifeline:
         self._closed = self.warned = False
         self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
         self._thread.start()
-
-    # For those who use it
 
     def joined(self, seconds: float) -> bool:
         """Waits at most so long for the connections of all workers; whether they stand."""
@@ -128,7 +128,7 @@ class Lifeline:
 
     def why(self, error: BaseException) -> str | None:
         """The sentence for an error that came of a worker lost; None if it did not."""
-        if not collectives.may_have_failed(error):
+        if not self._lost(error):
             return None
         # TensorFlow may have seen the same loss some moments before.
         self.until(lambda: bool(self.left), SILENT)

@@ -37,14 +37,17 @@ class Group(Transport):
         class Example(Group):
             def __init__(self, network, timeout):
                 self.rank, self.size, self.local_rank = network.rank, network.size, network.local
-                self.workers, self.timeout = (self.rank,), timeout
-                self._network = network
-                port = lifeline.offer() if self.rank == 0 else (None, 0, 0)
-                told = self.handshake([port[1], port[2]], "init()")       # the first call of all
-                self.lifeline = lifeline.begin(self.rank, self.size, timeout, ...)
+                self.workers, self.timeout, self._network = (self.rank,), timeout, network
+                # The lifeline: worker 0 listens, and a first handshake tells the others where.
+                server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
+                port, token = self.handshake([port, token], "init()")[0].tolist()
+                self.lifeline = lifeline.begin(
+                    self.rank, self.size, timeout, token=token, server=server,
+                    find=lambda: (network.host_of_worker_0, port, token), lost=network.lost,
+                )
                 lifeline.join(self.lifeline)
 
-            def _sum(self, buffers, key):                  # eager and in tf.function
+            def _sum(self, buffers, key):                  # eagerly and in tf.function
                 return [self._network.allreduce(buffers[0], op="sum", name=f"grace {key}")]
 
             def _max(self, buffers, key): ...              # the same with op="max"
@@ -55,14 +58,14 @@ class Group(Transport):
                 totals, _ = all_rows(slices[0], lambda w, n: self._gather([w], key(n))[0])
                 return [totals]
 
-            def _handshake(self, words):                   # eager, so no key of a plan
+            def _handshake(self, words):                   # eagerly, so it needs no key
                 return self._network.allgather(words[None], name="grace handshake")
 
             def _broadcast(self, piece, root):
                 return self._network.broadcast(piece, root, name=f"grace piece {piece.size}")
 
             def _explain(self, error):
-                if not self._network.lost_a_worker(error):
+                if not self._network.lost(error):      # the kinds of error that a loss causes here
                     return None
                 return self.lifeline.why(error) or f"Worker {self.rank} ... cannot go on: {error}"
 
