@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,20 +43,24 @@ class Joined:
 
     def __init__(self, gone: Callable[[int], None]) -> None:
         self._gone = weakref.WeakMethod(gone)
-        self._known: dict[int, _Known] = {}  # by id(), valid as long as the variable lives
+        # By id(), valid as long as the variable lives.  Loops go over a list of it: the collector
+        # may call `part` at any moment.
+        self._known: dict[int, _Known] = {}
         self._numbered: dict[int, _Known] = {}  # by ordinal
         self._names: set[str] = set()
         self._taken: set[int] = set()  # ordinals, also of variables that are gone
         self._saved: Mapping[str, tuple[int, Shape]] = {}
         self._matched: dict[str, str] | None = None
+        self._lock = threading.RLock()
 
     def add(self, variables: Sequence[Any]) -> None:
         """Lets variables join, in this order, unless they have."""
-        for variable in variables:
-            held = plain(variable)
-            known = self._known.get(id(held))
-            if known is None or known.variable() is not held:
-                self._add(held, str(getattr(variable, "path", held.name)))
+        with self._lock:
+            for variable in variables:
+                held = plain(variable)
+                known = self._known.get(id(held))
+                if known is None or known.variable() is not held:
+                    self._add(held, str(getattr(variable, "path", held.name)))
 
     def _add(self, held: Any, path: str) -> None:
         stem = name = path.removesuffix(":0")
@@ -98,7 +103,7 @@ class Joined:
         return tuple(each.ordinal for each in known)
 
     def _number(self) -> None:
-        waiting = [known for known in self._known.values() if known.ordinal is None]
+        waiting = [known for known in list(self._known.values()) if known.ordinal is None]
         sources = self._sources()
         for known in waiting:
             saved = self._saved.get(sources.get(known.name))
@@ -146,10 +151,12 @@ class Joined:
         return {theirs: ours for ours, theirs in self._sources().items()}.get(source, source)
 
     def _sources(self) -> dict[str, str]:
-        if self._matched is None:
-            ours = {each.name: each.shape for each in self._known.values()}
-            self._matched = matched(ours, {name: shape for name, (_, shape) in self._saved.items()})
-        return self._matched
+        found = self._matched  # another thread may reset it
+        if found is None:
+            ours = {each.name: each.shape for each in list(self._known.values())}
+            theirs = {name: shape for name, (_, shape) in self._saved.items()}
+            self._matched = found = matched(ours, theirs)
+        return found
 
 
 def matched(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str, str]:

@@ -122,12 +122,12 @@ class State(Trackable):
     @property
     def variables(self) -> list[tf.Variable]:
         """All variables, leaf by leaf in the order of their making, worker by worker."""
-        return [variable for leaf in self._leaves.values() for variable in leaf.variables]
+        return [variable for leaf in list(self._leaves.values()) for variable in leaf.variables]
 
     @property
     def alike_variables(self) -> list[tf.Variable]:
         """What all workers hold alike, as the first worker of this process has it."""
-        return [leaf.variables[0] for leaf in self._leaves.values() if leaf.alike]
+        return [leaf.variables[0] for leaf in list(self._leaves.values()) if leaf.alike]
 
     def counter(self) -> tf.Tensor:
         """The committed steps of the first worker of this process, as a step reads them."""
@@ -176,7 +176,7 @@ class State(Trackable):
     def lose(self, source: str) -> None:
         """Starts anew, since `source` holds no state; warns once, if there is any to be kept."""
         self._restored = Restored(self._joined)
-        for leaf in self._leaves.values():
+        for leaf in list(self._leaves.values()):
             value = leaf.owner.first()[leaf.name]
             for variable in leaf.variables:
                 variable.assign(value)
@@ -284,10 +284,9 @@ class State(Trackable):
         return dict(self._leaves) if save_type == "checkpoint" else {}
 
     def _lookup_dependency(self, name, cached_dependencies=None):
-        """The leaf that a checkpoint calls so, as far as the name alone tells.
+        """The leaf that a checkpoint calls so; those found by the table wait for it, and are not.
 
-        Leaves that have variables wait for the table, unless the checkpoint is of format 1, which
-        has none and whose names hold ordinals.
+        Format 1 has no table, and names that hold ordinals.
         """
         old = _FORMAT_1.fullmatch(name)
         if old:
