@@ -93,21 +93,19 @@ def composed(
     compensated = [x for x, _ in pairs]
     finite = ops.all_finite(compensated)
     rounds = compressor.rounds(compensated, states, ctx)
-    first, replies = None, None
+    replies, asked = None, False
     while True:
         try:
             request = rounds.send(replies)
         except StopIteration as stop:
             totals, sent, states = stop.value
             break
-        request = request if first is not None else dataclasses.replace(request, finite=finite)
-        replies = yield request
-        first = replies if first is None else first
-    if first is None:
-        first = yield Sum([], finite)  # nothing is sent but the flag
-    # A consensus is no sum, so it is never divided.
-    factor = first.factor(1 / ctx.size if compressor.aggregates == "sum" else 1)
-    totals = [total * factor for total in totals]
+        replies = yield request if asked else dataclasses.replace(request, finite=finite)
+        asked = True
+    if not asked:
+        yield Sum([], finite)  # nothing is sent but the flag
+    if compressor.aggregates == "sum":  # a consensus is never divided
+        totals = [_mean(total, ctx.size) for total in totals]
     carries = [carry for _, carry in pairs]
     sent = sent or [None] * len(lanes)
     settled = [memory.settle(*each) for each in zip(carries, sent, totals, memories, lanes)]
@@ -121,13 +119,7 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
     if ctx.size == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
     totals = [tf.reshape(r["values"], x.shape) for r, x in zip(replies, xs)]
-    size = 1 if summed else ctx.size
-    dtype = xs[0].dtype
-    if dtype.is_integer:  # which has no NaN
-        totals = [total // size for total in totals]
-    else:
-        factor = replies.factor(1 / size, dtype)
-        totals = [total * factor for total in totals]
+    totals = totals if summed else [_mean(total, ctx.size) for total in totals]
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
@@ -222,11 +214,18 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
         with transport.device(i):
             for lane, total in zip(plan.sparse, totals):
                 if not summed and transport.size > 1:
-                    # Graphs turn a division by a constant into this product, and eager steps must
-                    # give the same bits.
-                    factor = tf.constant(1 / transport.size, total.dtype)
-                    total = with_values(total, total.values * factor)
+                    total = with_values(total, _mean(total.values, transport.size))
                 workers[i].rows.append((lane.position, total))
+
+
+def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
+    if size == 1:
+        return total
+    if total.dtype.is_integer:
+        return total // size
+    # Graphs turn a division by a constant into this product, and eager steps must give the same
+    # bits.
+    return total * tf.constant(1 / size, total.dtype)
 
 
 def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -13,7 +13,7 @@ from typing import Callable
 import tensorflow as tf
 
 from grace_tf import wire
-from grace_tf.core.rounds import Outcome, Replies, Request, Rounds
+from grace_tf.core.rounds import Outcome, Payload, Request, Rounds
 from grace_tf.plan import Group, Plan
 from grace_tf.transports.base import Transport
 
@@ -31,10 +31,11 @@ class Bucket:
         """Does the next round of all sides; True when that was the last one."""
         asked = [[side.request for side in mine] for mine in self._sides]
         key = functools.partial(self._key, self._round)
-        replies = communicate(asked, self._transport, key, flagged=self._round == 0)
+        replies, flags = communicate(asked, self._transport, key, flagged=self._round == 0)
         for i, mine in enumerate(self._sides):
             with self._transport.device(i):
                 for side, reply in zip(mine, replies[i]):
+                    side.finite = flags[i] if flags else side.finite
                     if reply is not None:
                         side.advance(reply)
         self._round += 1
@@ -51,8 +52,8 @@ class Side:
         self.request: Request | None = next(rounds)
         self.own_finite = self.request.finite
 
-    def advance(self, replies: Replies) -> None:
-        self.finite = replies.finite = getattr(replies, "finite", self.finite)
+    def advance(self, replies: Sequence[Payload]) -> None:
+        """Hands the generator the replies to its request and takes the next one."""
         try:
             self.request = self._rounds.send(replies)
         except StopIteration as stop:
@@ -64,13 +65,15 @@ def communicate(
     transport: Transport,
     key: Callable[[str, str], int],
     flagged: bool,
-) -> list[list[Replies | None]]:
+) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
     """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
 
-    Returns replies nested alike.  With `flagged`, as in a first round, the finite flags travel
-    along, and all replies know what was agreed.  `key(kind, dtype)` names each collective.
+    `key(kind, dtype)` names each collective.  Returns the replies, nested alike; and with
+    `flagged`, as in a first round, for each worker a bool scalar, whether what all workers compress
+    in this bucket is finite, else an empty list.
     """
-    replies = [[r and Replies({} for _ in r.payloads) for r in mine] for mine in asked]
+    replies = [[r and [{} for _ in r.payloads] for r in mine] for mine in asked]
+    flags = []
     for buffer in wire.layout(asked[0], flagged):
         sent = []
         for i, mine in enumerate(asked):
@@ -80,6 +83,5 @@ def communicate(
         for i, (reply, mine) in enumerate(zip(received, replies)):
             with transport.device(i):
                 finite = wire.split(buffer, reply, mine)
-                for each in mine if finite is not None else ():
-                    each.finite = finite
-    return replies
+            flags += [] if finite is None else [finite]
+    return replies, flags

@@ -1,12 +1,13 @@
-"""What is said of a step that is not finite: one log line on each worker.
+"""What comes of a step that is not finite: gradients that say so, and one log line.
 
-Its aggregates hold NaN, so that every worker's optimizer or loss scaling sees the same.  The
-training may well go on, so each worker says once that it was so.
+In come the aggregates of such a step; out go as many of NaN, so that every worker's optimizer or
+loss scaling sees the same.  The training may well go on, so each worker says once that it was so.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,22 +22,27 @@ class Refusal:
     def __init__(self) -> None:
         self._told = False
 
-    def tell(self, step: tf.Tensor, own: tf.Tensor, worker: int, size: int) -> None:
-        """Says once, in a step that is refused, which one it was.
+    def gradients(
+        self, grads: Sequence[tf.Tensor], step: tf.Tensor, own: tf.Tensor, worker: int, size: int
+    ) -> list[tf.Tensor]:
+        """NaN in the place of every float gradient; `own` says whether this worker's were finite.
 
-        Args:
-          step: the steps committed so far.
-          own: whether this worker's own gradients were finite.
+        Integers have no NaN, so they are returned unchanged; the floats of the same step tell.
         """
 
-        def say(step: np.ndarray, own: np.ndarray) -> np.ndarray:
-            self._say(int(step), bool(own), worker, size)
+        def tell(step: np.ndarray, own: np.ndarray) -> np.ndarray:
+            self._tell(int(step), bool(own), worker, size)
             return np.bool_(True)
 
+        told = []
         if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-            tf.numpy_function(say, [step, own], tf.bool)  # XLA has no Python
+            told = [tf.numpy_function(tell, [step, own], tf.bool)]  # XLA has no Python
+        with tf.control_dependencies(told):
+            nan = tf.constant(np.nan)
+        # A product is one node for a variable, and whatever is multiplied by NaN is NaN.
+        return [g * tf.cast(nan, g.dtype) if g.dtype.is_floating else tf.identity(g) for g in grads]
 
-    def _say(self, step: int, own: bool, worker: int, size: int) -> None:
+    def _tell(self, step: int, own: bool, worker: int, size: int) -> None:
         if self._told:
             return
         self._told = True

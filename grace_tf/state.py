@@ -23,6 +23,7 @@ from grace_tf.plan import Group
 from grace_tf.refusal import Refusal
 from grace_tf.restored import Restored, stem_of
 from grace_tf.saved import Saved, Table, packed, unpacked
+from grace_tf.sparse import values_of, with_values
 
 _FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # its children of checkpoints
 
@@ -96,10 +97,8 @@ class State(Trackable):
         return share
 
     def commit(self, position: int, result: Share) -> list[tf.Tensor | tf.IndexedSlices]:
-        """Takes in the next states of a finite step, or says once that it was not; its gradients.
-
-        The gradients of a step that is not finite hold NaN already.
-        """
+        """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
+        grads = [values_of(g) for g in result.grads]
 
         def keep():
             for kind in ("memory", "compressor"):
@@ -108,13 +107,14 @@ class State(Trackable):
                     for name, value in values.items():
                         leaves[name].variables[position].assign(value)
             self._leaves["step"].variables[position].assign_add(1)
+            return list(grads)
 
         def refuse():
-            self._refusal.tell(result.step, result.own_finite, self.workers[position], self.size)
+            worker, own = self.workers[position], result.own_finite
+            return self._refusal.gradients(grads, result.step, own, worker, self.size)
 
-        if result.grads:
-            tf.cond(result.finite, keep, refuse)
-        return result.grads
+        committed = tf.cond(result.finite, keep, refuse) if grads else []
+        return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     def _read(self, kind: str, ordinal: int) -> dict[str, Leaf]:
         return self._bound[kind, ordinal][1] if (kind, ordinal) in self._bound else {}

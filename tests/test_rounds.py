@@ -206,7 +206,11 @@ class FusionTest(tf.test.TestCase):
         small = grace_tf.register("small", family="toy", paper="-")(Small)(ratio=0.25)
         asked = []
 
-        @fuses(Small, Residual, when=lambda compressor, xs: bool(asked.append(compressor)))
+        def when(compressor, xs):
+            asked.append(compressor)
+            return False
+
+        @fuses(Small, Residual, when=when, composites=True)
         def fused(compressor, memory, xs, memories, states, ctx):
             raise AssertionError("This form was not wanted.")
 

@@ -25,7 +25,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
-from grace_tf.core.rounds import Gather, Replies
+from grace_tf.core.rounds import Gather
 from grace_tf.exchange import composed
 
 _GRADIENT = "normal * exp(normal) * 1e-3, one matrix as square as the size allows"
@@ -207,12 +207,9 @@ def _alone(rounds: Iterator, workers: int) -> tuple:
     """Runs rounds whose workers all send the same; a sum comes back as one payload."""
     request = next(rounds)
     while True:
-        replies = Replies(request.payloads)
+        replies = request.payloads
         if isinstance(request, Gather):
-            replies = Replies(
-                {k: tf.stack([v] * workers) for k, v in p.items()} for p in request.payloads
-            )
-        replies.finite = tf.constant(True)
+            replies = [{k: tf.stack([v] * workers) for k, v in p.items()} for p in replies]
         try:
             request = rounds.send(replies)
         except StopIteration as stop:

@@ -4,6 +4,10 @@ import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Outcome, Sum, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import cast_lists, lists
 
 
 @register("fp16", family="cast", paper="arXiv:1710.03740", memory="none")
@@ -33,3 +37,14 @@ class FP16(Compressor):
 
     def decompress(self, payload, ctx):
         return tf.cast(tf.reshape(payload["values"], ctx.spec.shape), tf.float32)
+
+
+@fuses(FP16, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """One read: the sum with the residual, its cast, what the cast loses, and the flag."""
+    residuals = residuals_of(memories)
+    halves, kept, finite = cast_lists.cast_list(xs, residuals, ctx.multiplier, tf.float16)
+    (reply,) = yield Sum([{"values": halves}], finite)
+    shapes = [spec.shape for spec in ctx.specs]
+    means, finite = cast_lists.uncast_list(reply["values"], shapes, tf.constant(1 / ctx.size))
+    return Outcome(means, settled(memories, kept), states, finite)

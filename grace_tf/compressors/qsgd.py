@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists
 
 
 @register(
@@ -100,3 +106,48 @@ class QSGD(Compressor):
             payloads["levels"], payloads["scales"], n, self._levels, self._width, self._block(n)
         )
         return tf.reshape(total, ctx.spec.shape)
+
+    def _quantize(self, xs, residuals, ctx):
+        key = ctx.list_key() if self.rounding == "stochastic" else None
+        return lists.quantize_list(
+            xs,
+            residuals,
+            ctx.multiplier,
+            self._levels,
+            self._width,
+            self.block,
+            self.norm,
+            key,
+        )
+
+    def _dequantize(self, payloads, ctx, factor):
+        return lists.dequantize_list(
+            payloads["levels"],
+            payloads["scales"],
+            [spec.shape for spec in ctx.specs],
+            tf.constant(factor, tf.float32),
+            self._levels,
+            self._width,
+            self.block,
+        )
+
+    def compress_list(self, xs, ctx):
+        if not lists.runs_here(xs):
+            return super().compress_list(xs, ctx)
+        encoded = self._quantize(xs, None, dataclasses.replace(ctx, multiplier=1.0))
+        return {"levels": encoded.words, "scales": encoded.scales}
+
+    def decompress_list(self, payload, ctx):
+        if not lists.runs_here(payload.values()):
+            return super().decompress_list(payload, ctx)
+        return self._dequantize({k: part[None] for k, part in payload.items()}, ctx, 1.0)[0]
+
+
+@fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """Each block is read once: scale, codes, residual and flag."""
+    encoded = compressor._quantize(xs, residuals_of(memories), ctx)
+    payload = {"levels": encoded.words, "scales": encoded.scales}
+    (reply,) = yield Gather([payload], encoded.finite)
+    means, finite = compressor._dequantize(reply, ctx, 1 / ctx.size)
+    return Outcome(means, settled(memories, encoded.kept), states, finite)

@@ -6,6 +6,10 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Outcome, Sum, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists, sparse_lists
 
 
 @register(
@@ -42,10 +46,8 @@ class RandomK(Compressor):
         return {"values": tf.TensorSpec([k], tf.float32)}
 
     def _indices(self, ctx):
-        # The k largest of n random words are a uniform subset; top_k orders float bits as integers.
-        words = ops.random_words(ctx.elements, ctx.shared_key())
         (k,) = self.wire(ctx.spec)["values"].shape
-        return ops.top_k(tf.bitcast(words, tf.float32), k)[1]
+        return ops.random_indices(ctx.elements, k, ctx.shared_key())
 
     def compress(self, x, ctx):
         return {"values": ops.gather(tf.reshape(x, [-1]), self._indices(ctx))}
@@ -55,3 +57,15 @@ class RandomK(Compressor):
             payload["values"][None], self._indices(ctx)[None], None, ctx.elements
         )
         return tf.reshape(dense, ctx.spec.shape)
+
+
+@fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """The indices are drawn in O(k); what is read and written is the residual."""
+    ks = [compressor.wire(spec)["values"].shape[0] for spec in ctx.specs]
+    key, residuals = ctx.shared_list_key(), residuals_of(memories)
+    values, kept, finite = sparse_lists.random_k_list(xs, residuals, ctx.multiplier, ks, key)
+    (reply,) = yield Sum([{"values": values}], finite)
+    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
+    means, finite = sparse_lists.scatter_random_list(reply["values"], ks, shapes, key, factor)
+    return Outcome(means, settled(memories, kept), states, finite)

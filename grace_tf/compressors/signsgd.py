@@ -5,6 +5,9 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.ops import lists
 
 
 @register("signsgd", family="quantisation", paper="arXiv:1802.04434", memory="none")
@@ -34,3 +37,13 @@ class SignSGD(Compressor):
 
     def aggregate(self, payloads, ctx):
         return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)
+
+
+@fuses(SignSGD, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """Signs and the flag from one read; every element of the vote is written once."""
+    words, finite = lists.sign_list(xs, ctx.multiplier)
+    (reply,) = yield Gather([{"signs": words}], finite)
+    shapes = [spec.shape for spec in ctx.specs]
+    votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
+    return Outcome(votes, memories, states, tf.constant(True))  # a vote is -1, 0 or 1

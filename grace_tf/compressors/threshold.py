@@ -6,6 +6,10 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction, check_number
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists, sparse_lists
 
 
 @register(
@@ -70,3 +74,18 @@ class Threshold(Compressor):
         counts = payloads["count"][:, 0]
         total = ops.scatter_sum(payloads["values"], payloads["indices"], counts, ctx.elements)
         return tf.reshape(total, ctx.spec.shape)
+
+
+@fuses(Threshold, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """Selection, compaction, residual and flag from one read where the capacity suffices."""
+    ms = [compressor.wire(spec)["values"].shape[0] for spec in ctx.specs]
+    values, indices, counts, kept, finite = sparse_lists.threshold_list(
+        xs, residuals_of(memories), ctx.multiplier, compressor.threshold, ms
+    )
+    (reply,) = yield Gather([{"values": values, "indices": indices, "count": counts}], finite)
+    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
+    means, finite = sparse_lists.scatter_list(
+        reply["values"], reply["indices"], reply["count"], ms, shapes, factor
+    )
+    return Outcome(means, settled(memories, kept), states, finite)

@@ -6,6 +6,11 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.core.then import Then
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists, sparse_lists
 
 
 @register(
@@ -41,12 +46,15 @@ class TopK(Compressor):
         check_fraction("topk", "ratio", self.ratio)
 
     def wire(self, spec):
-        k = max(1, int(self.ratio * spec.shape.num_elements()))
+        k = self.count(spec)
         return {"values": tf.TensorSpec([k], tf.float32), "indices": tf.TensorSpec([k], tf.int32)}
 
+    def count(self, spec):
+        """How many elements of a tensor are sent."""
+        return max(1, int(self.ratio * spec.shape.num_elements()))
+
     def compress(self, x, ctx):
-        (k,) = self.wire(ctx.spec)["values"].shape
-        values, indices = ops.top_k(tf.reshape(x, [-1]), k)
+        values, indices = ops.top_k(tf.reshape(x, [-1]), self.count(ctx.spec))
         return {"values": values, "indices": indices}
 
     def decompress(self, payload, ctx):
@@ -55,3 +63,32 @@ class TopK(Compressor):
     def aggregate(self, payloads, ctx):
         total = ops.scatter_sum(payloads["values"], payloads["indices"], None, ctx.elements)
         return tf.reshape(total, ctx.spec.shape)
+
+
+def _fusible(compressor, xs):
+    """Of composites, those that refine the values alone."""
+    inner = getattr(compressor, "inner", ())
+    return [part for part, _ in inner] in ([], ["values"]) and lists.runs_here(xs)
+
+
+@fuses(TopK, NoMemory, Residual, when=_fusible, composites=True)
+def in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """Selection, compaction, residual and flag together; no dense `sent`."""
+    composite = isinstance(compressor, Then)
+    ks = [(compressor.outer if composite else compressor).count(spec) for spec in ctx.specs]
+    values, indices, kept, finite = sparse_lists.top_k_list(
+        xs, residuals_of(memories), ctx.multiplier, ks
+    )
+    payload = {"values": values, "indices": indices}
+    if composite:
+        payload, decoded = compressor.compress_parts(payload, ks, ctx)
+        if kept is not None:
+            kept = sparse_lists.refine_list(kept, indices, values, decoded["values"], ks)
+    (reply,) = yield Gather([payload], finite)
+    if composite:
+        reply = compressor.decompress_parts(reply, ks, ctx)
+    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
+    means, finite = sparse_lists.scatter_list(
+        reply["values"], reply["indices"], None, ks, shapes, factor
+    )
+    return Outcome(means, settled(memories, kept), states, finite)

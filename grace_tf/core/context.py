@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.ops.arguments import ListKey
 
 SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw alike
 
@@ -120,6 +121,17 @@ class Context:
         Returns: a `grace_tf.ops.Key`, used as that of `key`.
         """
         return self._key(SHARED)
+
+    def list_key(self) -> ListKey:
+        """The names of the sender's own random streams of all lanes: `key` of each."""
+        return self._list_key(self.lane(0).key().worker)
+
+    def shared_list_key(self) -> ListKey:
+        """The names of the random streams of all lanes that every worker draws alike."""
+        return self._list_key(SHARED)
+
+    def _list_key(self, worker: Any) -> ListKey:
+        return ListKey(self.seed, worker, self.step, self.variables, self.draw)
 
     def _key(self, worker: Any) -> ops.Key:
         (variable,) = self.variables

@@ -56,26 +56,7 @@ class AllToAll(Request):
     """Row w of every part goes to worker w; parts have a dtype of GATHERED."""
 
 
-class Replies(list):
-    """What a generator is sent for a request: one `{part name: tensor}` for each of its payloads.
-
-    Attributes:
-      finite: a bool scalar, whether what all workers compress in this bucket is finite; the same on
-        every worker.
-    """
-
-    finite: tf.Tensor  # set by the line
-
-    def factor(self, number: float, dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """The scalar `number`, or NaN where a worker met a value that is not finite.
-
-        A total is multiplied by it: by `factor(1 / size)` to become the mean, by `factor(1)` where
-        it is a consensus.  So a step that is not finite gives NaN on every worker.
-        """
-        return tf.where(self.finite, tf.constant(number, dtype), tf.constant(float("nan"), dtype))
-
-
-Rounds = Generator[Request, Replies, Any]
+Rounds = Generator[Request, Sequence[Payload], Any]
 
 
 @dataclasses.dataclass
@@ -101,6 +82,7 @@ class Fused:
 
     rounds: Callable[..., Rounds]
     when: Callable[[Any, Sequence[tf.Tensor]], bool]
+    composites: bool
 
 
 _FUSED: dict[tuple[type, type], Fused] = {}
@@ -110,35 +92,36 @@ def fuses(
     compressor: type,
     *memories: type,
     when: Callable[[Any, Sequence[tf.Tensor]], bool] = lambda compressor, xs: True,
+    composites: bool = False,
 ) -> Callable:
     """Declares a replacement of compensate, compress, aggregate and settle for these types.
 
     The function has the signature of `exchange.composed`, `(compressor, memory, xs, memories,
     states, ctx)`, and must give the same bits as it: the same parts on the wire, and the same
-    `Outcome`.  `grace_tf.testing` runs every fused form against the composition.  Where `when` says
-    no, and for subclasses of these types, the composition runs.
+    `Outcome`.  A test runs every fused form against the composition.  Where `when` says no, and for
+    subclasses of these types, the composition runs.
 
     Args:
-      compressor: the type of the method.  A composite whose outer method has this type takes the
-        form too, if `when` says so; its stages are in `compressor.inner`.
+      compressor: the type of the method.
       memories: the types of memories that the form serves.
       when: asked with the compressor and the gradients while a step is traced; it looks at
         hyperparameters, devices and whether the library is there.
+      composites: whether the form also serves composites whose outer method has the type.
 
     Example:
 
-        @fuses(Signs, NoMemory, when=lambda compressor, xs: ops.lists.runs_here(xs))
-        def fused(compressor, memory, xs, memories, states, ctx):
-            words, finite = ops.lists.sign_list(xs, ctx.multiplier)
-            (reply,) = replies = yield Gather([{"signs": words}], finite)
+        @fuses(Signs, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+        def in_one_pass(compressor, memory, xs, memories, states, ctx):
+            words, finite = lists.sign_list(xs, ctx.multiplier)
+            (reply,) = yield Gather([{"signs": words}], finite)
             shapes = [spec.shape for spec in ctx.specs]
-            votes = ops.lists.vote_list(reply["signs"], shapes, replies.factor(1))
+            votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
             return Outcome(votes, memories, states)
     """
 
     def declare(function: Callable[..., Rounds]) -> Callable[..., Rounds]:
         for memory in memories:
-            _FUSED[compressor, memory] = Fused(function, when)
+            _FUSED[compressor, memory] = Fused(function, when, composites)
         return function
 
     return declare
@@ -148,7 +131,9 @@ def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[...
     """The fused form for exactly these types that may run on these gradients, or None."""
     outer = getattr(compressor, "outer", compressor)
     found = _FUSED.get((type(outer), type(memory)))
-    return found.rounds if found is not None and found.when(compressor, xs) else None
+    if found is None or (outer is not compressor and not found.composites):
+        return None
+    return found.rounds if found.when(compressor, xs) else None
 
 
 def fused_pairs() -> list[tuple[type, type]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -115,6 +116,41 @@ class Then(Compressor):
             inner = {name: payload.pop(f"{part}.{name}") for name in names}
             payload[part] = decode(stage, inner, inner_ctx)
         return payload
+
+    def compress_parts(
+        self, payload: Payload, sizes: Sequence[int], ctx: Context
+    ) -> tuple[Payload, Payload]:
+        """Refines the outer payload of a lane group: (the payload, what refined parts stand for).
+
+        `sizes` are the lanes' lengths of the refined parts, which must all have one.
+        """
+        payload, decoded = dict(payload), {}
+        for part, stage, inner_ctx in self._list_stages(ctx, sizes):
+            inner = stage.compress_list(tf.split(payload.pop(part), sizes), inner_ctx)
+            payload.update({f"{part}.{name}": value for name, value in inner.items()})
+            if ctx.needs_sent:
+                decoded[part] = tf.concat(stage.decompress_list(inner, inner_ctx.public()), 0)
+        return payload, decoded
+
+    def decompress_parts(self, payloads: Payload, sizes: Sequence[int], ctx: Context) -> Payload:
+        """The outer payloads of a lane group, `[size, n]` a part, from every worker's payload."""
+        payloads = dict(payloads)
+        for part, stage, inner_ctx in self._list_stages(ctx.public(), sizes):
+            prefix = f"{part}."
+            names = [name for name in payloads if name.startswith(prefix)]
+            inner = {name.removeprefix(prefix): payloads.pop(name) for name in names}
+            # A loop, so that the graph does not grow with the number of workers.
+            payloads[part] = tf.map_fn(
+                lambda row, s=stage, c=inner_ctx: tf.concat(s.decompress_list(row, c), 0),
+                inner,
+                fn_output_signature=tf.TensorSpec([sum(sizes)], tf.float32),
+            )
+        return payloads
+
+    def _list_stages(self, ctx: Context, sizes: Sequence[int]):
+        specs = tuple(tf.TensorSpec([n], tf.float32) for n in sizes)
+        for number, (part, stage) in enumerate(self.inner):
+            yield part, stage, dataclasses.replace(ctx.stage(number), specs=specs)
 
     def __repr__(self) -> str:
         stages = ", ".join(f"{part}={stage!r}" for part, stage in self.inner)

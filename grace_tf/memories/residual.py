@@ -1,5 +1,7 @@
 """Error feedback."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from grace_tf.core.memory import Memory
@@ -29,3 +31,15 @@ class Residual(Memory):
 
     def settle(self, carry, sent, total, state, ctx):
         return total, {"residual": carry - sent}
+
+
+def residuals_of(memories: Sequence[dict[str, tf.Tensor]]) -> list[tf.Tensor] | None:
+    """The residuals in the states of a lane group, for fused forms; None under `NoMemory`."""
+    return [state["residual"] for state in memories] if memories[0] else None
+
+
+def settled(
+    memories: Sequence[dict[str, tf.Tensor]], kept: Sequence[tf.Tensor] | None
+) -> Sequence[dict[str, tf.Tensor]]:
+    """The next states, from the residuals that a fused form kept; None under `NoMemory`."""
+    return memories if kept is None else [{"residual": each} for each in kept]

@@ -153,7 +153,7 @@ def run_rounds(
                 )
         for mine, (request,) in zip(requests, now):
             mine.append(request)
-        answered = communicate(now, transport, lambda kind, dtype: 1, flagged=False)
+        answered, _ = communicate(now, transport, lambda kind, dtype: 1, flagged=False)
         replies = [reply for (reply,) in answered]
     totals, sent, kept = (list(column) for column in zip(*results))
     return Outcome(totals, sent, kept, requests)

@@ -1,0 +1,130 @@
+"""Every fused form gives the bits of the composition: on the wire, to the optimizer, in the state."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import ops
+from grace_tf.core import registry, rounds
+from grace_tf.ops import native
+from grace_tf.testing import Workers
+from grace_tf.transports.loopback import Loopback
+
+SIZE = 3
+SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
+MEMORIES = {"none": "none", "residual": "residual"}
+# Blocks and words end within variables; many small ones and a scalar; more than one thread's piece.
+CORNERS = {
+    "odd": [(33,), (5, 7), (), (1,), (31,), (32,), (513,), (64, 3)],
+    "many": [(n,) for n in range(1, 40)],
+    "large": [(70_001,), (3, 3, 64, 64), (1025,)],
+}
+
+
+class Recording(Loopback):
+    """Keeps what is handed over."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.sent = []
+
+    def _note(self, kind, buffers):
+        self.sent += [tf.identity(buffer) for buffer in buffers]
+        super()._note(kind, buffers)
+
+
+def fused_specs():
+    """(spec, memory) of every registered method and example that has a fused form."""
+    pairs = rounds.fused_pairs()
+    for spec, memory in itertools.product(SPECS, MEMORIES):
+        compressor = grace_tf.get(spec)
+        pair = type(getattr(compressor, "outer", compressor)), type(registry.get_memory(memory))
+        if pair in pairs and (memory == "none" or compressor.nonexpansive):
+            yield spec, memory
+
+
+def gradients(shapes, step):
+    """Normal gradients; in later steps with zeros, denormals, ties and values of all sizes."""
+    draw = np.random.default_rng(step)
+    mine = []
+    for _ in range(SIZE):
+        grads = [draw.normal(size=shape).astype(np.float32) for shape in shapes]
+        for g in grads:
+            if step == 1:
+                g *= np.float32(2.0) ** draw.integers(-149, 60, g.shape).astype(np.float32)
+            if step == 2:
+                g[...] = np.round(g)
+                g[g == 0] = -0.0
+        mine.append(grads)
+    return mine
+
+
+def run(spec, memory, shapes, summed, traced, bad=None):
+    """All that three steps give: aggregates, states, what was sent."""
+    transport = Recording(SIZE)
+    workers = Workers(SIZE, spec, memory=memory, summed=summed, transport=transport)
+
+    def step(*grads):
+        transport.sent.clear()
+        return workers.step(grads), list(transport.sent)
+
+    step = tf.function(step, autograph=False) if traced else step
+    told = []
+    for number in range(3):
+        grads = gradients(shapes, number)
+        if bad is not None and number == 1:
+            grads[1][0].flat[0] = bad
+        results, sent = step(*[[tf.constant(g) for g in mine] for mine in grads])
+        told.append([t.numpy() for mine in results for t in mine])
+        told[-1] += [words.numpy() for words in sent]
+        arrays = workers.state.arrays()
+        told[-1] += [arrays[name] for name in sorted(arrays) if arrays[name].dtype != object]
+    return told
+
+
+def bits(array):
+    """The bits; of NaN, whose bits mean nothing, that it is one."""
+    array = np.asarray(array)
+    if array.dtype.kind == "f" or array.dtype == tf.bfloat16.as_numpy_dtype:
+        array = np.where(np.isnan(array), np.zeros_like(array) + np.float32(0.125), array)
+    return array.tobytes()
+
+
+def assert_same(fused, composed):
+    for number, (a, b) in enumerate(zip(fused, composed)):
+        assert len(a) == len(b)
+        for i, (x, y) in enumerate(zip(a, b)):
+            assert bits(x) == bits(y), f"step {number}, array {i} of {len(a)}: {x} is not {y}"
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize("spec, memory", fused_specs())
+def test_a_fused_form_is_its_composition(spec, memory, corner):
+    shapes = CORNERS[corner]
+    for summed, traced in ((False, False), (True, True)):
+        fused = run(spec, memory, shapes, summed, traced)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "_FUSED", {})
+            assert_same(fused, run(spec, memory, shapes, summed, traced))
+    if corner == "odd":
+        with ops.using("reference"):
+            assert_same(run(spec, memory, shapes, True, True), fused)
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("spec, memory", fused_specs())
+def test_a_fused_form_sees_what_is_not_finite(spec, memory, bad):
+    told = run(spec, memory, CORNERS["odd"], False, False, bad)
+    assert all(np.isnan(total).all() for total in told[1][: SIZE * len(CORNERS["odd"])])
+
+
+def test_methods_that_users_meet_first_are_fused():
+    have = set(fused_specs())
+    for spec, memory in (("qsgd", "none"), ("topk", "residual"), ("signsgd", "none")):
+        assert (spec, memory) in have
+    assert ("topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest", "residual") in have
