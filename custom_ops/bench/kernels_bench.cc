@@ -12,6 +12,7 @@
 #include "../kernels/finite.h"
 #include "../kernels/philox.h"
 #include "../kernels/quantize.h"
+#include "../kernels/quantize_list.h"
 #include "../kernels/scales.h"
 #include "../kernels/signs.h"
 #include "../kernels/sparse.h"
@@ -35,7 +36,7 @@ double Seconds(const std::function<void()>& body) {
 
 class Bench {
  public:
-  Bench(int64_t n, int threads) : n_(n), executor_(threads), x_(Gradient(n)), out_(n), words_(n) {}
+  Bench(int64_t n, int threads) : n_(n), executor_(threads), x_(Gradient(n)), out_(n), words_(2 * n) {}
 
   void Run() {
     const int64_t n = n_;
@@ -94,6 +95,7 @@ class Bench {
                             out_.data());
             }));
     }
+    Lists(key);
     for (const int64_t k : {n / 100, n / 1000}) {
       std::vector<int32_t> indices(k);
       std::vector<float> values(k);
@@ -104,6 +106,36 @@ class Bench {
               ScatterSum(executor_, values.data(), indices.data(), nullptr, 1, k, n, out_.data());
             }));
     }
+  }
+
+  // The same elements as tensors of very different lengths.
+  void Lists(const PhiloxKey& key) {
+    std::vector<Encoded> encoded, keeping;
+    std::vector<Decoded> decoded;
+    std::vector<float> scales(n_ / 256 + 4096), kept(n_);
+    const ListCode code{{127, 8, 512}, Norm::kMax};
+    int64_t words_at = 0, scales_at = 0;
+    for (int64_t at = 0, size = 64, n; at < n_; at += n, size = size * 5 % 2000003) {
+      n = std::min(size, n_ - at);
+      encoded.push_back({{&x_[at], nullptr, 1.0f}, n, &words_[words_at], &scales[scales_at],
+                         nullptr, 256});
+      keeping.push_back(encoded.back());
+      keeping.back().source.residual = &out_[at];
+      keeping.back().kept = &kept[at];
+      decoded.push_back({n, words_at, scales_at, &out_[at]});
+      words_at += code.WordsOf(n);
+      scales_at += code.ScalesOf(n);
+    }
+    Print("list, quantize 8 bits",
+          Seconds([&] { QuantizeList(executor_, encoded, code, &key); }));
+    Print("list, quantize 8 bits, keep",
+          Seconds([&] { QuantizeList(executor_, keeping, code, &key); }));
+    Print("list, quantize 8, nearest",
+          Seconds([&] { QuantizeList(executor_, encoded, code, nullptr); }));
+    const Rows rows{words_.data(), scales.data(), 1, words_at, scales_at};
+    Print("list, dequantize 8 bits", Seconds([&] {
+            DequantizeList(executor_, rows, decoded, code.quantization, 0.5f);
+          }));
   }
 
   int64_t n_;

@@ -13,11 +13,8 @@ const float* Accumulated::At(int64_t begin, int64_t n, float* room) const {
   const auto accumulate = !residual ? GRACE_CHOOSE(Accumulate<true, false>)
                           : times   ? GRACE_CHOOSE(Accumulate<true, true>)
                                     : GRACE_CHOOSE(Accumulate<false, true>);
-  // The multiplier is a factor like any other.
-  const uint32_t bits = BitsOf(multiplier);
-  const float factor = Flush(multiplier) == 0.0f ? FloatOf(bits & kSignBit) : multiplier;
   const DenormalsAreZero scope;
-  accumulate(x + begin, residual ? residual + begin : nullptr, factor, n, room);
+  accumulate(x + begin, residual ? residual + begin : nullptr, multiplier, n, room);
   return room;
 }
 

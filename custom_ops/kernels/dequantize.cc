@@ -87,7 +87,6 @@ bool DequantizeList(const Executor& executor, const Rows& rows, const std::vecto
   const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false>);
   const Decode only = GRACE_CHOOSE(DequantizeGroups<Into::kZero, true>);
   const Decode last = GRACE_CHOOSE(DequantizeGroups<Into::kSum, true>);
-  if (Flush(factor) == 0.0f) factor = FloatOf(BitsOf(factor) & kSignBit);
   std::vector<int64_t> sizes;
   for (const Decoded& own : list) sizes.push_back(own.n);
   std::atomic<bool> all_finite{true};

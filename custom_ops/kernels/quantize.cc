@@ -57,7 +57,7 @@ void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const flo
 void Quantize(const Executor& executor, const float* x, const float* scales, int64_t n,
               const Quantization& quantization, const PhiloxKey* key, uint32_t* words) {
   const PhiloxSchedule schedule(key ? *key : PhiloxKey{});
-  const QuantizeJob job{scales, n, quantization, key ? &schedule : nullptr};
+  const QuantizeJob job{scales, n, quantization, key ? &schedule : nullptr, {}};
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
     QuantizeRange(job, begin, end, x + begin, words, nullptr);
   });

@@ -52,7 +52,10 @@ class Encoder {
           own.scales[(at + b) / block] = ScaleOf(measure, code_.norm);
           Note(measure);
         }
-        QuantizeRange(JobOf(own, schedule), at, at + n, x, own.words, own.kept);
+        QuantizeJob job = JobOf(own, schedule);
+        if (at + n < end) job.next[0] = own.source.x + at + n;
+        if (at + n < end && own.source.residual) job.next[1] = own.source.residual + at + n;
+        QuantizeRange(job, at, at + n, x, own.words, own.kept);
       }
     });
   }
@@ -113,7 +116,7 @@ class Encoder {
   QuantizeJob JobOf(const Encoded& own, const PhiloxSchedule& schedule) const {
     Quantization quantization = code_.quantization;
     quantization.block = code_.BlockOf(own.n);
-    return {own.scales, own.n, quantization, key_ ? &schedule : nullptr};
+    return {own.scales, own.n, quantization, key_ ? &schedule : nullptr, {}};
   }
 
   void Note(const Measure& measure) {

@@ -12,11 +12,13 @@ struct QuantizeJob {
   int64_t n;
   Quantization quantization;
   const PhiloxSchedule* schedule;  // null: to the nearest
+  // What will be read next, to be fetched meanwhile; null for nothing.
+  const float* next[2] = {nullptr, nullptr};
 };
 
 // Elements [begin, end) of the tensor, which x points at the first of, begin at the beginning of a
 // group and end at the end of one or of the tensor. `words` and `kept` are those of the tensor.
-// Unless it is null, kept becomes x less its decoded value, in the same way as a residual is added.
+// Unless it is null, kept becomes x less its decoded value, in the same way as TensorFlow subtracts.
 void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
                    uint32_t* words, float* kept);
 

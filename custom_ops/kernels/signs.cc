@@ -121,7 +121,6 @@ void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t work
                    int64_t stride, const std::vector<Voted>& list, float factor) {
   const ExpandFunction expand = GRACE_CHOOSE(Expand);
   const uint32_t half = static_cast<uint32_t>(workers / 2);
-  if (Flush(factor) == 0.0f) factor = FloatOf(BitsOf(factor) & kSignBit);
   int planes = 1;
   while (workers >> planes) ++planes;
   std::vector<int64_t> sizes;
@@ -129,6 +128,7 @@ void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t work
   ListLoop(sizes).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
     constexpr int64_t kAtOnce = Tally::kWords * kGroup;
     uint32_t above[Tally::kWords], tie[Tally::kWords];
+    const DenormalsAreZero scope;
     for (int64_t at = begin; at < end; at += kAtOnce) {
       const int64_t count = std::min(kAtOnce, end - at);
       Tally tally(planes);

@@ -1,6 +1,6 @@
-// The values of whole groups: stored, or added to 0 or to what is there. Where kLast, the result is
-// multiplied by the job's factor, a denormal product counting as zero of its sign, and the function
-// returns whether all results are finite; else it returns true.
+// The values of whole groups: stored, or added to 0 or to what is there. Where kLast, and there
+// denormals must be zero, the result is multiplied by the job's factor, and the function returns
+// whether all results are finite; else it returns true.
 template <Into kInto, bool kLast>
 static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t end,
                              const uint32_t* words, float* out) {
@@ -8,9 +8,8 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
   BlockFactors<Unit> units(job.scales, job.n, q.block, q.levels, begin);
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const U top = SetU(static_cast<uint32_t>(2 * q.levels));
-  const U infinity = SetU(kInfinity);
   const F last = Set(job.factor);
-  M bad = MaskOf(0);
+  U largest = SetU(0);
   for (int64_t i = begin; i < end; i += kGroup, words += q.bits, out += kGroup) {
     F factors[kGroup / kLanes];
     FactorsOf(units, i, factors);
@@ -30,12 +29,11 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
         value = Keep(Normal(AsU(value)), value);
       }
       if (kLast) {
-        const U bits = AsU(Mul(value, last));
-        value = AsF(Blend(Normal(bits), bits, And(bits, SetU(kSignBit))));
-        bad = Or(bad, Equal(And(bits, infinity), infinity));
+        value = Mul(value, last);
+        largest = MaxInt(largest, And(AsU(value), SetU(kMagnitude)));
       }
       Store(out + kLanes * j, value);
     }
   }
-  return Bits(bad) == 0;
+  return MaxOf(largest) < kInfinity;
 }

@@ -24,7 +24,14 @@ GRACE_INLINE void Planes(U* codes, int32_t bits, uint32_t* words) {
   }
 }
 
-// The words of whole groups and, where kKeep, what they fail to carry: x less its decoded value.
+// Fetches a group for soon.
+GRACE_INLINE void Prefetch(const float* x) {
+  __builtin_prefetch(x);
+  __builtin_prefetch(x + kGroup / 2);
+}
+
+// Where denormals are zero: the words of whole groups and, where kKeep, what they fail to carry, x
+// less its decoded value.
 template <bool kStochastic, int kBits, bool kKeep>
 static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
                            uint32_t* words, float* kept) {
@@ -40,6 +47,9 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
     FactorsOf(inverses, i, factors);
     if (kKeep) FactorsOf(units, i, worth);
     const int64_t at = (i - begin) % kBatch;
+    for (const float* next : job.next) {
+      if (next) Prefetch(next + (i - begin));
+    }
     if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
@@ -48,10 +58,7 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
       const U level = Level<kStochastic>(AsU(v), factors[j], drawn, top);
       codes[j] = Add(levels, level);
       if (kKeep) {
-        const U left = AsU(Sub(v, Mul(FromInt(level), worth[j])));
-        // Zero of its sign where it is denormal, as where TensorFlow subtracts.
-        Store(kept + (i - begin) + kLanes * j,
-              AsF(Blend(Normal(left), left, And(left, SetU(kSignBit)))));
+        Store(kept + (i - begin) + kLanes * j, Sub(v, Mul(FromInt(level), worth[j])));
       }
     }
     Planes(codes, bits, words);

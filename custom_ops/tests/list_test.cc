@@ -1,0 +1,183 @@
+// The list kernels are the compositions that they replace, whatever the lengths.
+#include <cmath>
+
+#include "../kernels/quantize_list.h"
+#include "../kernels/signs.h"
+#include "testing.h"
+
+namespace grace {
+
+const std::vector<std::vector<int64_t>> kLists = {
+    {1, 2, 31, 32, 33, 511, 512, 513, 0, 2047, 2048, 2049}, {70001, 3, 0, 4097}, {1}};
+
+// x * multiplier + residual, each on its own, where denormals are zero.
+std::vector<float> Composed(const std::vector<float>& x, const float* residual, float multiplier) {
+  const DenormalsAreZero scope;
+  std::vector<float> acc(x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    volatile float value = x[i];
+    if (multiplier != 1.0f) value = value * multiplier;
+    if (residual) value = value + residual[i];
+    acc[i] = value;
+  }
+  return acc;
+}
+
+class ListTest {
+ public:
+  ListTest(const std::vector<int64_t>& sizes, ListCode code, bool keep, float multiplier)
+      : sizes_(sizes), code_(code), keep_(keep), multiplier_(multiplier) {
+    for (const int64_t n : sizes) {
+      x_.push_back(Gradient(n));
+      residual_.push_back(Gradient(n + 1));
+      words_size_ += code.WordsOf(n);
+      scales_size_ += code.ScalesOf(n);
+    }
+  }
+
+  void Check(const Executor& executor, const PhiloxKey* key) {
+    Guarded<uint32_t> words(words_size_);
+    Guarded<float> scales(scales_size_);
+    std::vector<Guarded<float>> kept, totals;
+    std::vector<Encoded> list;
+    std::vector<Decoded> decoded;
+    int64_t words_at = 0, scales_at = 0;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      kept.emplace_back(sizes_[i]);
+      totals.emplace_back(sizes_[i]);
+    }
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      list.push_back({{x_[i].data(), keep_ ? residual_[i].data() : nullptr, multiplier_},
+                      sizes_[i], words.data() + words_at, scales.data() + scales_at,
+                      keep_ ? kept[i].data() : nullptr, uint32_t(i << 8)});
+      decoded.push_back({sizes_[i], words_at, scales_at, totals[i].data()});
+      words_at += code_.WordsOf(sizes_[i]);
+      scales_at += code_.ScalesOf(sizes_[i]);
+    }
+    const bool finite = QuantizeList(executor, list, code_, key);
+    const Rows rows{words.data(), scales.data(), 1, words_at, scales_at};
+    const bool bounded = DequantizeList(executor, rows, decoded, code_.quantization, 0.3f);
+    bool same = words.Intact() && scales.Intact() && finite && bounded;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      same &= kept[i].Intact() && totals[i].Intact() && Same(i, list[i], key, totals[i]);
+    }
+    EXPECT(same, "%d tensors, %d bits, block %ld, l2 %d, key %d, keep %d", int(sizes_.size()),
+           code_.quantization.bits, long(code_.quantization.block), code_.norm == Norm::kL2,
+           key != nullptr, keep_);
+  }
+
+ private:
+  bool Same(size_t i, const Encoded& own, const PhiloxKey* key, Guarded<float>& total) const {
+    const int64_t n = own.n;
+    if (n == 0) return true;
+    const std::vector<float> acc =
+        Composed(x_[i], keep_ ? residual_[i].data() : nullptr, multiplier_);
+    std::vector<float> scales(code_.ScalesOf(n)), back(n), sum(n);
+    std::vector<uint32_t> words(code_.WordsOf(n));
+    Quantization quantization = code_.quantization;
+    quantization.block = code_.BlockOf(n);
+    PhiloxKey stream = key ? *key : PhiloxKey{};
+    stream.variable_draw = own.variable_draw;
+    BlockScales(Serial(), acc.data(), n, quantization.block, code_.norm, scales.data());
+    Quantize(Serial(), acc.data(), scales.data(), n, quantization, key ? &stream : nullptr,
+             words.data());
+    Dequantize(Serial(), words.data(), scales.data(), n, quantization, back.data());
+    DequantizeSum(Serial(), words.data(), scales.data(), 1, n, quantization, sum.data());
+    bool same = std::memcmp(words.data(), own.words, 4 * words.size()) == 0;
+    same &= std::memcmp(scales.data(), own.scales, 4 * scales.size()) == 0;
+    const DenormalsAreZero scope;
+    for (int64_t j = 0; j < n; ++j) {
+      const volatile float left = acc[j] - back[j], product = sum[j] * 0.3f;
+      if (keep_) same &= BitsOf(left) == BitsOf(own.kept[j]);
+      same &= BitsOf(product) == BitsOf(total[j]);
+    }
+    return same;
+  }
+
+  std::vector<int64_t> sizes_;
+  ListCode code_;
+  bool keep_;
+  float multiplier_;
+  std::vector<std::vector<float>> x_, residual_;
+  int64_t words_size_ = 0, scales_size_ = 0;
+};
+
+void TestQuantizeList() {
+  const PhiloxKey key{11, 2, 3, 0};
+  for (const auto& sizes : kLists) {
+    for (const int64_t block : {0, 1, 32, 100, 512, 2049, 70000}) {
+      for (const Norm norm : {Norm::kMax, Norm::kL2}) {
+        for (const bool keep : {false, true}) {
+          ListTest few(sizes, {{7, 4, block}, norm}, keep, 0.3f);
+          ListTest many(sizes, {{300, 10, block}, norm}, keep, 1.0f);
+          OnEveryIsa([&](const Executor& executor) {
+            few.Check(executor, &key);
+            many.Check(executor, nullptr);
+          });
+        }
+      }
+    }
+  }
+}
+
+// One bad element anywhere, and whether the flags tell.
+void TestFlags() {
+  std::vector<float> x = Gradient(3001), scales(94), total(3001);
+  std::vector<uint32_t> words(PackedWords(3001, 4));
+  for (const int64_t block : {32, 0}) {
+    for (const Norm norm : {Norm::kMax, Norm::kL2}) {
+      const ListCode code{{7, 4, block}, norm};
+      for (const int64_t at : {0, 1500, 2999, 3000}) {
+        const float before = x[at];
+        x[at] = at % 2 ? -INFINITY : NAN;
+        OnEveryIsa([&](const Executor& executor) {
+          const std::vector<Encoded> list{
+              {{x.data(), nullptr, 1.0f}, 3001, words.data(), scales.data(), nullptr, 0}};
+          EXPECT(!QuantizeList(executor, list, code, nullptr), "%ld", long(at));
+          const Rows rows{words.data(), scales.data(), 1, 0, 0};
+          const std::vector<Decoded> decoded{{3001, 0, 0, total.data()}};
+          EXPECT(!DequantizeList(executor, rows, decoded, code.quantization, 1.0f), "%ld",
+                 long(at));
+          const std::vector<Signed> own{{{x.data(), nullptr, 1.0f}, 3001, words.data()}};
+          EXPECT(!PackSignsList(executor, own), "%ld", long(at));
+        });
+        x[at] = before;
+      }
+    }
+  }
+}
+
+void TestSigns() {
+  for (const auto& sizes : kLists) {
+    for (const float multiplier : {1.0f, -0.3f}) {
+      OnEveryIsa([&](const Executor& executor) {
+        for (const int64_t n : sizes) {
+          if (n == 0) continue;
+          const std::vector<float> x = Gradient(n), acc = Composed(x, nullptr, multiplier);
+          std::vector<uint32_t> wanted(PackedWords(n, 1));
+          Guarded<uint32_t> words(wanted.size());
+          PackSigns(Serial(), acc.data(), n, wanted.data());
+          EXPECT(PackSignsList(executor, {{{x.data(), nullptr, multiplier}, n, words.data()}}),
+                 "%ld", long(n));
+          EXPECT(words.Intact() && words.Equals(wanted), "%ld, %f", long(n), multiplier);
+          std::vector<float> vote(n);
+          Guarded<float> total(n);
+          VoteSigns(Serial(), wanted.data(), 1, n, vote.data());
+          for (float& value : vote) value *= multiplier;
+          VoteSignsList(executor, wanted.data(), 1, wanted.size(), {{n, 0, total.data()}},
+                        multiplier);
+          EXPECT(total.Intact() && total.Equals(vote), "%ld, %f", long(n), multiplier);
+        }
+      });
+    }
+  }
+}
+
+}  // namespace grace
+
+int main() {
+  grace::TestQuantizeList();
+  grace::TestFlags();
+  grace::TestSigns();
+  return grace::Finish("lists");
+}
