@@ -107,7 +107,9 @@ class ListsTest(SameBits):
                 continue
             ks = ks_of(arrays, ratio)
             xs = [tf.constant(x) for x in arrays]
-            flipped = [tf.constant(0.3 * x.ravel()[::-1].reshape(x.shape)) for x in arrays]
+            flipped = [
+                tf.constant(0.3 * x.ravel()[::-1].reshape(x.shape), tf.float32) for x in arrays
+            ]
             for args in ((None, 1.0), (None, 0.7), (flipped, 1.0), (flipped, 3.7)):
                 self.compare(
                     functools.partial(encode, xs, *args, ks),

@@ -40,23 +40,26 @@ GRACE_INLINE uint16_t ToBfloat16(float x) {
   return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? 0x7fc0u : half);
 }
 
-GRACE_INLINE float FromBfloat16(uint16_t half) { return FloatOf(static_cast<uint32_t>(half) << 16); }
+GRACE_INLINE float FromBfloat16(uint16_t half) {
+  return FloatOf(static_cast<uint32_t>(half) << 16);
+}
 
 // rest, unless it is null, is acc itself and gets acc minus what it became.
-#define GRACE_CAST_LOOPS(Type)                                                                \
-  GRACE_INLINE void To##Type##s(const float* acc, int64_t count, float* rest, uint16_t* halves) { \
-    for (int64_t i = 0; i < count; ++i) halves[i] = To##Type(acc[i]);                         \
-    if (!rest) return;                                                                        \
-    for (int64_t i = 0; i < count; ++i) rest[i] -= From##Type(halves[i]);                     \
-  }                                                                                           \
-  GRACE_INLINE bool From##Type##s(const uint16_t* halves, int64_t count, float factor,          \
-                                float* total) {                                               \
-    uint32_t bad = 0;                                                                         \
-    for (int64_t i = 0; i < count; ++i) {                                                     \
-      total[i] = From##Type(halves[i]) * factor;                                              \
-      bad |= (BitsOf(total[i]) & kInfinity) == kInfinity;                                     \
-    }                                                                                         \
-    return bad == 0;                                                                          \
+#define GRACE_CAST_LOOPS(Type)                                                              \
+  GRACE_INLINE void To##Type##s(const float* acc, int64_t count, float* rest,               \
+                                uint16_t* halves) {                                         \
+    for (int64_t i = 0; i < count; ++i) halves[i] = To##Type(acc[i]);                       \
+    if (!rest) return;                                                                      \
+    for (int64_t i = 0; i < count; ++i) rest[i] -= From##Type(halves[i]);                   \
+  }                                                                                         \
+  GRACE_INLINE bool From##Type##s(const uint16_t* halves, int64_t count, float factor,      \
+                                  float* total) {                                           \
+    uint32_t bad = 0;                                                                       \
+    for (int64_t i = 0; i < count; ++i) {                                                   \
+      total[i] = From##Type(halves[i]) * factor;                                            \
+      bad |= (BitsOf(total[i]) & kInfinity) == kInfinity;                                   \
+    }                                                                                       \
+    return bad == 0;                                                                        \
   }
 GRACE_CAST_LOOPS(Float16)
 GRACE_CAST_LOOPS(Bfloat16)

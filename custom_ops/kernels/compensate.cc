@@ -17,7 +17,7 @@ ListLoop LoopOver(const std::vector<Source>& sources) {
 
 bool TooLargeToCache(int64_t elements) { return elements >= int64_t{1} << 21; }
 
-// Copies whole lines of 64 bytes past the caches. Returns how many bytes.
+// Copies whole lines of 64 bytes past the caches, where it can. Returns how many bytes it copied.
 namespace generic {
 static int64_t CopyPast(const char*, int64_t, char*) { return 0; }
 }  // namespace generic
@@ -49,6 +49,11 @@ static int64_t CopyPast(const char* from, int64_t bytes, char* to) {
 }  // namespace avx512
 GRACE_END
 #endif
+#if GRACE_NEON
+namespace neon {
+using generic::CopyPast;
+}  // namespace neon
+#endif
 
 void Store(const void* from, int64_t bytes, bool bypass, void* to) {
   const auto copy_past = GRACE_CHOOSE(CopyPast);
@@ -60,7 +65,7 @@ void Store(const void* from, int64_t bytes, bool bypass, void* to) {
 }
 
 void EndStores(bool bypass) {
-#if defined(__x86_64__)
+#if GRACE_X86
   if (bypass) _mm_sfence();
 #else
   (void)bypass;

@@ -44,9 +44,9 @@ void EndStores(bool bypass);
 
 ListLoop LoopOver(const std::vector<Source>& sources);
 
-// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. `writable` is acc where
-// the source has a `kept`, which gets what visit leaves there, and else null. Returns whether all
-// of acc is finite.
+// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. `writable` is
+// acc where the source has a `kept`, which gets what visit leaves there, and else null. Returns
+// whether all of acc is finite.
 template <class Visit>
 bool EncodePiece(const Source& source, float multiplier, Compensate compensate, int64_t first,
                  int64_t last, bool bypass, const Visit& visit) {

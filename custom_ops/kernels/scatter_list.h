@@ -29,7 +29,7 @@ struct Entries {
 
 // total = (the sum of the workers' vectors as ScatterSum takes it) * factor; the product treats
 // denormals as TensorFlow's does, as zeros of their sign. Sets `finite` to whether every total is.
-// Returns what is wrong with an index, in one sentence, or nothing; then the totals are meaningless.
+// Returns nothing, or what is wrong with an index, in one sentence; then the totals mean nothing.
 std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
                         const Entries& entries, float factor, bool* finite);
 

@@ -146,8 +146,9 @@ class Selector {
         sources_[t], multiplier_, compensate_, first, last, bypass_,
         [&](int64_t begin, int64_t size, const float* acc, float* writable) {
           if (!collecting) return;
-          const int64_t more = collect_(acc, begin, size, large.least,
-                                        scratch.indices.data() + count, scratch.bits.data() + count);
+          const int64_t more =
+              collect_(acc, begin, size, large.least, scratch.indices.data() + count,
+                       scratch.bits.data() + count);
           for (int64_t i = count; writable && i < count + more; ++i) {
             writable[scratch.indices[i] - begin] = 0.0f;
           }

@@ -2,8 +2,8 @@ static inline uint32_t IsBad(float x) { return (BitsOf(x) & kInfinity) == kInfin
 
 // The compiler vectorises these loops by itself. Where acc is null, nothing is computed and only x
 // is looked at.
-static bool ComputeAcc(const float* __restrict x, const float* __restrict residual, float multiplier,
-                       int64_t count, float* __restrict acc) {
+static bool ComputeAcc(const float* __restrict x, const float* __restrict residual,
+                       float multiplier, int64_t count, float* __restrict acc) {
   uint32_t bad = 0;
   if (!acc) {
     for (int64_t i = 0; i < count; ++i) bad |= IsBad(x[i]);
