@@ -51,10 +51,17 @@ def configured(given):
     return type(given).from_config(given.get_config())
 
 
-def stepped(optimizer, start=0.0, steps=2):
-    """The variable after some steps of gradients that compression changes."""
+def target(start=0.0):
     plain = tf.fill([8], start)
-    variable = keras.Variable(plain) if KERAS_3 else tf.Variable(plain)
+    return keras.Variable(plain) if KERAS_3 else tf.Variable(plain)
+
+
+def stepped(optimizer, start=0.0, steps=2, variable=None):
+    """The variable, a new one if none is given, after steps of gradients that compression changes.
+
+    With the variable goes the state: who wants to see it must hold the variable.
+    """
+    variable = target(start) if variable is None else variable
     for _ in range(steps):
         optimizer.apply_gradients([(tf.range(8.0) + 1, variable)])
     return variable.numpy()
@@ -86,7 +93,8 @@ def test_an_unbuilt_optimizer_is_the_same_after_every_way(name):
 @pytest.mark.parametrize("way", [pickled, copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_built_optimizer_takes_its_compression_state_along(name, way):
     original = grace_tf.wrap(MAKES[name](), **TOPK)
-    stepped(original)
+    variable = target()
+    stepped(original, variable=variable)
     state = aggregator_of(original).state
     before = state.arrays()
     residual = next(name for name in before if name.endswith("/memory/residual"))
