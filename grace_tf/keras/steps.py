@@ -23,6 +23,7 @@ from grace_tf.transports.lifeline import first_line
 # may be about to find that its data end too, which takes long only where their number is unknown.
 _STUCK = 1.0
 _STUCK_IF_UNKNOWN = 30.0
+_LOG = logging.getLogger("grace_tf")
 _STOPPED = "a callback set stop_training"
 _FIT = -1  # what ends, beside the epochs 0, 1, …
 
@@ -112,10 +113,10 @@ class Steps:
         if len(_data[call]) < self._line.size:
             return
         if len({*_data.pop(call).values()}) == 1 and self._line.rank == 0:
-            logging.warning(
-                "grace_tf: all %d workers train on the same arrays, so that one epoch is as many; "
-                "give each its share: x, y = grace_tf.shard((x, y)).",
-                self._line.size,
+            _LOG.warning(
+                "All %d workers train on the same arrays, so an epoch goes through every row %d "
+                "times: give each worker its share by x, y = grace_tf.shard((x, y)).",
+                *(self._line.size, self._line.size),
             )
 
     def end_epoch(self, stopped: bool) -> None:
