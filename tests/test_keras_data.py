@@ -21,7 +21,12 @@ def policy(chosen):
 class LookAtDataTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        for name, value in (("_said_who_deals", False), ("spans_processes", lambda s: s.spans)):
+        worker = types.SimpleNamespace(rank=0)
+        for name, value in (
+            ("_said_who_deals", False),
+            ("spans_processes", lambda strategy: strategy.spans),
+            ("several", lambda: worker),
+        ):
             patch = mock.patch.object(training, name, value)
             patch.start()
             self.addCleanup(patch.stop)
@@ -55,4 +60,4 @@ class LookAtDataTest(tf.test.TestCase):
             self.look(policy(auto.DATA), spans=True)
             self.look(X, spans=True)
         self.assertLen(said.output, 1)
-        self.assertIn("SimpleNamespace deals out data itself", said.output[0])
+        self.assertIn("MultiWorkerMirroredStrategy deals out data itself", said.output[0])

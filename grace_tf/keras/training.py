@@ -123,12 +123,12 @@ def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) 
             taken.compare_data(x)
     elif sharding.taken() and not _said_who_deals and not _as_it_is(x):
         _said_who_deals = True
-        _LOG.warning(
-            "This %s deals out data itself, so each worker trains on a share of what "
-            "grace_tf.shard gave it, and the rest is lost: give fit the whole data on every "
-            "worker, without grace_tf.shard.",
-            type(strategy).__name__,
-        )
+        if several().rank == 0:
+            _LOG.warning(
+                "MultiWorkerMirroredStrategy deals out data itself, so each worker trains on a "
+                "share of what grace_tf.shard gave it and the rest is lost: give fit the whole "
+                "data on every worker, without grace_tf.shard."
+            )
 
 
 def _as_it_is(x: Any) -> bool:
