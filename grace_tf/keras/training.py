@@ -53,7 +53,11 @@ def _around(own: Callable, held: list[Any]) -> Callable:
                     _forget_old_steps(self)
                     if several() is not None:
                         first_step.agree_before(self, several())
-                if line is None or own.__name__ != "fit" or steps.now() is not None:
+                outer = steps.now()
+                if held is _models and outer is not None and several() is not None:
+                    with outer.inside():
+                        return own(self, *args, **kwargs)
+                if line is None or own.__name__ != "fit" or outer is not None:
                     return own(self, *args, **kwargs)
                 return _fit(line, own, self, *args, **kwargs)
         except Exception as error:
