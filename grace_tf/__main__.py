@@ -12,6 +12,7 @@ from grace_tf.cli.tables import markdown, print_table, progress
 from grace_tf.testing import conformance
 
 WRONG_ARGUMENT = 2  # as argparse
+_VERBOSE = "show TensorFlow's start-up lines"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,9 @@ def list_methods(options: argparse.Namespace) -> int:
 
 def describe_spec(options: argparse.Namespace) -> int:
     """What one spec puts on the wire for one tensor."""
-    compressor, memory = grace_tf.core.registry.resolve(options.spec)
+    of_a_file = ":" in options.spec
+    target = conformance.load(options.spec) if of_a_file else options.spec
+    compressor, memory = grace_tf.core.registry.resolve(target)
     shape = _shape(options.shape)
     rows = describe.wire_rows(compressor, shape)
     print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
@@ -73,13 +76,15 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, function, summary: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary)
         sub.set_defaults(command_function=function)
+        if name != "run":  # it has a wider one
+            sub.add_argument("--verbose", action="store_true", help=_VERBOSE)
         return sub
 
     sub = command("list", list_methods, "the methods: bits per element, memory, traits, paper")
     sub.add_argument("--markdown", action="store_true", help="as the README shows them")
 
     sub = command("describe", describe_spec, "what a spec puts on the wire")
-    sub.add_argument("spec", help='such as "topk:ratio=0.01"')
+    sub.add_argument("spec", help='such as "topk:ratio=0.01", or file.py:Class')
     sub.add_argument("--shape", default="1000,1000", help="of the tensor (1000,1000)")
 
     sub = command("check", check, "the conformance suite on a compressor")
@@ -93,5 +98,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    start_up.show()
+    # Workers show their own lines, and `run` is their launcher alone.
+    start_up.show() if sys.argv[1:2] == ["run"] else start_up.let_python_through()
     sys.exit(main())

@@ -14,7 +14,6 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf import handshake
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.divergence import Divergence
@@ -36,6 +35,7 @@ from grace_tf.surroundings import (
 )
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
 from grace_tf.variables import device_of, plain
 
@@ -215,7 +215,7 @@ class Aggregator(Trackable):
         local = strategy.extended.worker_devices
         summed = self.reduce != "mean"
         spans = spans_processes(strategy)
-        others = handshake.KeyValueGroup(strategy) if spans else None
+        others = MultiWorkerGroup(strategy) if spans else None
         plan = self._plan(grads, variables, others, owner)
         if spans:
             transport = ReplicaContext(context)

@@ -132,7 +132,7 @@ def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
     if uneven not in ("refuse", "drop"):
         raise ValueError(f'uneven is "refuse" or "drop", not {uneven!r}.')
     group = _group()
-    return dataset if group.size == 1 else share(dataset, group.rank, group.size, uneven == "drop")
+    return share(dataset, group.rank, group.size, uneven == "drop")
 
 
 def _group() -> Group:
@@ -142,9 +142,19 @@ def _group() -> Group:
     if expected > 1:
         raise RuntimeError(
             f"There are to be {expected} workers, but this process has joined no group: call "
-            "grace_tf.init() first, before any TensorFlow operation."
+            f"grace_tf.init() first, before any TensorFlow operation.{_under_a_strategy()}"
         )
     return ProcessGroup(["localhost"], 0)
+
+
+def _under_a_strategy() -> str:
+    if len(_cluster()[0]) < 2:
+        return ""
+    return (
+        " Under MultiWorkerMirroredStrategy call neither init() nor shard(): TensorFlow deals out "
+        "the data itself and batch_size is that of all workers together; the strategy knows the "
+        "rank (cluster_resolver.task_id) and the size (num_replicas_in_sync)."
+    )
 
 
 def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:

@@ -19,11 +19,9 @@ import tensorflow as tf
 from grace_tf import wire
 from grace_tf.plan import Plan
 from grace_tf.transports.group import Group
-from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.pieces import boxes
 from grace_tf.version import __version__
 
-KeyValueGroup = MultiWorkerGroup  # the name by which the Aggregator asks for it
 CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more
 
 _WAYS_OUT = (

@@ -46,9 +46,17 @@ class Refusal:
         if self._told:
             return
         self._told = True
+        if size == 1:
+            _LOG.warning(
+                "In step %d %s was not finite. The compression leaves its state as it was and "
+                "gives NaN to the optimizer. Later steps like it are not reported.",
+                *(step, "what the gradients became" if own else "a gradient"),
+            )
+            return
         what = "a gradient of another worker, or the sum over workers," if own else "its gradient"
         _LOG.warning(
             "Worker %d of %d: in step %d %s was not finite. The compression leaves its state as it "
-            "was and gives NaN to the optimizer, on all workers. Later steps like it are not told.",
+            "was and gives NaN to the optimizer, on all workers. Later steps like it are not "
+            "reported.",
             *(worker, size, step, what),
         )

@@ -10,9 +10,28 @@ from typing import Any
 
 import tensorflow as tf
 
+_taken = False
+
+
+def taken() -> bool:
+    """Whether this process, one of several, has taken its share of some data."""
+    return _taken
+
 
 def share(data: Any, rank: int, size: int, drop: bool) -> Any:
-    """`drop` says that a dataset whose number of elements is unknown is dealt out in rounds."""
+    """`drop` says that a dataset whose number of elements is unknown is dealt out in rounds.
+
+    Alone the data come back as they are, after the same checks.
+    """
+    global _taken
+    mine = _share(data, rank, size, drop)
+    if size == 1:
+        return data
+    _taken = True
+    return mine
+
+
+def _share(data: Any, rank: int, size: int, drop: bool) -> Any:
     if isinstance(data, tf.data.Dataset):
         return _of_dataset(data, rank, size, drop)
     return _of_arrays(data, rank, size)
@@ -55,7 +74,7 @@ def _of_arrays(data: Any, rank: int, size: int) -> Any:
             without = " without rows" if hasattr(array, "shape") else ""
             raise TypeError(
                 "shard() takes a tf.data.Dataset or arrays (NumPy's, tensors, tuples or dicts of "
-                f"them), but got a {type(array).__name__}{without}."
+                f"them), but got a value of type {type(array).__name__}{without}."
             )
     counts = {int(array.shape[0]) for array in arrays}
     if len(counts) != 1:

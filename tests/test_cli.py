@@ -47,6 +47,15 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     assert ["memory", "residual"] in cells
 
 
+def test_describe_of_a_file(capsys, tmp_path):
+    honest = tmp_path / "honest.py"
+    honest.write_text(_LIAR.replace("liar", "honest"))
+    with mock.patch.dict("grace_tf.core.registry._COMPRESSORS"):
+        assert main(["describe", f"{honest}:Liar", "--shape", "10"]) == 0
+    cells = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["values", "float32", "10", "40"] in cells
+
+
 def test_describe_of_a_composite_names_the_inner_parts(capsys):
     assert main(["describe", "topk:ratio=0.1|values=qsgd:rounding=nearest"]) == 0
     assert "values.levels" in capsys.readouterr().out
@@ -56,6 +65,8 @@ def test_describe_of_a_composite_names_the_inner_parts(capsys):
     "arguments, told",
     [
         (["describe", "topkk"], "Unknown compressor 'topkk'; available:"),
+        (["describe", "topkk:ratio=2"], "Unknown compressor 'topkk'"),
+        (["describe", "no_such_file.py:Class"], "no_such_file.py"),
         (["describe", "topk:ratio=2"], "ratio is a fraction"),
         (["describe", "topk:fraction=0.1"], "has no hyperparameter 'fraction'"),
         (["describe", "topk", "--shape", "3,x"], "--shape takes sizes"),
@@ -231,6 +242,11 @@ def test_the_command_prints_no_start_up_lines():
     plain = python("-c", script).stderr  # what other programs print stays theirs
     assert "oneDNN custom operations are on" in plain or sys.platform != "linux"
     assert plain.endswith("mine")
+    bench = ["-m", "grace_tf", "bench", "--sizes=1e3", "--methods=fp16", "--repeats=1"]
+    assert python(*bench).stderr == "1,000 elements: done.\n"
+    listed = python("-m", "grace_tf", "list", "--verbose")
+    assert "oneDNN custom operations are on" in listed.stderr or sys.platform != "linux"
+    assert "qsgd" in listed.stdout
     worker = ["run", "-np", "2", "--", sys.executable, "-c", script + "; os._exit(3)"]
     ended = python("-m", "grace_tf", *worker)
     assert (ended.returncode, ended.stdout) == (3, "")

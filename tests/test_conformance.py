@@ -1,11 +1,14 @@
 """The suite over the registry, and over compressors that lie."""
 
+import logging
 import pathlib
 import re
+from unittest import mock
 
 import lying_contracts
 import lying_sizes  # noqa: F401  adds to LIES
 import lying_workers
+import numpy as np
 import pytest
 import tensorflow as tf
 from lying_compressors import LIES, Honest, Whole
@@ -17,6 +20,7 @@ from grace_tf.core.rounds import GATHERED, REDUCED, Gather
 from grace_tf.testing import check_compressor, conformance, contract_checks, load
 from grace_tf.testing.conformance import Report, run_checks
 from grace_tf.testing.subject import Subject
+from grace_tf.testing.workers import Workers
 from grace_tf.transports import process_group
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -31,6 +35,30 @@ def test_registered(spec):
 @pytest.fixture
 def own_registry(monkeypatch):
     monkeypatch.setattr(registry, "_COMPRESSORS", dict(registry._COMPRESSORS))
+
+
+def test_what_checks_cause_is_not_logged(caplog):
+    """A NaN on one worker and a function for each length; other warnings stay."""
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)  # it does not propagate
+    told = []
+
+    def check(subject):
+        Workers(3, "fp16")([[[np.nan]], [[1.0]], [[1.0]]])
+        # TensorFlow itself says this twice in a process, and no more.
+        logger.warning("5 out of the last 5 calls to <f> triggered tf.function retracing.")
+        logging.getLogger("grace_tf").warning("something else")
+        told.append(subject)
+
+    try:
+        with mock.patch.object(conformance, "_QUICK", (check,)):
+            check_compressor("fp16", quick=True)
+            assert [r.getMessage() for r in caplog.records] == ["something else"]
+            check(told[0])
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "was not finite" in said and "triggered tf.function retracing" in said
 
 
 SLOW = ("is unbiased", "converges", "graph does not grow")

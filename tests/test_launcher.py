@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from grace_tf.cli import launcher
+from grace_tf.cli import endings, launcher
 
 PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
 
@@ -141,6 +141,36 @@ class LauncherTest(unittest.TestCase):
             "[grace_tf] worker 1 ended with exit code 3 first; its last line on stderr: "
             "this went wrong",
         )
+
+    def test_a_worker_that_names_another_is_not_the_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = Path(folder) / "pid"
+            os.mkfifo(fifo)
+            code, _, err = run("lay_to", str(fifo), linger=30)
+        self.assertEqual(code, 130)
+        self.assertIn("[grace_tf] worker 1 ended with exit code 1; ending the other 1.", err)
+        self.assertEqual(
+            err[-1],
+            "[grace_tf] worker 0 failed first and ended with exit code 130; its last line on "
+            "stderr: KeyboardInterrupt",
+        )
+
+    def test_whom_the_last_lines_name(self):
+        def first(rank, codes, **named):
+            lines = {0: "", 1: "ValueError: boom", 2: "Worker 9 went away"}
+            for worker, other in named.items():
+                lines[int(worker[1])] = (
+                    f"RuntimeError: Worker {worker[1]} of 3 cannot go on, worker {other} failed: "
+                    "RuntimeError: Worker 2 of 3 cannot go on, worker 1 failed: E; start."
+                )
+            return endings.failed_first(rank, codes, lines.get)
+
+        self.assertEqual(first(0, {0: 1, 1: 1}, w0=1), 1)
+        self.assertEqual(first(2, {0: 1, 1: 7, 2: 1}, w2=0, w0=1), 1)
+        self.assertEqual(first(0, {0: 1}, w0=1), 0)  # the other has not ended
+        self.assertEqual(first(0, {0: 1, 1: 0}, w0=1), 0)  # or without a failure
+        self.assertIn(first(0, {0: 1, 1: 1}, w0=1, w1=0), (0, 1))
+        self.assertEqual(first(2, {1: 1, 2: 1}), 2)
 
     def test_a_signal_is_128_and_its_number(self):
         code, _, err = run("signalled")

@@ -26,16 +26,47 @@ def second_of_two(table=()):
     )
 
 
-def test_own_path(monkeypatch):
+def test_own_path(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own_files, "_given", set())
     assert own_path("a/best.keras") == "a/best.keras"
     assert own_path("a/best.keras", 0) == "a/best.keras"
     assert own_path("a/{epoch:02d}-{val_loss:.2f}.keras", 3) == (
         "a/rank3/{epoch:02d}-{val_loss:.2f}.keras"
     )
     assert own_path("backup/", 1) == "rank1/backup"
-    assert own_path(pathlib.Path("/tmp/a") / "b", 12) == "/tmp/a/rank12/b"
+    assert own_path(tmp_path / "a" / "b", 12) == f"{tmp_path}/a/rank12/b"
     monkeypatch.setattr(groups, "_current", second_of_two())
     assert own_path("a/best.keras") == "a/rank1/best.keras"
+
+
+def test_own_path_makes_the_folder_of_every_worker_but_0(monkeypatch, tmp_path):
+    made = compiled(topk)
+    fit(made, 1)
+    made.save(own_path(tmp_path / "m.keras", 1))
+    assert os.listdir(tmp_path) == ["rank1"]
+    assert os.listdir(tmp_path / "rank1") == ["m.keras"]
+    assert own_path(tmp_path / "other" / "m.keras", 0) == f"{tmp_path}/other/m.keras"
+    assert own_path(tmp_path / "{epoch}" / "m.keras", 1) == f"{tmp_path}/{{epoch}}/rank1/m.keras"
+    assert os.listdir(tmp_path) == ["rank1"]
+
+
+def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
+    for name in ("several", "together"):
+        monkeypatch.setattr(own_files, name, lambda *_: second_of_two())
+    monkeypatch.setattr(groups, "_current", second_of_two())
+    path = own_path(tmp_path / "{epoch}.weights.h5")
+    assert own_path(path) == path
+    folder = own_path(tmp_path / "all")
+    assert own_path(f"{folder}/a.keras") == f"{folder}/a.keras"
+    assert own_path(path, 2) == f"{tmp_path}/rank1/rank2/{{epoch}}.weights.h5"
+    saving = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+    fit(compiled(topk), 2, callbacks=[saving])
+    assert sorted(os.listdir(tmp_path / "rank1")) == ["1.weights.h5", "all", "rank2"]
+    assert not [r for r in caplog.records if r.name == "grace_tf"]
+    # All workers may share a folder of that name, as for the ranks of a method.
+    shared = str(tmp_path / "powersgd" / "rank1" / "best.keras")
+    assert own_path(shared) == f"{tmp_path}/powersgd/rank1/rank1/best.keras"
 
 
 def test_model_checkpoint_moves_once_and_says_who_decides(monkeypatch, tmp_path, caplog):

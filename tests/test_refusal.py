@@ -39,7 +39,11 @@ class RefusalTest(tf.test.TestCase):
                     totals = strategy.experimental_local_results(step(self.bad()))
             self.assertTrue(all(np.isnan(total.numpy()).all() for total in totals))
             self.assertLen(said.output, 1)
-            self.assertIn("in step 0 its gradient was not finite", said.output[0])
+            alone = strategy.num_replicas_in_sync == 1
+            told = "In step 0 a gradient was" if alone else " of 2: in step 0 its gradient was"
+            self.assertIn(f"{told} not finite. The compression leaves", said.output[0])
+            self.assertEqual("worker" in said.output[0].lower(), not alone)
+            self.assertIn("Later steps like it are not reported.", said.output[0])
 
     def test_compiled_steps_say_nothing(self):
         variable = tf.Variable(tf.zeros([8]))

@@ -1,5 +1,8 @@
 """Names, specs, recipes, and what is said of wrong ones."""
 
+import inspect
+
+import keras
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,6 +111,32 @@ def test_wrong_arguments_are_told_in_a_sentence():
         grace_tf.get(TopK(0.1), ratio=0.2)
     with pytest.raises(TypeError, match="'ratio' is given both in the spec"):
         grace_tf.get("topk:ratio=0.1", ratio=0.2)
+
+
+@pytest.mark.parametrize(
+    ("call", "end"),
+    [
+        (lambda: grace_tf.get("qgsd"), "; did you mean 'qsgd'?"),
+        (lambda: grace_tf.get("TopK"), "; did you mean 'topk'?"),
+        (lambda: grace_tf.get("nothing_like_it"), "topk."),
+        (lambda: grace_tf.get("topk:ration=0.1"), "; it has: ratio; did you mean 'ratio'?"),
+        (lambda: grace_tf.get("topk:mem=none"), "; it has: ratio."),
+        (lambda: door_settings("topk", mem="none"), "check_every; did you mean 'memory'?"),
+        (lambda: door_settings("topk", min_element=1), "check_every; did you mean 'min_elements'?"),
+        (lambda: registry.get_memory("residuals"), "; did you mean 'residual'?"),
+    ],
+)
+def test_the_name_that_was_meant(call, end):
+    with pytest.raises((ValueError, TypeError)) as raised:
+        call()
+    assert str(raised.value).endswith(end)
+
+
+def test_the_keywords_that_are_told_are_those_of_wrap():
+    kinds = inspect.signature(grace_tf.wrap).parameters.values()
+    assert registry.KEYWORDS == tuple(p.name for p in kinds if p.kind is p.KEYWORD_ONLY)
+    with pytest.raises(TypeError, match="; it has: ratio; wrap.. itself takes: memory, .*did you"):
+        grace_tf.wrap(keras.optimizers.SGD(0.1), "topk", mem="none")
 
 
 def test_memories_by_name():

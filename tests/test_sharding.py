@@ -1,5 +1,9 @@
 """Every worker's share of datasets and arrays, computed in one process for all of them."""
 
+import json
+import os
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 
@@ -53,8 +57,14 @@ class ShardingTest(tf.test.TestCase):
             ((np.ones(4), np.ones(5)), ValueError, "equally many, but they have 4, 5"),
             (np.ones(1), ValueError, "fewer rows, 1, than workers, 2"),
             ((), ValueError, "but they have none"),
-            (np.float32(1), TypeError, "got a float32 without rows"),
-            ("train.csv", TypeError, "takes a tf.data.Dataset or arrays .* but got a str"),
+            (np.float32(1), TypeError, "got a value of type float32 without rows"),
+            (5, TypeError, "but got a value of type int"),
+            ([1, 2, 3], TypeError, "but got a value of type int"),
+            (
+                "train.csv",
+                TypeError,
+                "takes a tf.data.Dataset or arrays .* but got a value of type str",
+            ),
             (
                 tf.data.Dataset.range(4).filter(lambda n: n > 0),
                 ValueError,
@@ -63,8 +73,24 @@ class ShardingTest(tf.test.TestCase):
         ):
             with self.assertRaisesRegex(kind, words):
                 share(data, 0, 2, False)
+            # Alone too, so that a program that runs alone runs with several workers.
+            if "workers, 2" not in words:
+                with self.assertRaisesRegex(kind, words):
+                    grace_tf.shard(data)
         with self.assertRaisesRegex(ValueError, 'uneven is "refuse" or "drop", not True'):
             grace_tf.shard(np.ones(4), uneven=True)
+
+    def test_without_init_the_sentence_tells_what_a_strategy_needs(self):
+        cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+        for call in (lambda: grace_tf.shard(np.ones(4)), grace_tf.rank, grace_tf.size):
+            with mock.patch.dict(os.environ, {"TF_CONFIG": config}):
+                with self.assertRaisesRegex(
+                    RuntimeError,
+                    r"There are to be 2 workers.*call grace_tf.init\(\) first.*Under "
+                    r"MultiWorkerMirroredStrategy call neither init\(\) nor shard\(\).*batch_size",
+                ):
+                    call()
 
     def test_alone_everything_is_this_workers(self):
         x = np.ones(3)

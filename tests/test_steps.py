@@ -133,6 +133,49 @@ class StepsTest(tf.test.TestCase):
         ):
             taken.end_epoch(False)
 
+    def test_a_training_inside_a_callback_that_only_the_other_begins(self):
+        taken = self.steps(width=4)
+        self.take(taken, 3)
+        self.line.hear_inside(1, [taken.call, 1, 2])  # the other is in the second step's callback
+        taken.begin()
+        self.line.until(lambda: False, SOON)
+        self.assertStartsWith(
+            self.line.broken,
+            "Workers cannot go on: worker 1 of 2 trains inside a callback after 8 steps, but "
+            "worker 0 is in step 13; all workers need the same calls of fit",
+        )
+        self.line = Line()
+        taken = self.steps()
+        self.take(taken, 2)
+        self.line.hear_inside(1, [taken.call, 1, 2])
+        with self.assertRaisesRegex(RuntimeError, "after 2 steps, but worker 0 has ended fit"):
+            self.finish_when_broken(taken)
+
+    def finish_when_broken(self, taken):
+        """As `finish`, once the timer has run: the other never ends `fit`."""
+        self.line.until = lambda true, seconds: Line.until(self.line, lambda: False, seconds)
+        taken.finish(False)
+
+    def test_a_training_inside_a_callback_of_all_workers(self):
+        taken = self.steps()
+        self.take(taken, 2)
+        self.line.hear_inside(1, [taken.call, 1, 2])  # this one comes
+        with taken.inside():
+            self.take(taken, 1)
+        self.line.hear_inside(1, [taken.call, 1, None])
+        self.assertEqual(
+            [told for topic, told in self.line.told if topic == "inside"],
+            [[taken.call, 1, 2], [taken.call, 1, None]],
+        )
+        self.line.hear_inside(1, [taken.call, 2, 4])  # the other is ahead
+        taken.begin()
+        taken.end()
+        taken._alone(1, taken._tries)  # as when the time is up
+        self.line.hear_inside(1, [taken.call, 2, None])  # it raised, and was caught
+        taken.begin()
+        taken._alone(1, taken._tries)
+        self.assertIsNone(self.line.broken)
+
     def test_how_the_other_may_leave(self):
         taken = self.steps()
         self.hear(taken, steps._FIT, 0, "ValueError: boom", failed=True)
@@ -163,8 +206,9 @@ class StepsTest(tf.test.TestCase):
 
         _, same = told_of(x.copy())
         _, other = told_of(x[::-1])
-        for digest, warnings in ((same, 1), (other, 0)):
-            taken, _ = told_of(x)
-            with mock.patch.object(steps.logging, "warning") as warn:
+        with self.assertLogs("grace_tf", "WARNING") as said:
+            for digest in (same, other):
+                taken, _ = told_of(x)
                 self.line.hear_data(1, [taken.call, digest])
-            self.assertEqual(warn.call_count, warnings)
+        self.assertLen(said.output, 1)
+        self.assertIn("an epoch goes through every row 2 times", said.output[0])

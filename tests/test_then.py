@@ -77,6 +77,20 @@ class AlgebraTest(tf.test.TestCase):
         self.assertEqual(grace_tf.get(str(one)), one)
 
 
+def test_a_stage_may_be_a_spec():
+    wanted = grace_tf.get("topk|values=qsgd:bits=4")
+    assert grace_tf.get("topk").then(values="qsgd:bits=4") == wanted
+    assert grace_tf.get("topk|indices=none").then(values="qsgd:bits=4") == grace_tf.get(
+        "topk|indices=none|values=qsgd:bits=4"
+    )
+    with pytest.raises(ValueError, match="Unknown compressor 'qsdg'"):
+        grace_tf.get("topk").then(values="qsdg")
+    with pytest.raises(TypeError, match="A compressor is an instance, a name, a spec"):
+        grace_tf.get("topk").then(values=4)
+    with pytest.raises(ValueError, match="Composites do not nest"):
+        grace_tf.get("topk").then(values="topk|values=fp16")
+
+
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from grace_tf.cli.endings import ending, failed_first
 from grace_tf.cli.hosts import check_hosts, parse_hosts
 from grace_tf.cli.screen import PREFIXES, Screen
 
@@ -106,7 +107,8 @@ class _Crew:
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
         self._processes: dict[int, subprocess.Popen] = {}
         self._threads: list[threading.Thread] = []
-        self._fault: tuple[int, int] | None = None  # who failed first, and its return code
+        self._readers: dict[int, threading.Thread] = {}  # of each worker's stderr
+        self._fault: tuple[int, int, str] | None = None  # who failed first, its code, in words
 
     def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
         process = subprocess.Popen(
@@ -121,7 +123,7 @@ class _Crew:
         )
         self._processes[rank] = process
         self._thread(self._screen.follow, rank, process.stdout, False)
-        self._thread(self._screen.follow, rank, process.stderr, True)
+        self._readers[rank] = self._thread(self._screen.follow, rank, process.stderr, True)
         self._thread(self._reap, rank, process)
 
     def wait(self, deadline: float | None, linger: float) -> int:
@@ -133,7 +135,7 @@ class _Crew:
                 return TIMED_OUT
             rank, code = ended
             if code:
-                self._linger(rank, code, linger)
+                code = self._linger(rank, code, linger)
                 return code if code > 0 else 128 - code
         return 0
 
@@ -152,22 +154,31 @@ class _Crew:
     def blame(self) -> None:
         """Repeats, below all that was printed, whose fault it was: its own last words."""
         if self._fault is not None:
-            rank, code = self._fault
+            rank, code, how = self._fault
             # What a signal has ended could say nothing of it.
             last = self._screen.last.get(rank) if code > 0 else None
             words = "." if last is None else f"; its last line on stderr: {last}"
-            self.say(f"worker {rank} {_ending(code)} first{words}")
+            self.say(f"worker {rank} {how}{words}")
 
     def say(self, sentence: str) -> None:
         self._screen.say(sentence)
 
-    def _linger(self, rank: int, code: int, seconds: float) -> None:
-        self._fault = rank, code
+    def _linger(self, rank: int, code: int, seconds: float) -> int:
+        """Lets the others end by themselves; returns the return code of who failed first."""
+        self._fault = rank, code, f"{ending(code)} first"
         others = f"; ending the other {len(self._processes)}" if self._processes else ""
-        self.say(f"worker {rank} {_ending(code)}{others}.")
+        self.say(f"worker {rank} {ending(code)}{others}.")
         deadline = time.monotonic() + seconds
-        while self._processes and self._next(deadline) is not None:
-            continue
+        codes = {rank: code}
+        while self._processes and (ended := self._next(deadline)) is not None:
+            codes.update([ended])
+        if (first := failed_first(rank, codes, self._last_line)) != rank:
+            self._fault = first, codes[first], f"failed first and {ending(codes[first])}"
+        return codes[first]
+
+    def _last_line(self, rank: int) -> str:
+        self._readers[rank].join(2.0)  # seconds for what it has written to be read
+        return self._screen.last.get(rank, "")
 
     def _next(self, deadline: float | None) -> tuple[int, int] | None:
         """The next worker to end, as (rank, return code); None if the deadline comes first."""
@@ -179,10 +190,11 @@ class _Crew:
         del self._processes[rank]
         return rank, code
 
-    def _thread(self, target, *args) -> None:
+    def _thread(self, target, *args) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, daemon=True)
         thread.start()
         self._threads.append(thread)
+        return thread
 
     def _reap(self, rank: int, process: subprocess.Popen) -> None:
         # Not reaped yet, the process still owns its number, so the signal cannot hit a stranger.
@@ -190,17 +202,6 @@ class _Crew:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         self._ended.put((rank, process.wait()))
-
-
-def _ending(code: int) -> str:
-    return f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _end_with(parent: int):

@@ -28,9 +28,11 @@ _LINES = re.compile(
             _NOTE + r"Could not find cuda drivers on your machine, GPU will not be used\.",
             _NOTE + r"TF-TRT Warning: Could not find TensorRT",
             _NOTE + r"computation placer already registered\. ",
-            # An error by its level alone: builds for GPUs register twice what they link twice.
+            # Errors by their level alone: builds for GPUs register twice what they link twice, and
+            # oneDNN names what it leaves to Eigen.
             _ERROR
             + r"Unable to register cu\w+ factory: Attempting to register factory for plugin ",
+            _ERROR + r"oneDNN supports DT_\w+ only on platforms with .*\. Falling back to ",
         )
     )
 )
@@ -44,11 +46,14 @@ def is_start_up_line(line: str) -> bool:
 def hide() -> None:
     """Hides these lines of this process until `show`, where it is `python -m grace_tf` itself.
 
-    To be called before TensorFlow is imported; does nothing in any other program.  A child process
-    reads stderr, so that the last words of a process that crashes are not lost.
+    To be called before TensorFlow is imported; does nothing in any other program, nor with
+    `--verbose`.  A child process reads stderr, so that the last words of a process that crashes are
+    not lost.
     """
     words = getattr(sys, "orig_argv", [])  # Python 3.9 does not have it and shows the lines
-    if "-m" not in words or words[words.index("-m") + 1 :][:1] != ["grace_tf"]:
+    words = words[words.index("-m") + 1 :] if "-m" in words else []
+    # What follows `run` may be the options of a script.
+    if words[:1] != ["grace_tf"] or ("--verbose" in words and words[1:2] != ["run"]):
         return
     try:
         stderr = os.dup(2)
@@ -60,6 +65,13 @@ def hide() -> None:
     os.dup2(reader.stdin.fileno(), 2)
     _hidden.append((stderr, reader))
     atexit.register(show)
+
+
+def let_python_through() -> None:
+    """Hides only what does not come from Python, which sees the terminal again if there is one."""
+    if _hidden:
+        stderr, _ = _hidden[-1]
+        sys.stderr = open(os.dup(stderr), "w", buffering=1, errors="backslashreplace")
 
 
 def show() -> None:

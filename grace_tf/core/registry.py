@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from grace_tf.core.compressor import Compressor
@@ -12,10 +13,17 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.then import Then
 
 # The keywords of the doors; a hyperparameter of the same name could not be reached through them.
-RESERVED = frozenset(
-    "optimizer compressor variables inner memory granularity exchange min_elements exclude "
-    "bucket_bytes seed check_every reduce grads name".split()
+KEYWORDS = (
+    "memory",
+    "granularity",
+    "exchange",
+    "min_elements",
+    "exclude",
+    "bucket_bytes",
+    "seed",
+    "check_every",
 )
+RESERVED = frozenset("optimizer compressor variables inner reduce grads name".split() + [*KEYWORDS])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,18 +165,36 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
     if both:
         raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
     if name not in _COMPRESSORS:
-        raise ValueError(f"Unknown compressor {name!r}; available: {', '.join(available())}.")
+        raise ValueError(
+            f"Unknown compressor {name!r}; available: {', '.join(available())}"
+            f"{meant(name, available())}"
+        )
     entry = _COMPRESSORS[name]
     given.update(hyperparameters)
-    unknown = sorted(set(given) - set(entry.parameters))
-    if unknown:
-        has = ", ".join(entry.parameters) or "none"
-        raise TypeError(f"{name} has no hyperparameter {unknown[0]!r}; it has: {has}.")
+    _check_hyperparameters(name, given, entry.parameters, KEYWORDS if hyperparameters else ())
     built = entry.build(**given)
     compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
     for part, stage in map(_stage, stages):
         compressor = compressor.then(**{part: stage})
     return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
+
+
+def _check_hyperparameters(
+    owner: str, given: Iterable[str], has: Iterable[str], keywords: Sequence[str]
+) -> None:
+    """Raises TypeError for a name that is not there; `keywords` are those of `wrap` beside it."""
+    for name in sorted(set(given) - set(has)):
+        beside = f"; wrap() itself takes: {', '.join(keywords)}" if keywords else ""
+        raise TypeError(
+            f"{owner} has no hyperparameter {name!r}; it has: {', '.join(has) or 'none'}{beside}"
+            f"{meant(name, [*has, *keywords])}"
+        )
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """How a sentence about an unknown name ends: by asking for the one that is most like it."""
+    close = difflib.get_close_matches(name.strip().lower(), [*known], n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def _auto_memory(compressor: Compressor, memory: str | None) -> str:
@@ -195,16 +221,12 @@ def get_memory(what: str | Memory) -> Memory:
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")
     name, given = _parse(what)
     if name not in _MEMORIES:
+        known = ["auto", *memories()]
         raise ValueError(
-            f"Unknown memory {name!r}; available: auto, {', '.join(sorted(_MEMORIES))}."
+            f"Unknown memory {name!r}; available: {', '.join(known)}{meant(name, known)}"
         )
     fields = [f.name for f in dataclasses.fields(_MEMORIES[name])]
-    unknown = sorted(set(given) - set(fields))
-    if unknown:
-        raise TypeError(
-            f"The memory {name} has no hyperparameter {unknown[0]!r}; "
-            f"it has: {', '.join(fields) or 'none'}."
-        )
+    _check_hyperparameters(f"The memory {name}", given, fields, ())
     return _MEMORIES[name](**given)
 
 

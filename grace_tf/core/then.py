@@ -26,6 +26,13 @@ class Then(Compressor):
     inner: tuple[tuple[str, Compressor], ...]
 
     def __post_init__(self) -> None:
+        from grace_tf.core.registry import get  # the registry makes composites
+
+        stages = tuple(
+            (part, stage if isinstance(stage, Compressor) else get(stage))
+            for part, stage in self.inner
+        )
+        object.__setattr__(self, "inner", stages)
         if isinstance(self.outer, Then) or any(isinstance(stage, Then) for _, stage in self.inner):
             raise ValueError(
                 "Composites do not nest: refine further parts of one outer method with then()."
@@ -69,8 +76,8 @@ class Then(Compressor):
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
 
-    def then(self, **parts: Compressor) -> Compressor:
-        """Further parts of the same outer method compressed."""
+    def then(self, **parts: str | Compressor) -> Compressor:
+        """Further parts of the same outer method compressed, by instances or specs."""
         return Then(self.outer, self.inner + tuple(parts.items()))
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:

@@ -17,7 +17,7 @@ import h5py
 import keras
 import tensorflow as tf
 
-from grace_tf.keras.own_files import LOG, compresses, move, place
+from grace_tf.keras.own_files import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import together
 
@@ -114,8 +114,9 @@ def _install_folders(cls: type) -> None:
     def on_train_end(self, logs=None):
         own_end(self, logs)
         with contextlib.suppress(OSError):  # not empty: other callbacks' files
-            if place(self.model)[0]:
-                os.rmdir(os.path.dirname(self.backup_dir))
+            folder = os.path.dirname(self.backup_dir)
+            if place(self.model)[0] and not in_use(folder):
+                os.rmdir(folder)
 
     cls._load_model, cls._save_model, cls.on_train_end = _load_model, _save_model, on_train_end
 

@@ -14,6 +14,7 @@ import warnings
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
@@ -22,11 +23,17 @@ from grace_tf.surroundings import several, together
 LOG = logging.getLogger("grace_tf")
 
 
+_given: set[tuple[int, str]] = set()  # by rank, the folders of paths that were given
+_made: set[str] = set()  # those that a script has asked for, which are there
+
+
 def own_path(path: Any, rank: int | None = None) -> str:
     """Where this process' callbacks write what the script calls `path`.
 
-    Worker 0 keeps the path; worker r > 0 writes `folder/name` as `folder/rank<r>/name`.  Use it for
-    a worker's own `model.save` and to load what `ModelCheckpoint` has written.
+    Worker 0 keeps the path; worker r > 0 writes `folder/name` as `folder/rank<r>/name`, and the
+    folder is made, unless its name is a pattern.  A path that lies in a folder which this function
+    has given before stays as it is.  Use it for a worker's own `model.save` and to load what
+    `ModelCheckpoint` has written.
 
     Args:
       path: of a file, a folder, or a pattern of ModelCheckpoint.
@@ -38,8 +45,30 @@ def own_path(path: Any, rank: int | None = None) -> str:
         rank = 0 if connected is None else connected.rank
     if rank == 0:
         return path
+    path = _own(path, rank)
+    folder = os.path.dirname(path)
+    if "{" not in folder:
+        tf.io.gfile.makedirs(folder)
+        _made.add(folder)
+    return path
+
+
+def _own(path: str, rank: int) -> str:
     folder, name = os.path.split(path.rstrip("/"))
-    return os.path.join(folder, f"rank{rank}", name)
+    above = folder
+    # What was given counts, not the name: a script may call a folder of all workers rank1.
+    while (rank, above) not in _given:
+        above, below = os.path.split(above)
+        if not below:
+            own = os.path.join(folder, f"rank{rank}")
+            _given.add((rank, own))
+            return os.path.join(own, name)
+    return path
+
+
+def in_use(folder: str) -> bool:
+    """Whether the script may count on this folder, since `own_path` has made it."""
+    return folder in _made
 
 
 def compresses(model: Any) -> bool:
@@ -64,8 +93,10 @@ def move(callback: Any, name: str) -> bool:
     moved = callback.__dict__.setdefault("_grace_moved", [])
     if rank == 0 or given in moved:
         return False
-    own = own_path(given, rank)
+    own = _own(given, rank)  # Keras makes the folder
     moved.append(own)
+    if own == given:
+        return False  # the script has asked own_path itself
     setattr(callback, name, own)
     LOG.warning(
         "Worker %d of %d: %s writes %s; %s is worker 0's.",

@@ -8,11 +8,13 @@ never takes would wait in its collective until the timeout; it ends all of them 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
 import threading
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from grace_tf.transports.lifeline import first_line
 # may be about to find that its data end too, which takes long only where their number is unknown.
 _STUCK = 1.0
 _STUCK_IF_UNKNOWN = 30.0
+_LOG = logging.getLogger("grace_tf")
 _STOPPED = "a callback set stop_training"
 _FIT = -1  # what ends, beside the epochs 0, 1, …
 
@@ -39,6 +42,8 @@ class _End:
 # By the number of the call of `fit` and what ended; of every worker.
 _ends: dict[tuple[int, int], dict[int, _End]] = collections.defaultdict(dict)
 _data: dict[int, dict[int, int]] = collections.defaultdict(dict)  # call, worker: digest of arrays
+# By call and worker: the calls of `fit` inside it that were begun, and after how many steps.
+_inside: dict[int, dict[int, tuple[int, int]]] = collections.defaultdict(dict)
 _calls = itertools.count(1)
 _now: Steps | None = None  # of the call of `fit` that is under way
 
@@ -63,11 +68,14 @@ class Steps:
         self._begun = self._done = 0
         self._tries = 0  # to take a step, one of them for each end of the data too
         self._watched = 0  # the last try that another worker may not have made
+        self._inner = 0  # trainings that this worker has begun inside the call, in callbacks
+        self._ended = False
 
     def __enter__(self) -> Steps:
         global _now
         _now = self
         self._line.on("steps", _hear)
+        self._line.on("inside", _hear_inside)
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -76,6 +84,7 @@ class Steps:
             self._line.why(error)  # another worker's end, which this one may still find
             if self._line.broken is None:
                 self._tell(_FIT, first_line(error), failed=True)
+        _inside.pop(self.call, None)
         _now = None
 
     def begin(self) -> None:
@@ -85,6 +94,45 @@ class Steps:
         with self._line.changed:
             self._look(self._epoch)
             self._look(_FIT)
+            self.look_inside()
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Around a training inside the call, as in a callback: all workers must begin it."""
+        self._inner += 1
+        self._line.tell("inside", [self.call, self._inner, self._done])
+        try:
+            yield
+        finally:
+            self._line.tell("inside", [self.call, self._inner, None])
+
+    def look_inside(self) -> None:
+        """Ends all workers where another trains inside a callback and this one does not come."""
+        # A copy, since the lifeline's thread adds to it.
+        for worker, (count, done) in list(_inside[self.call].items()):
+            if self._misses(count, done):
+                waits = threading.Timer(self._patience, self._alone, (worker, self._tries))
+                waits.daemon = True
+                waits.start()
+
+    def _misses(self, count: int, done: int) -> bool:
+        # In a step that the other has not taken, this worker waits for the other, which waits too.
+        return count > self._inner and (self._ended or self._begun > max(self._done, done))
+
+    def _alone(self, worker: int, tried: int) -> None:
+        line = self._line
+        with line.changed:
+            count, done = _inside[self.call].get(worker, (0, 0))
+            if _now is self and self._tries == tried and self._misses(count, done):
+                here = "has ended fit" if self._ended else f"is in step {self._next()}"
+                line.stop(
+                    f"Workers cannot go on: worker {worker} of {line.size} trains inside a "
+                    f"callback after {done * self._width} steps, but worker {line.rank} {here}; "
+                    "all workers need the same calls of fit and train_on_batch, in the same order."
+                )
+
+    def _next(self) -> int:
+        return (self._begun - 1) * self._width + 1
 
     def end(self) -> None:
         """The step has ended."""
@@ -112,10 +160,10 @@ class Steps:
         if len(_data[call]) < self._line.size:
             return
         if len({*_data.pop(call).values()}) == 1 and self._line.rank == 0:
-            logging.warning(
-                "grace_tf: all %d workers train on the same arrays, so that one epoch is as many; "
-                "give each its share: x, y = grace_tf.shard((x, y)).",
-                self._line.size,
+            _LOG.warning(
+                "All %d workers train on the same arrays, so an epoch goes through every row %d "
+                "times: give each worker its share by x, y = grace_tf.shard((x, y)).",
+                *(self._line.size, self._line.size),
             )
 
     def end_epoch(self, stopped: bool) -> None:
@@ -134,6 +182,9 @@ class Steps:
         Raises RuntimeError where one of them took another number of steps, or failed.
         """
         line, ends = self._line, _ends[self.call, _FIT]
+        with line.changed:
+            self._ended = True
+            self.look_inside()
         self._tell(_FIT, _STOPPED if stopped else "")
         if line.joined(0):
             line.until(lambda: len(ends) == line.size or bool(line.left), line.patience)
@@ -174,8 +225,7 @@ class Steps:
     def _stuck(self, worker: int, what: int, end: _End, tried: int) -> None:
         with self._line.changed:
             if _now is self and self._tries == tried and self._begun > max(self._done, end.steps):
-                step = (self._begun - 1) * self._width + 1
-                self._stop(worker, what, end, f"is in step {step}")
+                self._stop(worker, what, end, f"is in step {self._next()}")
 
     def _tell(self, what: int, how: str = "", failed: bool = False) -> None:
         end = _End(self._done, how, failed)
@@ -204,3 +254,13 @@ def _hear(worker: int, told: list) -> None:
     _ends[call, what][worker] = _End(*end)
     if _now is not None and _now.call == call:
         _now.hear(what)
+
+
+def _hear_inside(worker: int, told: list) -> None:
+    call, count, done = told
+    if done is None:
+        _inside[call].pop(worker, None)
+    else:
+        _inside[call][worker] = count, done
+        if _now is not None and _now.call == call:
+            _now.look_inside()

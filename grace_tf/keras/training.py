@@ -11,21 +11,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
+import weakref
 from typing import Any, Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import agreement, divergence
+from grace_tf import agreement, divergence, sharding
 from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.optimizers import innermost
+from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import several, together
 from grace_tf.transports import lifeline
 from grace_tf.transports.lifeline import Lifeline
+from grace_tf.transports.tf_distribute import spans_processes
+
+_LOG = logging.getLogger("grace_tf")
+_said_who_deals = False
 
 _models: list[Any] = []  # being trained, the innermost last; replicas trace in other threads
 _evaluating: list[Any] = []
+# The settings of the wrapped optimizer, None of a plain one, with which a model trained last.
+_traced_for: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def trained_model() -> Any:
@@ -39,9 +49,15 @@ def _around(own: Callable, held: list[Any]) -> Callable:
         line = _line(self)
         try:
             with _within(held, self):
-                if held is _models and several() is not None:
-                    first_step.agree_before(self, several())
-                if line is None or own.__name__ != "fit" or steps.now() is not None:
+                if held is _models:
+                    _forget_old_steps(self)
+                    if several() is not None:
+                        first_step.agree_before(self, several())
+                outer = steps.now()
+                if held is _models and outer is not None and several() is not None:
+                    with outer.inside():
+                        return own(self, *args, **kwargs)
+                if line is None or own.__name__ != "fit" or outer is not None:
                     return own(self, *args, **kwargs)
                 return _fit(line, own, self, *args, **kwargs)
         except Exception as error:
@@ -52,6 +68,22 @@ def _around(own: Callable, held: list[Any]) -> Callable:
         raise RuntimeError(sentence)
 
     return around
+
+
+def _forget_old_steps(model: Any) -> None:
+    """Lets Keras trace the training step anew where the optimizer was wrapped or unwrapped since.
+
+    Keras keeps a traced step until the next `compile`, and one that was traced with a plain
+    optimizer would compress nothing.
+    """
+    optimizer = innermost(getattr(model, "optimizer", None))
+    # Every `wrap` makes settings of its own, equal ones too.
+    wanted = optimizer._settings() if isinstance(optimizer, Wrapped) else None
+    if wanted is not _traced_for.get(model):
+        model.train_function = None
+        if not KERAS_3:
+            model.train_tf_function = None
+    _traced_for[model] = wanted
 
 
 def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,8 +97,8 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
         lifeline.tell_plain(model.distribute_strategy, optimizer)
     with steps.Steps(line, _counted(given), _width(model)) as taken:
-        if several() is not None and isinstance(given.get("x"), np.ndarray):
-            taken.compare_data(given["x"])
+        if several() is not None:
+            _look_at_data(taken, model.distribute_strategy, given.get("x"))
 
         def end_epoch(epoch, logs):
             weights = first_step.compared_weights(model)
@@ -85,6 +117,31 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
             history = own(*call.args, **call.kwargs)
         taken.finish(bool(model.stop_training))
     return history
+
+
+def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) -> None:
+    """Warns where workers train on the same rows, or on a share of their share."""
+    global _said_who_deals
+    if not spans_processes(strategy):
+        if isinstance(x, np.ndarray):
+            taken.compare_data(x)
+    elif sharding.taken() and not _said_who_deals and not _as_it_is(x):
+        _said_who_deals = True
+        if several().rank == 0:
+            _LOG.warning(
+                "MultiWorkerMirroredStrategy deals out data itself, so each worker trains on a "
+                "share of what grace_tf.shard gave it and the rest is lost: give fit the whole "
+                "data on every worker, without grace_tf.shard."
+            )
+
+
+def _as_it_is(x: Any) -> bool:
+    """Whether a strategy gives every worker its own data unchanged."""
+    if isinstance(x, tf.distribute.DistributedDataset):
+        return True
+    policy = tf.data.experimental.AutoShardPolicy
+    own = isinstance(x, tf.data.Dataset) and x.options().experimental_distribute.auto_shard_policy
+    return own == policy.OFF
 
 
 @contextlib.contextmanager

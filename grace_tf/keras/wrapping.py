@@ -36,8 +36,8 @@ def wrap(
 
         model.compile(optimizer=grace_tf.wrap(keras.optimizers.Adam(1e-3), "qsgd"), ...)
 
-    Slots, learning rate, schedules and callables stay as they are; `unwrap` undoes it.  A model
-    that has trained already must be compiled again, since Keras keeps its traced step.
+    Slots, learning rate, schedules and callables stay as they are; `unwrap` undoes it.  After both
+    `fit` traces the model's step anew; a step of your own stays as it was traced.
 
     Args:
       optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; of a

@@ -1,5 +1,6 @@
 """A worker without TensorFlow, for the launcher's tests."""
 
+import contextlib
 import json
 import os
 import signal
@@ -46,6 +47,23 @@ def complain():
         print("this went wrong\n\n", file=sys.stderr, flush=True)
         sys.exit(3)
     until_ended()
+
+
+def lay_to():
+    """Worker 1 ends first and names worker 0, which ends later, by KeyboardInterrupt."""
+    if rank == 1:
+        with open(sys.argv[2], "w") as fifo:
+            fifo.write(str(os.getpid()))
+        sentence = "Worker 1 of 2 cannot go on, worker 0 failed: KeyboardInterrupt; start."
+        print(f"RuntimeError: {sentence}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    with open(sys.argv[2]) as fifo:
+        first = int(fifo.read())
+    with contextlib.suppress(ProcessLookupError):  # once the launcher knows of its end
+        while True:
+            os.kill(first, 0)
+    print("KeyboardInterrupt", file=sys.stderr, flush=True)
+    sys.exit(130)
 
 
 def signalled():
