@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import tensorflow as tf
 
 from grace_tf import ops
@@ -107,47 +105,33 @@ class QSGD(Compressor):
         )
         return tf.reshape(total, ctx.spec.shape)
 
-    def _quantize(self, xs, residuals, ctx):
+    def _quantize(self, xs, residuals, multiplier, ctx):
         key = ctx.list_key() if self.rounding == "stochastic" else None
-        return lists.quantize_list(
-            xs,
-            residuals,
-            ctx.multiplier,
-            self._levels,
-            self._width,
-            self.block,
-            self.norm,
-            key,
-        )
+        code = (self._levels, self._width, self.block, self.norm, key)
+        return lists.quantize_list(xs, residuals, multiplier, *code)
 
-    def _dequantize(self, payloads, ctx, factor):
-        return lists.dequantize_list(
-            payloads["levels"],
-            payloads["scales"],
-            [spec.shape for spec in ctx.specs],
-            tf.constant(factor, tf.float32),
-            self._levels,
-            self._width,
-            self.block,
-        )
+    def _dequantize(self, payloads, factor, ctx):
+        parts, shapes = (payloads["levels"], payloads["scales"]), [s.shape for s in ctx.specs]
+        code = (tf.constant(factor, tf.float32), self._levels, self._width, self.block)
+        return lists.dequantize_list(*parts, shapes, *code)
 
     def compress_list(self, xs, ctx):
         if not lists.runs_here(xs):
             return super().compress_list(xs, ctx)
-        encoded = self._quantize(xs, None, dataclasses.replace(ctx, multiplier=1.0))
+        encoded = self._quantize(xs, None, 1.0, ctx)
         return {"levels": encoded.words, "scales": encoded.scales}
 
     def decompress_list(self, payload, ctx):
         if not lists.runs_here(payload.values()):
             return super().decompress_list(payload, ctx)
-        return self._dequantize({k: part[None] for k, part in payload.items()}, ctx, 1.0)[0]
+        return self._dequantize({k: part[None] for k, part in payload.items()}, 1.0, ctx)[0]
 
 
 @fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Each block is read once: scale, codes, residual and flag."""
-    encoded = compressor._quantize(xs, residuals_of(memories), ctx)
+    encoded = compressor._quantize(xs, residuals_of(memories), ctx.multiplier, ctx)
     payload = {"levels": encoded.words, "scales": encoded.scales}
     (reply,) = yield Gather([payload], encoded.finite)
-    means, finite = compressor._dequantize(reply, ctx, 1 / ctx.size)
+    means, finite = compressor._dequantize(reply, 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, encoded.kept), states, finite)

@@ -65,15 +65,13 @@ def quantize_list(
 
     key None rounds to the nearest. Raises ValueError and TypeError as those do.
     """
-    xs = _floats(xs, "xs")
-    residuals = [] if residuals is None else _floats(residuals, "residuals")
-    if residuals and [x.shape for x in xs] != [r.shape for r in residuals]:
-        raise ValueError("The residuals must have the shapes of xs.")
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
     arguments.check_codes(levels, bits)
     if norm not in ("max", "l2"):
         raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
     if key is not None:
-        _check_key(key, len(xs))
+        arguments.check_list_key(key, len(xs))
     result = native._ops().grace_quantize_list(
         xs=xs,
         residuals=residuals,
@@ -140,7 +138,7 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
     There is no product where the multiplier is 1.0. Returns int32 [the sum of packed_words(n_i, 1)]
     and a bool scalar: whether all products are finite.
     """
-    xs = _floats(xs, "xs")
+    xs = arguments.float_list(xs, "xs")
     finite, words = native._ops().grace_sign_list(xs=xs, multiplier=float(np.float32(multiplier)))
     size = sum(packed_words(n, 1) for n in _sizes([x.shape for x in xs]))
     return native._shaped(words, size), _flag(finite)
@@ -162,25 +160,6 @@ def vote_list(
         **_told(shapes),
     )
     return _of_shapes(totals, shapes)
-
-
-def _floats(xs: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-    xs = [tf.convert_to_tensor(x) for x in xs]
-    if not xs:
-        raise ValueError(f"{name} must hold at least one tensor.")
-    for x in xs:
-        if x.dtype != tf.float32:
-            raise TypeError(f"{name} must be float32, not {x.dtype.name}.")
-        if not x.shape.is_fully_defined():
-            raise ValueError(f"{name} must have static shapes, not {x.shape}.")
-    return xs
-
-
-def _check_key(key: ListKey, count: int) -> None:
-    if len(key.variables) != count:
-        raise ValueError(f"The key names {len(key.variables)} variables for {count} tensors.")
-    for variable in key.variables:
-        arguments.check_key(ops.Key(key.seed, key.worker, key.step, variable, key.draw))
 
 
 def _sizes(shapes: Sequence[Sequence[int]]) -> list[int]:
