@@ -79,11 +79,9 @@ def quantize_list(
     residuals = [] if residuals is None else _floats(residuals, "residuals")
     if residuals and [x.shape for x in xs] != [r.shape for r in residuals]:
         raise ValueError("The residuals must have the shapes of xs.")
-    arguments.check_codes(levels, bits)
-    if norm not in ("max", "l2"):
-        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
-    if key is not None:
-        _check_key(key, len(xs))
+    _check_code(levels, bits, norm, key, len(xs))
+    sizes = _sizes([x.shape for x in xs])
+    scales_size = sum(_count_blocks(n, block) for n in sizes)
     result = native._ops().grace_quantize_list(
         xs=xs,
         residuals=residuals,
@@ -97,12 +95,11 @@ def quantize_list(
         multiplier=float(np.float32(multiplier)),
         **native._stream(key or ListKey(0, 0, 0, (), 0)),
     )
-    sizes = _sizes([x.shape for x in xs])
     for kept, x in zip(result.kept, xs):
         kept.set_shape(x.shape)
     return Quantized(
         native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
-        native._shaped(result.scales, sum(_count_blocks(n, block) for n in sizes)),
+        native._shaped(result.scales, scales_size),
         list(result.kept) if residuals else None,
         _flag(result.finite),
     )
@@ -186,7 +183,12 @@ def _floats(xs: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
     return xs
 
 
-def _check_key(key: ListKey, count: int) -> None:
+def _check_code(levels: int, bits: int, norm: str, key: ListKey | None, count: int) -> None:
+    arguments.check_codes(levels, bits)
+    if norm not in ("max", "l2"):
+        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
+    if key is None:
+        return
     if len(key.variables) != count:
         raise ValueError(f"The key names {len(key.variables)} variables for {count} tensors.")
     for variable in key.variables:
