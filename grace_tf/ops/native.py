@@ -21,20 +21,23 @@ _OPERATIONS = (
     "all_finite",
     "block_scales",
     "dequantize",
-    "dequantize_list",
     "dequantize_sum",
     "gather",
     "pack_signs",
     "quantize",
-    "quantize_list",
     "random_words",
     "scatter_sum",
-    "sign_list",
     "top_k",
     "uniform",
     "unpack_signs",
-    "vote_list",
     "vote_signs",
+)
+# Those of whole lists, which have no reference of their own: see grace_tf.ops.lists.
+_LIST_OPERATIONS = (
+    "dequantize_list",
+    "quantize_list",
+    "sign_list",
+    "vote_list",
 )
 
 
@@ -47,7 +50,9 @@ def _load() -> tuple[ModuleType | None, str]:
         module = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, RuntimeError) as error:
         return None, f"{LIBRARY} could not be loaded: {error}"
-    missing = [name for name in _OPERATIONS if not hasattr(module, f"grace_{name}")]
+    missing = [
+        name for name in (*_OPERATIONS, *_LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
+    ]
     if missing:
         return None, (
             f"{LIBRARY} lacks {', '.join(missing)}: it is of another version of the package, or "
