@@ -67,11 +67,9 @@ def quantize_list(
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
-    arguments.check_codes(levels, bits)
-    if norm not in ("max", "l2"):
-        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
-    if key is not None:
-        arguments.check_list_key(key, len(xs))
+    _check_code(levels, bits, norm, key, len(xs))
+    sizes = _sizes([x.shape for x in xs])
+    scales_size = sum(_count_blocks(n, block) for n in sizes)
     result = native._ops().grace_quantize_list(
         xs=xs,
         residuals=residuals,
@@ -85,12 +83,11 @@ def quantize_list(
         multiplier=float(np.float32(multiplier)),
         **native._stream(key or ListKey(0, 0, 0, (), 0)),
     )
-    sizes = _sizes([x.shape for x in xs])
     for kept, x in zip(result.kept, xs):
         kept.set_shape(x.shape)
     return Quantized(
         native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
-        native._shaped(result.scales, sum(_count_blocks(n, block) for n in sizes)),
+        native._shaped(result.scales, scales_size),
         list(result.kept) if residuals else None,
         _flag(result.finite),
     )
@@ -160,6 +157,14 @@ def vote_list(
         **_told(shapes),
     )
     return _of_shapes(totals, shapes)
+
+
+def _check_code(levels: int, bits: int, norm: str, key: ListKey | None, count: int) -> None:
+    arguments.check_codes(levels, bits)
+    if norm not in ("max", "l2"):
+        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
+    if key is not None:
+        arguments.check_list_key(key, count)
 
 
 def _sizes(shapes: Sequence[Sequence[int]]) -> list[int]:

@@ -20,30 +20,33 @@ LIBRARY = Path(__file__).resolve().parent.parent / "_ops.so"
 _OPERATIONS = (
     "all_finite",
     "block_scales",
-    "cast_list",
     "dequantize",
-    "dequantize_list",
     "dequantize_sum",
     "gather",
     "pack_signs",
     "quantize",
-    "quantize_list",
     "random_indices",
-    "random_k_list",
     "random_words",
+    "scatter_sum",
+    "top_k",
+    "uniform",
+    "unpack_signs",
+    "vote_signs",
+)
+# Those of whole lists: other operations say what they mean, see grace_tf.ops.lists.
+_LIST_OPERATIONS = (
+    "cast_list",
+    "dequantize_list",
+    "quantize_list",
+    "random_k_list",
     "refine_list",
     "scatter_list",
     "scatter_random_list",
-    "scatter_sum",
     "sign_list",
     "threshold_list",
-    "top_k",
     "top_k_list",
     "uncast_list",
-    "uniform",
-    "unpack_signs",
     "vote_list",
-    "vote_signs",
 )
 
 
@@ -56,7 +59,9 @@ def _load() -> tuple[ModuleType | None, str]:
         module = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, RuntimeError) as error:
         return None, f"{LIBRARY} could not be loaded: {error}"
-    missing = [name for name in _OPERATIONS if not hasattr(module, f"grace_{name}")]
+    missing = [
+        name for name in (*_OPERATIONS, *_LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
+    ]
     if missing:
         return None, (
             f"{LIBRARY} lacks {', '.join(missing)}: it is of another version of the package, or "

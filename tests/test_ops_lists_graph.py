@@ -1,0 +1,74 @@
+"""Where the fused operations on lists run, what they leave in a graph, and what they refuse."""
+
+import pytest
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.ops import lists, native
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+
+
+class ChoiceTest(tf.test.TestCase):
+    def test_runs_here_follows_the_choice_of_ops(self):
+        xs = [tf.ones([3]), tf.ones([2, 2])]
+        self.assertTrue(lists.runs_here(xs))
+        with ops.using("reference"):
+            self.assertFalse(lists.runs_here(xs))
+            with ops.using("native"):
+                self.assertTrue(lists.runs_here(xs))
+        seen = []
+
+        def note(x):
+            seen.append(lists.runs_here([x]))
+            return x
+
+        tf.function(note)(xs[0])
+        tf.function(note, jit_compile=True).get_concrete_function(tf.TensorSpec([3]))
+        self.assertEqual(seen, [True, False])
+
+    def test_shapes_are_static_and_a_list_is_one_node(self):
+        shapes = [(3, 5), (), (70,)]
+        specs = [tf.TensorSpec(shape) for shape in shapes]
+
+        @tf.function(input_signature=[specs, specs])
+        def step(xs, residuals):
+            got = lists.quantize_list(xs, residuals, 0.5, 7, 4, 32, "max", None)
+            totals, _ = lists.dequantize_list(
+                got.words[tf.newaxis], got.scales[tf.newaxis], shapes, tf.constant(1.0), 7, 4, 32
+            )
+            for x, total, kept in zip(xs, totals, got.kept):
+                self.assertEqual(total.shape, x.shape)
+                self.assertEqual(kept.shape, x.shape)
+            return totals, got.kept, got.finite
+
+        graph = step.get_concrete_function().graph
+        ours = [op.type for op in graph.get_operations() if op.type.startswith("Grace")]
+        self.assertEqual(ours, ["Grace>QuantizeList", "Grace>DequantizeList"])
+
+    def test_what_does_not_fit_is_refused(self):
+        x, zero = tf.ones([40]), tf.constant(1.0)
+        quantize = lists.quantize_list
+        words, scales = tf.zeros([1, 8], tf.int32), tf.zeros([1, 2])
+        key = lists.ListKey(0, 0, 0, (1, 2), 0)
+        for call in (
+            lambda: quantize([], None, 1.0, 7, 4, 32, "max", None),
+            lambda: quantize([x], [x[1:]], 1.0, 7, 4, 32, "max", None),
+            lambda: quantize([x], [x, x], 1.0, 7, 4, 32, "max", None),
+            lambda: quantize([x], None, 1.0, 8, 4, 32, "max", None),
+            lambda: quantize([x], None, 1.0, 7, 4, 0, "max", None),
+            lambda: quantize([x], None, 1.0, 7, 4, 32, "l1", None),
+            lambda: quantize([x], None, 1.0, 7, 4, 32, "max", key),
+            lambda: lists.dequantize_list(words, scales, [[31]], zero, 7, 4, 32),
+            lambda: lists.dequantize_list(words, scales[:, 1:], [[40]], zero, 7, 4, 32),
+            lambda: lists.dequantize_list(words, tf.zeros([2, 2]), [[40]], zero, 7, 4, 32),
+            lambda: lists.vote_list(words, [[40]], zero),
+        ):
+            with self.assertRaises(ValueError):
+                call()
+        with self.assertRaises(TypeError):
+            lists.sign_list([tf.ones([3], tf.float64)], 1.0)
+
+
+if __name__ == "__main__":
+    tf.test.main()
