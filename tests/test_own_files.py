@@ -53,7 +53,6 @@ def test_own_path_makes_the_folder_of_every_worker_but_0(monkeypatch, tmp_path):
 def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
     for name in ("several", "together"):
         monkeypatch.setattr(own_files, name, lambda *_: second_of_two())
-    monkeypatch.setattr(groups, "_current", second_of_two())
     path = own_path(tmp_path / "{epoch}.weights.h5")
     assert own_path(path) == path
     folder = own_path(tmp_path / "all")

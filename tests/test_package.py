@@ -37,8 +37,10 @@ def test_the_library_needs_only_the_c_api_of_tensorflow():
     exported = dynamic_symbols("--defined-only")
     assert [name for name in exported if name.startswith("grace_")] == [
         "grace_isa",
+        "grace_layout_is_known",
         "grace_set_isa",
         "grace_set_threads",
+        "grace_shares_threads",
     ]
 
 

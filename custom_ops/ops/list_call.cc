@@ -2,18 +2,6 @@
 
 #include <cstring>
 
-extern "C" {
-// As in tf_c_api.h.
-void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);
-void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction*, const char*, float*,
-                                          TF_Status*);
-void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char*, TF_DataType*,
-                                         TF_Status*);
-TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates, int count,
-                                           int output, const int64_t* dims, int rank,
-                                           int* forwarded, TF_Status*);
-}  // extern "C"
-
 namespace grace {
 namespace {
 

@@ -77,5 +77,10 @@ void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,
                              size_t bytes, TF_Status*);
 void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
+void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char*, TF_DataType*,
+                                         TF_Status*);
+TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates, int count,
+                                           int output, const int64_t* dims, int rank,
+                                           int* forwarded, TF_Status*);
 
 }  // extern "C"
