@@ -114,11 +114,12 @@ def composed(
 
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
     """The dense lanes of a bucket: as the host would reduce them, in their own dtype."""
-    flat = [tf.reshape(x, [-1]) for x in xs]
+    flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
     replies = yield Sum([{"values": x} for x in flat], _all_finite(xs))
     if ctx.size == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
-    totals = [tf.reshape(r["values"], x.shape) for r, x in zip(replies, xs)]
+    totals = [r["values"] for r in replies]
+    totals = [t if x.shape.rank == 1 else tf.reshape(t, x.shape) for t, x in zip(totals, xs)]
     totals = totals if summed else [_mean(total, ctx.size) for total in totals]
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 

@@ -116,6 +116,13 @@ class Leaf(Trackable):
         own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
         return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
 
+    def read(self, position: int) -> tf.Tensor:
+        """The value of the worker at this position: one node, where `read_value` makes two."""
+        variable = self.variables[position]
+        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        value.set_shape(variable.shape)
+        return value
+
     def rows(self) -> np.ndarray:
         """The values of the workers of this process."""
         return np.stack([variable.numpy() for variable in self.variables])

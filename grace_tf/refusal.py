@@ -13,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from grace_tf.ops import lists
+
 _LOG = logging.getLogger("grace_tf")
 
 
@@ -38,9 +40,7 @@ class Refusal:
         if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             told = [tf.numpy_function(tell, [step, own], tf.bool)]  # XLA has no Python
         with tf.control_dependencies(told):
-            nan = tf.constant(np.nan)
-        # A product is one node for a variable, and whatever is multiplied by NaN is NaN.
-        return [g * tf.cast(nan, g.dtype) if g.dtype.is_floating else tf.identity(g) for g in grads]
+            return _of_nan(grads)
 
     def _tell(self, step: int, own: bool, worker: int, size: int) -> None:
         if self._told:
@@ -60,3 +60,19 @@ class Refusal:
             "reported.",
             *(worker, size, step, what),
         )
+
+
+def _of_nan(grads: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """As many gradients of NaN; by one node for all, where the native operations run."""
+    out = list(grads)
+    plain = [i for i, g in enumerate(grads) if g.dtype == tf.float32 and g.shape.is_fully_defined()]
+    if plain and lists.runs_here([grads[i] for i in plain]):
+        for i, nan in zip(plain, lists.nan_list([grads[i].shape for i in plain])):
+            out[i] = nan
+    else:
+        plain = []
+    for i in {*range(len(grads))} - {*plain}:
+        # Whatever is multiplied by NaN is NaN.
+        floats = grads[i].dtype.is_floating
+        out[i] = grads[i] * tf.constant(np.nan, grads[i].dtype) if floats else tf.identity(out[i])
+    return out

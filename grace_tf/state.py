@@ -87,12 +87,11 @@ class State(Trackable):
 
     def share(self, position: int, groups: Sequence[Group], grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
-        share = Share(grads, {}, {}, self._leaves["step"].variables[position].read_value())
+        share = Share(grads, {}, {}, self._leaves["step"].read(position))
         for kind, ordinals in _owners(groups):
             for ordinal in ordinals:
                 getattr(share, kind)[ordinal] = {
-                    name: leaf.variables[position].read_value()
-                    for name, leaf in self._read(kind, ordinal).items()
+                    name: leaf.read(position) for name, leaf in self._read(kind, ordinal).items()
                 }
         return share
 
@@ -131,7 +130,7 @@ class State(Trackable):
 
     def counter(self) -> tf.Tensor:
         """The committed steps of the first worker of this process, as a step reads them."""
-        return self._leaves["step"].variables[0].read_value()
+        return self._leaves["step"].read(0)
 
     @property
     def step(self) -> int:

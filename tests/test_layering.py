@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "sparse",
     },
     "plans": {"gradients", "handshake", "joined", "plan", "settings"},
-    "refusal": set(),
+    "refusal": {"ops"},
     "transports": {"transports"},
     "transports.base": set(),
     "transports.loopback": {"transports.base"},

@@ -159,6 +159,12 @@ def vote_list(
     return _of_shapes(totals, shapes)
 
 
+def nan_list(shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
+    """float32 tensors of these shapes, NaN throughout: any vote times NaN, in one node."""
+    words = sum(packed_words(n, 1) for n in _sizes(shapes))
+    return vote_list(tf.zeros([1, words], tf.int32), shapes, tf.constant(float("nan")))
+
+
 def _check_code(levels: int, bits: int, norm: str, key: ListKey | None, count: int) -> None:
     arguments.check_codes(levels, bits)
     if norm not in ("max", "l2"):
