@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import tensorflow as tf
 
 import grace_tf
 from grace_tf.__main__ import _parser
@@ -136,7 +137,7 @@ def test_there_are_snippets():
 
 
 def test_the_method_of_the_readme_passes_the_suite(tmp_path):
-    (snippet,) = [s for s in SNIPPETS if "@grace_tf.register" in s]
+    (snippet,) = [s for s in SNIPPETS if "class Turns" in s]
     assert len(snippet.splitlines()) <= 40
     file = tmp_path / "my_file.py"
     file.write_text(snippet, encoding="utf-8")
@@ -146,6 +147,17 @@ def test_the_method_of_the_readme_passes_the_suite(tmp_path):
         with mock.patch.dict("grace_tf.core.registry._COMPRESSORS"):
             spec.loader.exec_module(module)
             grace_tf.testing.check_compressor("turns", quick=True)
+
+
+def test_the_memory_of_the_readme_forgets_a_quarter():
+    (snippet,) = [s for s in SNIPPETS if "(grace_tf.Memory)" in s]
+    with mock.patch.dict("grace_tf.core.registry._MEMORIES"):
+        exec(snippet, {"grace_tf": grace_tf, "tf": tf})
+        workers = grace_tf.testing.Workers(1, "topk:ratio=0.5", memory="low_pass")
+        for _ in range(2):
+            ((aggregate,),) = workers([[tf.constant([3.0, 1.0])]])
+    assert aggregate.numpy().tolist() == [3, 0]
+    assert workers.state.arrays()["0/memory/residual"].tolist() == [[0, 0.75 * 1.75]]
 
 
 def test_specs_in_the_readme_exist():
