@@ -17,9 +17,11 @@ def may_have_failed(error: BaseException) -> bool:
     """Whether an error is of a kind that a lost worker causes elsewhere.
 
     Others keep their own message, also where TensorFlow ends a collective with them: an
-    InvalidArgumentError comes of an operation and its arguments, not of another worker.
+    InvalidArgumentError comes of an operation and its arguments, not of another worker.  The
+    exception is a collective that met another one: then another worker is somewhere else.
     """
-    return isinstance(error, _OF_A_LOSS)
+    met = isinstance(error, tf.errors.InternalError) and "Collective instance" in str(error)
+    return met or isinstance(error, _OF_A_LOSS)
 
 
 def lost_a_peer(error: BaseException) -> bool:
@@ -27,7 +29,7 @@ def lost_a_peer(error: BaseException) -> bool:
 
     A file system or a data service may be unavailable too.
     """
-    return may_have_failed(error) and "Collective" in str(error)
+    return isinstance(error, _OF_A_LOSS) and "Collective" in str(error)
 
 
 def abort(sentence: str) -> None:
