@@ -46,6 +46,9 @@ def fused_specs():
             yield spec, memory
 
 
+SPECS_AND_MEMORIES = list(fused_specs())
+
+
 def gradients(shapes, step):
     """Normal gradients; in later steps with zeros, denormals, ties and values of all sizes."""
     draw = np.random.default_rng(step)
@@ -102,7 +105,7 @@ def assert_same(fused, composed):
 
 @pytest.mark.skipif(not native.available(), reason="the native operations are not there")
 @pytest.mark.parametrize("corner", CORNERS)
-@pytest.mark.parametrize("spec, memory", fused_specs())
+@pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
 def test_a_fused_form_is_its_composition(spec, memory, corner):
     shapes = CORNERS[corner]
     for summed, traced in ((False, False), (True, True)):
@@ -110,21 +113,27 @@ def test_a_fused_form_is_its_composition(spec, memory, corner):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rounds, "_FUSED", {})
             assert_same(fused, run(spec, memory, shapes, summed, traced))
-    if corner == "odd":
-        with ops.using("reference"):
-            assert_same(run(spec, memory, shapes, True, True), fused)
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
+def test_a_fused_form_is_the_composition_of_reference_operations(spec, memory):
+    shapes = [(33,), (5, 7), (513,)]
+    fused = run(spec, memory, shapes, True, True)
+    with ops.using("reference"):
+        assert_same(run(spec, memory, shapes, True, True), fused)
 
 
 @pytest.mark.skipif(not native.available(), reason="the native operations are not there")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("spec, memory", fused_specs())
+@pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
 def test_a_fused_form_sees_what_is_not_finite(spec, memory, bad):
     told = run(spec, memory, CORNERS["odd"], False, False, bad)
     assert all(np.isnan(total).all() for total in told[1][: SIZE * len(CORNERS["odd"])])
 
 
 def test_methods_that_users_meet_first_are_fused():
-    have = set(fused_specs())
+    have = SPECS_AND_MEMORIES
     for spec, memory in (("qsgd", "none"), ("topk", "residual"), ("signsgd", "none")):
         assert (spec, memory) in have
     assert ("topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest", "residual") in have
