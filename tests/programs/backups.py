@@ -83,7 +83,9 @@ class Tell(keras.callbacks.Callback):
 
 def digests(model):
     state = aggregator_of(model.optimizer).state
-    kept = sorted((name, rows) for name, rows in state.arrays().items() if name != "grace")
+    kept = sorted(
+        (name, rows) for name, rows in state.arrays().items() if not name.startswith("grace")
+    )
     weights = [models.replicas_of(v)[0] for v in model.trainable_variables]
     slots = [models.replicas_of(v)[0] for v in own_variables(model.optimizer)]
     return {
