@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DIGITS = ROOT / "benchmarks" / "results" / "digits.jsonl"
 LINK = ROOT / "benchmarks" / "results" / "link-1gbit.json"
+STEP = ROOT / "benchmarks" / "results" / "step-resnet50.jsonl"
 CODEC = ROOT / "benchmarks" / "results" / "codec.jsonl"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
 
@@ -77,7 +78,26 @@ def codec_table():
     return tables.markdown(["method", *bench.STAGES, "step, reference operations"], rows)
 
 
+def step_table():
+    """The committed run of `bench --model resnet50`."""
+    header, *steps = [json.loads(line) for line in STEP.read_text(encoding="utf-8").splitlines()]
+    assert header["kind"] == "machine"
+    rows = [
+        [
+            f"`{s['method']}`",
+            s["memory"],
+            f"{s['step_ms']:.1f}",
+            f"{s['step_reads']:.1f}",
+            f"{s['nodes_per_variable']:.1f}",
+        ]
+        for s in steps
+    ]
+    columns = ["method", "memory", "ms", "plain reads", "graph nodes a variable"]
+    return tables.markdown(columns, rows)
+
+
 TABLES = {
+    "step": step_table,
     "methods": method_table,
     "digits": digits_table,
     "codec": codec_table,
