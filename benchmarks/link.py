@@ -4,7 +4,8 @@ Runs as one of several workers (TF_CONFIG), each on an interface of its own or a
 
     python -m grace_tf run -np 2 benchmarks/link.py --elements 25000000 --out link.json
 
-The gradient has the shapes of a small convolutional network scaled up to `--elements`.  Bytes are
+The gradient has the shapes of a small convolutional network scaled up to `--elements`, or those of
+`--model`.  Bytes are
 the interface's own count (/proc/self/net/dev, sent, headers included; over loopback both workers'
 together) over `--steps` steps after a warm-up; seconds are the median of these steps.  Worker 0
 prints a table and writes JSON.
@@ -21,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli.bench import machine
+from grace_tf.cli.bench_step import MODELS
+from grace_tf.cli.machine import machine
 
 METHODS = [
     "none",
@@ -83,6 +85,7 @@ def measure(spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], ste
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--elements", type=int, default=25_000_000)
+    parser.add_argument("--model", choices=sorted(MODELS), help="its shapes instead")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--label", default="", help="what the link is, for the record")
@@ -90,9 +93,8 @@ def main() -> None:
     args = parser.parse_args()
     group = grace_tf.init(timeout=300)
     rng = np.random.default_rng(group.rank)
-    grads = [
-        tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in shapes(args.elements)
-    ]
+    wanted = MODELS[args.model]() if args.model else shapes(args.elements)
+    grads = [tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in wanted]
     variables = [tf.Variable(tf.zeros(g.shape)) for g in grads]
     dense = 4 * sum(g.shape.num_elements() for g in grads)
     rows = []
@@ -108,7 +110,8 @@ def main() -> None:
                 flush=True,
             )
     if group.rank == 0 and args.out:
-        head = {"machine": machine(group.size, args.steps), "link": args.label, "dense": dense}
+        here = machine(group.size, args.steps, "normal / 100")
+        head = {"machine": here, "link": args.label, "dense": dense, "model": args.model}
         with open(args.out, "w") as file:
             json.dump({**head, "rows": rows}, file, indent=1)
 
