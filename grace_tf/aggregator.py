@@ -195,7 +195,7 @@ class Aggregator(Trackable):
         plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
         if not grads or (transport.size == 1 and plan.dense):
             self._handed = plan.handed_dense(flagged=True)
-            return grads
+            return host(grads) if host and grads else grads
         self._place(plan, transport.size, transport.workers, [device_of(variables[0])])
         if transport.size > 1:
             self.agree(transport, variables, owner)

@@ -55,6 +55,9 @@ class Plans:
                 self._plans[known] = plan
             return self._plans[known]
 
+    def __len__(self) -> int:
+        return len(self._plans)
+
     def forget(self, ordinal: int) -> None:
         """Drops the plans of a variable that is gone."""
         for known in list(self._plans):

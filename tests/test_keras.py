@@ -138,7 +138,7 @@ def test_residuals_belong_to_their_replica():
     made = compiled(lambda: grace_tf.wrap(sgd(), "topk:ratio=0.1", min_elements=1), strategy)
     fit(made, 2)
     step, *residuals = grace_tf.keras.aggregator_of(made.optimizer).state.arrays().items()
-    for name, rows in residuals[:-1]:
+    for name, rows in (each for each in residuals if not each[0].startswith("grace")):
         assert rows.shape[0] == 2 and not np.array_equal(rows[0], rows[1]), name
 
 

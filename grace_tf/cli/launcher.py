@@ -167,6 +167,7 @@ class _Crew:
         """Lets the others end by themselves; returns the return code of who failed first."""
         self._fault = rank, code, f"{ending(code)} first"
         others = f"; ending the other {len(self._processes)}" if self._processes else ""
+        self._last_line(rank)  # what it has written comes before what is said of it
         self.say(f"worker {rank} {ending(code)}{others}.")
         deadline = time.monotonic() + seconds
         codes = {rank: code}

@@ -7,7 +7,6 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.core.then import Then
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists, sparse_lists
@@ -74,8 +73,9 @@ def _fusible(compressor, xs):
 @fuses(TopK, NoMemory, Residual, when=_fusible, composites=True)
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Selection, compaction, residual and flag together; no dense `sent`."""
-    composite = isinstance(compressor, Then)
-    ks = [(compressor.outer if composite else compressor).count(spec) for spec in ctx.specs]
+    outer = getattr(compressor, "outer", compressor)
+    composite = outer is not compressor
+    ks = [outer.count(spec) for spec in ctx.specs]
     values, indices, kept, finite = sparse_lists.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
