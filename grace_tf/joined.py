@@ -60,9 +60,9 @@ class Joined:
                 held = plain(variable)
                 known = self._known.get(id(held))
                 if known is None or known.variable() is not held:
-                    # Tensors, of which Keras 2 takes gradients too, have no name outside graphs.
-                path = getattr(variable, "path", None) or getattr(held, "name", "tensor")
-                self._add(held, str(path))
+                    # Keras 2 takes gradients of tensors too; eager ones have no name.
+                    path = getattr(variable, "path", None) or getattr(held, "name", "tensor")
+                    self._add(held, str(path))
 
     def _add(self, held: Any, path: str) -> None:
         stem = name = path.removesuffix(":0")

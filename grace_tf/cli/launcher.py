@@ -169,8 +169,7 @@ class _Crew:
         others = f"; ending the other {len(self._processes)}" if self._processes else ""
         self._last_line(rank)  # what it has written comes before what is said of it
         self.say(f"worker {rank} {ending(code)}{others}.")
-        deadline = time.monotonic() + seconds
-        codes = {rank: code}
+        deadline, codes = time.monotonic() + seconds, {rank: code}
         while self._processes and (ended := self._next(deadline)) is not None:
             codes.update([ended])
         if (first := failed_first(rank, codes, self._last_line)) != rank:
