@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DIGITS = ROOT / "benchmarks" / "results" / "digits.jsonl"
 LINK = ROOT / "benchmarks" / "results" / "link-1gbit.json"
+LINK_MODEL = LINK.with_name("link-1gbit-resnet50.json")
 STEP = ROOT / "benchmarks" / "results" / "step-resnet50.jsonl"
 CODEC = ROOT / "benchmarks" / "results" / "codec.jsonl"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
@@ -61,6 +62,19 @@ def link_table():
     return tables.markdown(columns, rows)
 
 
+def link_model_table():
+    """The committed run over a link of 1 Gbit/s with the shapes of a ResNet-50."""
+    rows = json.loads(LINK_MODEL.read_text(encoding="utf-8"))["rows"]
+    (half,) = [r["seconds"] for r in rows if r["method"] == "fp16"]
+    table = [
+        [f"`{r['method']}`", f"{r['announced']:,}", f"{1000 * r['seconds']:.0f} ms", speed]
+        for r in rows
+        for speed in [f"{half / r['seconds']:.1f}"]
+    ]
+    columns = ["method", "announced bytes", "exchange", "times as fast as fp16"]
+    return tables.markdown(columns, table)
+
+
 def codec_table():
     """The committed run of the benchmark, its largest size."""
     lines = [json.loads(line) for line in CODEC.read_text(encoding="utf-8").splitlines()]
@@ -102,6 +116,7 @@ TABLES = {
     "digits": digits_table,
     "codec": codec_table,
     "link": link_table,
+    "link-model": link_model_table,
 }
 
 
