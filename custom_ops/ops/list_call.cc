@@ -2,24 +2,10 @@
 
 #include <cstring>
 
+#include "status.h"
+
 namespace grace {
 namespace {
-
-class Status {
- public:
-  Status() : status_(TF_NewStatus()) {}
-  ~Status() { TF_DeleteStatus(status_); }
-  Status(const Status&) = delete;
-  Status& operator=(const Status&) = delete;
-  operator TF_Status*() const { return status_; }
-
-  void Check() const {
-    if (TF_GetCode(status_) != TF_OK) throw Invalid(TF_Message(status_));
-  }
-
- private:
-  TF_Status* status_;
-};
 
 Shape ShapeOf(const Tensor& tensor) {
   Shape shape;
@@ -34,14 +20,6 @@ int64_t ElementsOf(const Shape& shape) {
 }
 
 }  // namespace
-
-float ListAttributes::Float(const char* name) const {
-  Status status;
-  float value = 0;
-  TF_OpKernelConstruction_GetAttrFloat(construction_, name, &value, status);
-  status.Check();
-  return value;
-}
 
 TF_DataType ListAttributes::Type(const char* name) const {
   Status status;
@@ -130,10 +108,6 @@ int64_t Sum(const std::vector<int64_t>& numbers) {
 
 void RequireNone(const std::string& fault) {
   if (!fault.empty()) throw Invalid(fault);
-}
-
-void AnyShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
 
 }  // namespace grace

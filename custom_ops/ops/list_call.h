@@ -20,7 +20,6 @@ class ListAttributes : public Attributes {
  public:
   explicit ListAttributes(TF_OpKernelConstruction* construction)
       : Attributes(construction), construction_(construction) {}
-  float Float(const char* name) const;
   TF_DataType Type(const char* name) const;
   // The shapes that the attributes `ranks` and `dims` tell, one after another.
   std::vector<Shape> Shapes() const;
@@ -71,36 +70,13 @@ int64_t Sum(const std::vector<int64_t>& numbers);
 // What a kernel found wrong, if anything.
 void RequireNone(const std::string& fault);
 
-// The shape functions of the C API can read neither lists of integers nor how many outputs there
-// are: the Python functions set the shapes.
-void AnyShapes(TF_ShapeInferenceContext* context, TF_Status* status);
-
 // As Register, for an operation with a constructor from ListAttributes and
-// `Compute(const ListCall&) const`.
+// `Compute(const ListCall&) const`; Python sets the shapes.
 template <class Op>
 bool RegisterList(const char* name, std::initializer_list<const char*> inputs,
                   std::initializer_list<const char*> outputs,
                   std::initializer_list<const char*> attributes) {
-  RegisterOp(
-      {name, inputs, outputs, attributes, AnyShapes},
-      [](TF_OpKernelConstruction* construction) -> void* {
-        try {
-          return new Op(ListAttributes(construction));
-        } catch (...) {
-          FailConstruction(construction);
-          return nullptr;
-        }
-      },
-      [](void* op, TF_OpKernelContext* context) {
-        try {
-          ListCall call(context);
-          static_cast<const Op*>(op)->Compute(call);
-        } catch (...) {
-          FailCall(context);
-        }
-      },
-      [](void* op) { delete static_cast<Op*>(op); });
-  return true;
+  return Register<Op, ListAttributes, ListCall>({name, inputs, outputs, attributes, UnknownShapes});
 }
 
 }  // namespace grace

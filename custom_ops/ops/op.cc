@@ -1,39 +1,11 @@
 #include "op.h"
 
 #include <cstdio>
-#include <new>
+
+#include "status.h"
 
 namespace grace {
 namespace {
-
-class Status {
- public:
-  Status() : status_(TF_NewStatus()) {}
-  ~Status() { TF_DeleteStatus(status_); }
-  Status(const Status&) = delete;
-  Status& operator=(const Status&) = delete;
-  operator TF_Status*() const { return status_; }
-
-  void Check() const {
-    if (TF_GetCode(status_) != TF_OK) throw Invalid(TF_Message(status_));
-  }
-
-  // Describes the exception that is being handled.
-  void FromException() {
-    try {
-      throw;
-    } catch (const Invalid& error) {
-      TF_SetStatus(status_, TF_INVALID_ARGUMENT, error.what());
-    } catch (const std::bad_alloc&) {
-      TF_SetStatus(status_, TF_RESOURCE_EXHAUSTED, "There is not enough memory.");
-    } catch (const std::exception& error) {
-      TF_SetStatus(status_, TF_INTERNAL, error.what());
-    }
-  }
-
- private:
-  TF_Status* status_;
-};
 
 void SetOnlyOutput(TF_ShapeInferenceContext* context, TF_ShapeHandle* shape, TF_Status* status) {
   TF_ShapeInferenceContextSetOutput(context, 0, shape, status);

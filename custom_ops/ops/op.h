@@ -141,13 +141,13 @@ void FailConstruction(TF_OpKernelConstruction* construction);
 void FailCall(TF_OpKernelContext* context);
 
 // Defines the operation and its CPU kernel; for a static initialiser, so that loading is enough.
-template <class Op>
+template <class Op, class OpAttributes = Attributes, class OpCall = Call>
 bool Register(const Definition& definition) {
   RegisterOp(
       definition,
       [](TF_OpKernelConstruction* construction) -> void* {
         try {
-          return new Op(Attributes(construction));
+          return new Op(OpAttributes(construction));
         } catch (...) {
           FailConstruction(construction);
           return nullptr;
@@ -155,7 +155,7 @@ bool Register(const Definition& definition) {
       },
       [](void* op, TF_OpKernelContext* context) {
         try {
-          Call call(context);
+          OpCall call(context);
           static_cast<const Op*>(op)->Compute(call);
         } catch (...) {
           FailCall(context);
