@@ -66,7 +66,7 @@ def gradients(shapes, step):
 
 
 def run(spec, memory, shapes, summed, traced, bad=None):
-    """All that three steps give: aggregates, states, what was sent."""
+    """The aggregates, the states and what was sent, of each of three steps."""
     transport = Recording(SIZE)
     workers = Workers(SIZE, spec, memory=memory, summed=summed, transport=transport)
 

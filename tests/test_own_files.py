@@ -62,7 +62,7 @@ def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
     fit(compiled(topk), 2, callbacks=[saving])
     assert sorted(os.listdir(tmp_path / "rank1")) == ["1.weights.h5", "all", "rank2"]
     assert not [r for r in caplog.records if r.name == "grace_tf"]
-    # All workers may share a folder of that name, as for the ranks of a method.
+    # A script may use a folder named rank1 for all workers, for example for PowerSGD of rank 1.
     shared = str(tmp_path / "powersgd" / "rank1" / "best.keras")
     assert own_path(shared) == f"{tmp_path}/powersgd/rank1/rank1/best.keras"
 

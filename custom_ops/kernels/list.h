@@ -42,9 +42,10 @@ class ListLoop {
   // The elements of all tensors.
   int64_t total() const { return starts_.back(); }
 
-  // Calls body(tensor, begin, end) for stretches that cover each tensor once, in any order, perhaps
-  // at the same time. cut(tensor, element) is the first place at or after the element where the
-  // tensor may be cut; it may lie beyond the tensor's end. Empty stretches are left out.
+  // Calls body(tensor, begin, end) for ranges that together cover each tensor once. The calls come
+  // in any order and may run at the same time. cut(tensor, element) returns the first place at or
+  // after the element where the tensor may be cut. A place beyond the tensor's end means the end.
+  // The body is not called for empty ranges.
   template <class Cut, class Body>
   void For(const Executor& executor, const Cut& cut, const Body& body) const {
     executor.For(total(), kGrain, [&](int64_t begin, int64_t end) {

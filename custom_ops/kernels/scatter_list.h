@@ -1,4 +1,5 @@
-// Sparse vectors of a list of tensors, made dense in one write of memory.
+// Adds up the sparse vectors of several workers, for a list of tensors. Every element of the dense
+// results is written to memory once.
 #pragma once
 
 #include <cstdint>

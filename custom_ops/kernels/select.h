@@ -61,7 +61,8 @@ struct Bound {
 // The bound of the k largest keys; they are at least k.
 Bound Largest(const Executor& executor, Stretches stretches, int64_t k);
 
-// The same in one pass, by one thread, for keys that are all at least `least` and mostly near it.
+// As Largest, in one pass by one thread. All keys must be at least `least`. It is fast where most
+// keys are close to `least`.
 Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k);
 
 // Where what is sent goes to, and the tensor that keeps the rest.

@@ -18,7 +18,7 @@
 namespace grace {
 namespace {
 
-// What a thread needs while it works on a piece.
+// Buffers of one thread, for the piece of a tensor that it works on.
 struct Scratch {
   std::array<int32_t, kGrain + kSlack> indices;
   std::array<uint32_t, kGrain + kSlack> bits;

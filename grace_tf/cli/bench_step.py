@@ -1,6 +1,7 @@
 """What a user's step pays: `Aggregator` in a tf.function over all gradients of a model, alone.
 
-Everything counts that lies between backward and the optimizer: compensation, codec, state, flags.
+The time includes all that happens between backward and the optimizer: compensation, compression,
+decompression, state and flags.
 Times are medians of repeats interleaved over methods, in multiples of a plain read of one tensor as
 large as all gradients together, in the same run.
 """

@@ -182,7 +182,7 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
 def _check_hyperparameters(
     owner: str, given: Iterable[str], has: Iterable[str], keywords: Sequence[str]
 ) -> None:
-    """Raises TypeError for a name that is not there; `keywords` are those of `wrap` beside it."""
+    """Raises TypeError if a given name is not in `has`; the message lists wrap's `keywords` too."""
     for name in sorted(set(given) - set(has)):
         beside = f"; wrap() itself takes: {', '.join(keywords)}" if keywords else ""
         raise TypeError(

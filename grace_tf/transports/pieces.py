@@ -33,7 +33,7 @@ class Box:
         return self.size == tuple(self.variable.shape)
 
     def read(self) -> np.ndarray:
-        """A copy of these elements' bytes, uint8 `[nbytes]`."""
+        """The bytes of this piece of the variable, copied: uint8 `[nbytes]`."""
         if self._whole:
             array = np.asarray(self.variable.numpy())
         else:

@@ -173,8 +173,8 @@ class ProcessGroup(Group):
         )
 
     def _order(self, key: int) -> tf.Tensor:
-        # Collectives that read one handle run one after the other, in program order; without any,
-        # TensorFlow puts all of them in that order.
+        # TensorFlow runs collectives that read the same handle one after the other, in the order of
+        # the program.  Collectives without any handle it orders like that too, all of them.
         if key not in self._orders:
             with tf.init_scope(), tf.device("/CPU:0"):
                 self._orders[key] = ResourceVariable(0.0, trainable=False, name="grace_tf_order")

@@ -1,6 +1,6 @@
 """One of two workers: how much memory a broadcast and a comparison of a 300 MB model add at most.
 
-Prints a line of JSON: bytes beyond what the process held before.
+Prints a line of JSON: by how many bytes the peak memory of the process has grown.
 """
 
 import json
