@@ -60,7 +60,7 @@ def hide() -> None:
     except OSError:  # closed
         return
     command = [sys.executable, "-IS", __file__]
-    # In a session of its own the filter does not get Ctrl-C, so it does not end before this process.
+    # In a session of its own the filter gets no Ctrl-C, so it does not end before this process.
     reader = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.dup2(reader.stdin.fileno(), 2)
     _hidden.append((stderr, reader))

@@ -77,7 +77,7 @@ class Then(Compressor):
     name = property(lambda self: self.outer.name)
 
     def then(self, **parts: str | Compressor) -> Compressor:
-        """This composite with more parts of the outer payload compressed; takes instances or specs."""
+        """This composite with more outer parts compressed; takes instances or specs."""
         return Then(self.outer, self.inner + tuple(parts.items()))
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
