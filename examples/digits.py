@@ -203,9 +203,7 @@ def main() -> None:
     parser.add_argument("--json", help="the numbers, one line a method")
     options = parser.parse_args()
 
-    # Steps of some milliseconds: with the usual 120 s too many threads would wait for timeouts
-    # (README, Limits).
-    grace_tf.init(timeout=40)
+    grace_tf.init()
     wanted = options.methods or methods()
     with progress("digits", len(wanted) * len(options.seeds) * options.epochs) as shown:
         results = [

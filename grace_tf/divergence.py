@@ -49,8 +49,8 @@ class Divergence:
             return np.bool_(True)
 
         def due():
-            told = tf.numpy_function(tell, [step, digest(variables)], [tf.bool])
-            with tf.control_dependencies(told):
+            told = tf.numpy_function(tell, [step, digest(variables)], tf.bool)
+            with tf.control_dependencies([told]):
                 return tf.constant(True)
 
         turn = tf.equal((step + 1) % plan.check_every, 0)

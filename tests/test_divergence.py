@@ -27,8 +27,9 @@ def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault)
     assert "epoch 1" in printed and "epoch 3" not in printed and "trained" not in printed
 
 
-def test_a_custom_loop_ends_soon_after_the_step_that_compares():
-    code, printed, said = launch("loop", program="divergence.py")
+@pytest.mark.parametrize("how", ["loop", "eager"])
+def test_a_custom_loop_ends_soon_after_the_step_that_compares(how):
+    code, printed, said = launch(how, program="divergence.py")
     assert code not in (0, launcher.TIMED_OUT), said
     for rank in "01":
         assert re.match(SENTENCE.format("step 7"), last(said[rank])), said

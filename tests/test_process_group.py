@@ -205,7 +205,7 @@ class FailuresTest(tf.test.TestCase):
     def test_a_worker_that_does_not_take_part(self):
         code, told = self.told("late")
         self.assertEqual(code, 3)
-        self.assertEqual(told["step"][0], "DeadlineExceededError")
+        self.assertEqual(told["step"][0], "UnavailableError")
         for kind, sentence in (
             told["barrier"],
             told["broadcast"],

@@ -33,12 +33,12 @@ Handler = Callable[[int, Any], None]
 class Lifeline:
     """The lifeline of worker `rank` of `size`.
 
-    A worker that has not given a sign of life for `patience` seconds counts as lost.  Worker 0 owns
+    A worker that gives no sign of life for `patience` seconds counts as lost.  Worker 0 owns
     `server`; the others find it by `find()`, which gives (host, port, token) and may wait.
     `lost(error)` says whether the loss of a worker causes errors of this kind.
 
     Attributes: rank, size, patience; broken, the sentence why this worker cannot go on, or None;
-    left, the workers that said goodbye, and how; changed, the condition that guards all of it.
+    left, who said goodbye, and how; closed, whether this one did; changed, which guards all of it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Lifeline:
         self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
         self._waiting: list[bytes] | None = []  # told before all connections stood
         self._selector = selectors.DefaultSelector()
-        self._closed = self.warned = False
+        self.closed = self.warned = False
         self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
         self._thread.start()
 
@@ -141,24 +141,24 @@ class Lifeline:
             return self.broken
 
     def close(self, failing: bool = False) -> None:
-        """Says goodbye.  Where this worker is failing, worker 0 first lets the others end, for at
-        most a few seconds: the service that their TensorFlow depends on ends with it."""
+        """Says goodbye.  A worker 0 that is failing first lets the others end, for at most a few
+        seconds: the service that their TensorFlow depends on ends with it."""
 
         def ended() -> bool:
             return not [peer for peer in self._peers.values() if peer.silent < SILENT]
 
         with self.changed:
-            if self._closed:
+            if self.closed:
                 return
             self.tell("left")
             if self.rank == 0 and failing:
                 self.changed.wait_for(ended, SILENT)
             # The connections end with the process, so that who sees them end knows it has.
-            self._closed = True
+            self.closed = True
 
     def abandon(self) -> None:
         """Lets go of all connections without a word, as a forked child must."""
-        self._closed = True
+        self.closed = True
         for held in [self._server, *(peer.connection for peer in self._peers.values())]:
             if held is not None:
                 held.close()
@@ -172,7 +172,7 @@ class Lifeline:
             return
         last = time.monotonic()
         beat = 0.0
-        while not self._closed:
+        while not self.closed:
             for key, _ in self._selector.select(BEAT / 2):
                 with self.changed:
                     self._accept() if key.data is None else self._receive(key.data)
@@ -285,15 +285,15 @@ class Lifeline:
 
     def lay_to(self, worker: int, how: str | None = None) -> None:
         """Ends this worker and names another as the cause; `how` follows that worker's number."""
-        how = how or self.left[worker]
-        cause = f"worker {worker} {how}" if worker != self.rank else f"the others say: it {how}"
+        who = "the others say: it" if worker == self.rank else f"worker {worker}"
+        cause = f"{who} {how or self.left[worker]}"
         self._break(
             f"Worker {self.rank} of {self.size} cannot go on, {cause}; start all of them again."
         )
 
     def _break(self, sentence: str) -> None:
         with self.changed:
-            if self.broken is not None or self._closed:
+            if self.broken is not None or self.closed:
                 return
             self.broken = sentence
             self.changed.notify_all()

@@ -17,6 +17,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from grace_tf.transports import collectives, lifeline, rendezvous
 from grace_tf.transports.group import Group
 from grace_tf.transports.rows import Counters, all_rows
+from grace_tf.transports.waits import Waits
 
 _GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
 _HANDSHAKE_KEY = 1
@@ -61,6 +62,7 @@ class ProcessGroup(Group):
         self._signatures: dict[int, tuple] = {}
         self._orders: dict[int, tf.Variable] = {}  # by key
         self._members: list[int] | None = None
+        self._waits: Waits | None = None  # without it TensorFlow's timeouts serve
         self._rows_handed = Counters()
         if self.size == 1:
             return
@@ -87,6 +89,8 @@ class ProcessGroup(Group):
             self.rank, self.size, self.timeout, token=token, server=server, find=lambda: first
         )
         lifeline.join(self.lifeline)
+        if not self.lifeline.warned:
+            self._waits = Waits(self.lifeline, self.timeout)
 
     # Transport
 
@@ -134,18 +138,23 @@ class ProcessGroup(Group):
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.identity(buffer)
         self._check(key, operation, buffer)
-        with tf.device("/CPU:0"):
-            return tf.raw_ops.CollectiveReduceV2(
-                input=buffer, merge_op=operation, final_op="Id", **self._arguments(key)
-            )
+        collective = tf.raw_ops.CollectiveReduceV2
+        return self._run(collective, buffer, key, merge_op=operation, final_op="Id")
 
     def _move(self, op, buffer: tf.Tensor, key: int) -> tf.Tensor:
         if buffer.dtype.name not in _MOVED:
             raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
         carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
         with tf.device("/CPU:0"):
-            moved = op(input=tf.bitcast(buffer, carrier), **self._arguments(key))
-            return tf.bitcast(moved, buffer.dtype)
+            return tf.bitcast(self._run(op, tf.bitcast(buffer, carrier), key), buffer.dtype)
+
+    def _run(self, op, buffer: tf.Tensor, key: int, **attributes) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            attributes.update(self._arguments(key))
+            if self._waits is None:
+                return op(input=buffer, **attributes)
+            mark = self._orders[key]
+            return self._waits.around(mark, buffer, lambda: op(input=buffer, **attributes))
 
     def _by_rank(self, rows: tf.Tensor) -> tf.Tensor:
         return rows if self._members is None else tf.gather(rows, np.argsort(self._members))
@@ -169,7 +178,7 @@ class ProcessGroup(Group):
             instance_key=key,
             ordering_token=[self._order(key)],
             communication_hint="ring",
-            timeout_seconds=self.timeout,
+            timeout_seconds=0 if self._waits else self.timeout,
         )
 
     def _order(self, key: int) -> tf.Tensor:
@@ -177,7 +186,8 @@ class ProcessGroup(Group):
         # the program.  Collectives without any handle it orders like that too, all of them.
         if key not in self._orders:
             with tf.init_scope(), tf.device("/CPU:0"):
-                self._orders[key] = ResourceVariable(0.0, trainable=False, name="grace_tf_order")
+                zero = tf.zeros([], tf.float64)
+                self._orders[key] = ResourceVariable(zero, trainable=False, name="grace_tf_order")
         return self._orders[key].handle
 
     # Group

@@ -2,7 +2,7 @@
 
 divergence.py group|strategy rate|bits    `fit`: a callback sets another rate in epoch 2, or changes
                                           a weight in epoch 2
-divergence.py loop                        a custom loop that compares every 4 steps; bits change
+divergence.py loop|eager                  a custom loop that compares every 4 steps; bits change
 """
 
 import sys
@@ -66,10 +66,11 @@ def loop():
     aggregate = grace_tf.Aggregator("qsgd", min_elements=1, check_every=4)
     variable = tf.Variable(tf.zeros([64]))
 
-    @tf.function
     def step():
         variable.assign_sub(aggregate([tf.ones([64])], [variable])[0])
 
+    if ENGINE == "loop":
+        step = tf.function(step)
     for i in range(40):
         step()
         print(f"step {i}", flush=True)
@@ -77,5 +78,5 @@ def loop():
             flip(variable)
 
 
-loop() if ENGINE == "loop" else fit()
+loop() if ENGINE in ("loop", "eager") else fit()
 print("trained", flush=True)

@@ -1,0 +1,89 @@
+"""Ends waiting in a collective in which another worker does not take part.
+
+In come marks that the collectives of this process leave in variables as they begin and end; out
+goes, after `timeout` seconds with the same mark, one sentence through the lifeline, which aborts
+the collectives.  TensorFlow has a timeout of its own, but keeps two sleeping threads for each
+collective until its timeout has passed, also where the collective has long ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from grace_tf.transports.connections import Lifeline
+
+_SHARE = 20  # so many looks at the marks within a timeout
+_SHORTEST = 0.25  # seconds between two looks
+
+
+class Waits:
+    """The collectives in which this process waits for others, one variable a collective key.
+
+    A variable holds when its collective began, or 0 where none is under way.
+    """
+
+    def __init__(self, lifeline: Lifeline, timeout: float):
+        self._lifeline, self._timeout = lifeline, timeout
+        self._pause = max(_SHORTEST, timeout / _SHARE)
+        self._marks: list[tf.Variable] = []
+        self._since: dict[int, tuple[float, float]] = {}  # by mark: its value, and seen since when
+        self._others: dict[int, float] = {}  # workers that wait too, and when they said so
+        lifeline.on("waits", lambda worker, _: self._others.update({worker: time.monotonic()}))
+        threading.Thread(target=self._watch, name="grace_tf waits", daemon=True).start()
+
+    def around(
+        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
+        """The result of a collective that takes `buffer`, marked as long as it is under way.
+
+        The collective must read `mark`'s handle: this is what puts it between the two assignments.
+        """
+        if all(mark is not known for known in self._marks):
+            self._marks.append(mark)
+        with tf.control_dependencies([buffer]):
+            mark.assign(tf.timestamp(), read_value=False)
+        result = collective()
+        with tf.control_dependencies([result]):
+            mark.assign(tf.zeros([], mark.dtype), read_value=False)
+        return result
+
+    def _watch(self) -> None:
+        while True:
+            self._lifeline.until(lambda: self._lifeline.closed, self._pause)
+            # The lock keeps the process from closing meanwhile: TensorFlow's runtime goes with it.
+            with self._lifeline.changed:
+                if self._lifeline.closed or self._lifeline.broken is not None:
+                    return
+                self.look()
+
+    def look(self) -> None:
+        """Tells the others of a wait that lasts, and ends it after the timeout."""
+        longest = self._longest()
+        if longest >= self._pause:
+            self._lifeline.tell("waits")
+        if longest >= self._timeout:
+            self._end()
+
+    def _longest(self) -> float:
+        """For how many seconds the oldest mark has been seen."""
+        now = time.monotonic()
+        for i, mark in enumerate(self._marks):
+            value = float(mark.numpy())
+            if value != self._since.get(i, (0.0,))[0]:
+                self._since[i] = value, now
+        return max((now - seen for value, seen in self._since.values() if value), default=0.0)
+
+    def _end(self) -> None:
+        lately = time.monotonic() - 3 * self._pause
+        others = [worker for worker in range(self._lifeline.size) if worker != self._lifeline.rank]
+        late = [worker for worker in others if self._others.get(worker, 0.0) < lately]
+        if not late:
+            how = f"waits elsewhere for {self._timeout:g} s: not all workers run the same steps"
+        else:
+            how = f"did not take part within {self._timeout:g} s"
+            how += "".join(f", nor did worker {worker}" for worker in late[1:])
+        self._lifeline.lay_to((late or others)[0], how)

@@ -1,0 +1,128 @@
+"""Waiting in a collective in which another worker takes no part, and what it costs."""
+
+from unittest import mock
+
+import tensorflow as tf
+from test_process_group import run
+
+from grace_tf.transports import waits
+
+
+class Line:
+    """A lifeline that keeps what it is told."""
+
+    size, rank, closed, broken = 4, 1, False, None
+
+    def __init__(self):
+        self.told, self.laid = [], []
+
+    def on(self, topic, handler):
+        self.handler = handler
+
+    def tell(self, topic):
+        self.told.append(topic)
+
+    def lay_to(self, worker, how):
+        self.laid.append([worker, how])
+
+
+class WaitsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.line, self.mark = Line(), tf.Variable(0.0, dtype=tf.float64)
+        self.enterContext(mock.patch.object(waits.threading, "Thread"))
+        clock = self.enterContext(mock.patch.object(waits.time, "monotonic"))
+        self.at = lambda seconds: setattr(clock, "return_value", 1000.0 + seconds)
+        self.at(0.0)
+        self.waits = waits.Waits(self.line, timeout=100.0)
+        self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
+
+    def look(self, seconds):
+        self.at(seconds)
+        self.waits.look()
+
+    def test_the_mark_stands_while_the_collective_runs(self):
+        seen = []
+
+        def collective():
+            seen.append(float(self.mark.numpy()))
+            return tf.ones([])
+
+        self.waits.around(self.mark, tf.ones([]), collective)
+        self.assertGreater(seen[0], 0.0)
+        self.assertEqual(float(self.mark.numpy()), 0.0)
+
+    def test_in_a_function_the_collective_runs_between_the_assignments(self):
+        @tf.function
+        def step(x):
+            return self.waits.around(self.mark, x, lambda: self.mark.read_value())
+
+        self.assertGreater(float(step(tf.ones([]))), 0.0)
+        self.assertEqual(float(self.mark.numpy()), 0.0)
+
+    def test_one_wait_of_the_timeout_is_laid_to_who_does_not_wait(self):
+        self.mark.assign(7.0)
+        for seconds in (0, 50, 99):
+            self.look(seconds)
+            self.line.handler(3, None)
+        self.assertEqual(self.line.laid, [])
+        self.look(100)
+        how = "did not take part within 100 s, nor did worker 2"
+        self.assertEqual(self.line.laid, [[0, how]])
+        self.assertEqual(self.line.told, ["waits"] * 3)
+
+    def test_workers_that_all_wait_do_not_run_the_same_steps(self):
+        self.mark.assign(7.0)
+        self.look(0)
+        self.at(100)
+        for worker in (0, 2, 3):
+            self.line.handler(worker, None)
+        self.look(100)
+        self.assertEqual(self.line.laid[0][0], 0)
+        self.assertStartsWith(self.line.laid[0][1], "waits elsewhere for 100 s")
+
+    def test_many_short_waits_are_no_long_one(self):
+        for i in range(40):
+            self.mark.assign(1.0 + i)
+            self.look(10.0 * i)
+        self.mark.assign(0.0)
+        self.look(1000)
+        self.assertEqual(self.line.laid, [])
+
+    def test_an_idle_worker_waits_for_nobody(self):
+        self.look(0)
+        self.look(1000)
+        self.assertEqual(self.line.laid + self.line.told, [])
+
+
+class ProcessesTest(tf.test.TestCase):
+    def first_told(self, how, workers):
+        """What the one was told that gave up first; the others may have heard of its end only."""
+        code, answers, printed = run("waits.py", workers, how, linger=10.0)
+        self.assertEqual(code, 3, printed)
+        told = [answer["told"] for answer in answers.values()]
+        return [each for each in told if "has ended" not in each and "is gone" not in each]
+
+    def test_who_does_not_take_part_is_named(self):
+        told = self.first_told("late", 3)
+        self.assertNotEmpty(told)
+        for each in told:
+            self.assertRegex(
+                each,
+                r"^Worker [01] of 3 cannot go on, worker 2 did not take part within 4 s; start all "
+                r"of them again\.$",
+            )
+
+    def test_workers_in_other_places_are_told_so(self):
+        told = self.first_told("elsewhere", 2)
+        self.assertNotEmpty(told)
+        for each in told:
+            self.assertRegex(
+                each, r"^Worker [01] of 2 cannot go on, worker [01] waits elsewhere for 4 s: not "
+            )
+
+    def test_collectives_leave_no_threads_behind(self):
+        code, answers, printed = run("waits.py", 2, "threads")
+        self.assertEqual(code, 0, printed)
+        for answer in answers.values():
+            self.assertAllLess(answer["threads"], 40)  # TensorFlow's pools may still grow; was 400
