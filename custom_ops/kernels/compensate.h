@@ -16,7 +16,7 @@ namespace grace {
 struct Source {
   const float* x;
   const float* residual;  // null: nothing is added
-  float* kept;            // the new residual; null where residual is
+  float* kept;            // the new residual, x itself or apart from it; null where residual is
   int64_t n;
 };
 
@@ -52,6 +52,7 @@ bool EncodePiece(const Source& source, float multiplier, Compensate compensate, 
                  int64_t last, bool bypass, const Visit& visit) {
   alignas(64) float buffer[kChunk];
   const bool plain = !source.residual && multiplier == 1.0f;
+  bypass &= source.kept != source.x;  // lines of x are in the caches already
   bool finite = true;
   for (int64_t begin = first; begin < last; begin += kChunk) {
     const int64_t count = std::min(kChunk, last - begin);

@@ -50,19 +50,12 @@ Tensor ListCall::Allocate(int i, TF_DataType type, const Shape& shape) const {
   return output;
 }
 
-Tensor ListCall::Forward(int i) const {
-  Status status;
-  // Our own reference would keep TensorFlow from handing the buffer on.
-  const Shape shape = ShapeOf(Input(i));
-  int forwarded = -1;
-  Tensor output(TF_ForwardInputOrAllocateOutput(context_, &i, 1, i, shape.data(),
-                                                static_cast<int>(shape.size()), &forwarded,
-                                                status));
-  status.Check();
-  if (forwarded < 0) {
-    const Tensor input = Input(i);
-    const float* from = input.data<float>();
-    float* to = output.data<float>();
+Tensor ListCall::Updated(int i) const {
+  Tensor output = Forward(i, i);
+  const Tensor input = Input(i);
+  const float* from = input.data<float>();
+  float* to = output.data<float>();
+  if (from != to) {
     executor().For(input.elements(), kGrain, [=](int64_t begin, int64_t end) {
       std::memcpy(to + begin, from + begin, (end - begin) * sizeof *to);
     });
@@ -74,18 +67,18 @@ EncodedList::EncodedList(const ListCall& call, int tensors, int residuals, int f
   Require(residuals == 0 || residuals == tensors, "Every tensor needs its residual, or none.");
   tensors_.reserve(3 * tensors);
   for (int i = 0; i < tensors; ++i) {
+    // Before any other Tensor holds the input.
+    if (residuals) tensors_.push_back(call.Forward(first + i, i));
+    float* kept = residuals ? tensors_.back().data<float>() : nullptr;
     tensors_.push_back(call.Input(i));
     const Tensor& x = tensors_.back();
     const int64_t n = x.elements();
     Require(n >= 1 && n <= INT32_MAX, "A tensor must have from 1 to 2^31 - 1 elements.");
-    Source source{x.data<float>(), nullptr, nullptr, n};
+    Source source{x.data<float>(), nullptr, kept, n};
     if (residuals) {
-      const Shape shape = ShapeOf(x);
       tensors_.push_back(call.Input(tensors + i));
       Require(tensors_.back().elements() == n, "A residual must have its tensor's shape.");
       source.residual = tensors_.back().data<float>();
-      tensors_.push_back(call.Allocate(first + i, TF_FLOAT, shape));
-      source.kept = tensors_.back().data<float>();
     }
     sources_.push_back(source);
   }

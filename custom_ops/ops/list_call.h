@@ -34,8 +34,8 @@ class ListCall : public Call {
 
   // The i-th output as a new tensor.
   Tensor Allocate(int i, TF_DataType type, const Shape& shape) const;
-  // The i-th output as input i in place, where nothing else holds it, or as a copy of it.
-  Tensor Forward(int i) const;
+  // The i-th output with what input i holds, in place where nothing else holds it.
+  Tensor Updated(int i) const;
   // The float that the i-th input, a scalar, is.
   float Scalar(int i) const { return *Input(i, 0).data<float>(); }
 
@@ -44,7 +44,7 @@ class ListCall : public Call {
 };
 
 // The inputs of an encoder: N tensors, then as many residuals or none; and its outputs `kept` from
-// number `first` on, as many as there are residuals.
+// number `first` on, as many as there are residuals, each in its tensor's memory where it can.
 class EncodedList {
  public:
   EncodedList(const ListCall& call, int tensors, int residuals, int first);

@@ -51,6 +51,8 @@ struct QuantizeListOp {
   }
 
   void Compute(const Call& call) const {
+    std::vector<Tensor> kept;  // before any other Tensor holds the inputs
+    for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(3 + i, i));
     const FloatList xs(call, 0, count), left(call, count, residuals);
     const int stream = count + residuals;
     const PhiloxKey key{call.Word(stream), call.Word(stream + 1), call.Word(stream + 2), 0};
@@ -63,7 +65,6 @@ struct QuantizeListOp {
     const Tensor scales = call.Vector(2, TF_FLOAT, scales_size);
     uint32_t* word = words.data<uint32_t>();
     float* scale = scales.data<float>();
-    std::vector<Tensor> kept;
     std::vector<Encoded> list;
     for (int i = 0; i < count; ++i) {
       const Floats& x = xs.views()[i];
@@ -71,10 +72,9 @@ struct QuantizeListOp {
       if (residuals) {
         Require(left.views()[i].size == x.size, "A residual must be of its input's shape.");
         residual = left.views()[i].data;
-        kept.push_back(call.Like(3 + i, i));
       }
       list.push_back({{x.data, residual, multiplier}, x.size, word, scale,
-                      residuals ? kept.back().data<float>() : nullptr,
+                      residuals ? kept[i].data<float>() : nullptr,
                       static_cast<uint32_t>(variables[i] << 8 | draw)});
       word += code.WordsOf(x.size);
       scale += code.ScalesOf(x.size);

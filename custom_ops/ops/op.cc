@@ -92,11 +92,20 @@ Tensor Call::Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) 
   return Output(i, type, shape.data(), static_cast<int>(shape.size()), bytes);
 }
 
-Tensor Call::Like(int i, int input) const {
-  const Tensor tensor = Input(input);
+Tensor Call::Forward(int i, int input) const {
   std::vector<int64_t> shape;
-  for (int axis = 0; axis < tensor.rank(); ++axis) shape.push_back(tensor.size(axis));
-  return Shaped(i, TF_FLOAT, shape);
+  {
+    // This reference would keep TensorFlow from handing the memory on.
+    const Tensor tensor = Input(input);
+    for (int axis = 0; axis < tensor.rank(); ++axis) shape.push_back(tensor.size(axis));
+  }
+  Status status;
+  int forwarded = -1;
+  Tensor output(TF_ForwardInputOrAllocateOutput(context_, &input, 1, i, shape.data(),
+                                                static_cast<int>(shape.size()), &forwarded,
+                                                status));
+  status.Check();
+  return output;
 }
 
 void Call::SetBool(int i, bool value) const {

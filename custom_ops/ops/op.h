@@ -79,9 +79,11 @@ class Call {
   uint32_t Word(int i) const;
   // The i-th output as a new vector of 4-byte elements.
   Tensor Vector(int i, TF_DataType type, int64_t size) const;
-  // The i-th output as a new tensor of 4-byte elements of this shape, or of an input's shape.
+  // The i-th output as a new tensor of 4-byte elements of this shape.
   Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
-  Tensor Like(int i, int input) const;
+  // The i-th output, of an input's shape and type: that input itself where nothing else holds it,
+  // not even a Tensor here, else new memory.
+  Tensor Forward(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;
 

@@ -106,7 +106,7 @@ struct RefineListOp {
     std::vector<Tensor> outputs;
     std::vector<Target> kept;
     for (int i = 0; i < tensors; ++i) {
-      outputs.push_back(call.Forward(i));
+      outputs.push_back(call.Updated(i));
       kept.push_back({outputs.back().data<float>(), outputs.back().elements()});
     }
     RequireCounts(ks, kept);

@@ -1,0 +1,95 @@
+"""How much more memory a training holds at most when its gradients are compressed, per method.
+
+    python benchmarks/memory.py --out memory.json
+
+Each method trains the model in a process of its own, alone, on images so small that the gradients
+and not the activations decide; the figure is the peak of the process's resident memory above that
+of the plain optimizer, less the method's own state, in multiples of the gradient.  The median of
+`--repeats` processes each, interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+METHODS = ["none", "fp16", "qsgd", "signsgd", "topk", "randomk", "threshold", "powersgd"]
+
+
+def train(method: str, model_name: str, steps: int) -> dict:
+    """Trains here; the peak of this process, the method's state and the gradient, in bytes."""
+    import keras
+    import numpy as np
+
+    import grace_tf
+    from grace_tf.keras.classes import states
+
+    keras.utils.set_random_seed(1)
+    model = getattr(keras.applications, model_name)(
+        weights=None, input_shape=(32, 32, 3), classes=10
+    )
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    if method != "plain":
+        optimizer = grace_tf.wrap(optimizer, method)
+    model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
+    x = np.random.default_rng(0).normal(size=[2 * steps, 32, 32, 3]).astype(np.float32)
+    model.fit(x, np.arange(2 * steps) % 10, batch_size=2, verbose=0)
+    with open("/proc/self/status") as file:
+        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+    own = [] if method == "plain" else states(optimizer)
+    return {
+        "peak": 1024 * peak,
+        "state": sum(array.nbytes for arrays in own for array in arrays.values()),
+        "gradient": 4 * model.count_params(),
+    }
+
+
+def measured(method: str, args: argparse.Namespace) -> dict:
+    command = [sys.executable, __file__, "--train", method, "--model", args.model]
+    command += ["--steps", str(args.steps)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads(printed.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="ResNet50", help="of keras.applications")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="SPEC")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", help="the numbers as JSON")
+    parser.add_argument("--train", metavar="SPEC", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.train:
+        print(json.dumps(train(args.train, args.model, args.steps)))
+        return
+    runs: dict[str, list[dict]] = {method: [] for method in ["plain", *args.methods]}
+    for _ in range(args.repeats):
+        for method, seen in runs.items():
+            seen.append(measured(method, args))
+    plain = statistics.median(run["peak"] for run in runs["plain"])
+    rows = []
+    for method in args.methods:
+        gradient, state = runs[method][0]["gradient"], runs[method][0]["state"]
+        more = statistics.median(run["peak"] for run in runs[method]) - plain
+        rows.append({"method": method, "state": state / gradient, "more": more / gradient - 0.0})
+        rows[-1]["above_state"] = rows[-1]["more"] - rows[-1]["state"]
+        print(
+            f"{method:24} {rows[-1]['more']:6.2f} gradients more than plain, "
+            f"{rows[-1]['state']:5.2f} of them its state, {rows[-1]['above_state']:5.2f} the rest",
+            flush=True,
+        )
+    if args.out:
+        from grace_tf.cli.machine import machine
+
+        here = machine(1, args.repeats, args.model)
+        head = {"machine": here, "plain_peak": plain, "gradient": gradient, "steps": args.steps}
+        with open(args.out, "w") as file:
+            json.dump({**head, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""New residuals in the memory of gradients that nothing else holds: the same bits, less memory."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from grace_tf.ops import cast_lists, lists, native, sparse_lists
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+
+# One of several pieces, small ones, and one that ends within a vector.
+SIZES = [300_001, 5, 4_096, 1]
+KS = [3_000, 2, 40, 1]
+KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
+
+ENCODERS = {
+    "quantize": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, 32, "max", None),
+    "quantize whole": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, None, "l2", None),
+    "top_k": lambda xs, es, m: sparse_lists.top_k_list(xs, es, m, KS),
+    "threshold": lambda xs, es, m: sparse_lists.threshold_list(xs, es, m, 1.5, SIZES),
+    "random_k": lambda xs, es, m: sparse_lists.random_k_list(xs, es, m, KS, KEY),
+    "cast": lambda xs, es, m: cast_lists.cast_list(xs, es, m, tf.float16),
+}
+
+
+def values(seed, bad):
+    rng = np.random.default_rng(seed)
+    made = [rng.normal(size=n).astype(np.float32) for n in SIZES]
+    if bad:
+        made[0][[7, 200_000]] = np.nan, np.inf
+        made[2][5] = 1e-40
+    return [tf.constant(x) for x in made]
+
+
+class InPlaceTest(tf.test.TestCase):
+    def test_a_computed_gradient_gives_the_bits_of_one_that_is_held(self):
+        for name, encode in ENCODERS.items():
+            for bad in (False, True):
+                for multiplier in (1.0, 0.5):
+                    xs, es = values(1, bad), values(2, False)
+
+                    @tf.function
+                    def step(one, encode=encode, xs=xs, es=es, multiplier=multiplier):
+                        return encode([x * one for x in xs], es, multiplier)
+
+                    held = tf.nest.flatten(encode([x * 1.0 for x in xs], es, multiplier))
+                    for a, b in zip(held, tf.nest.flatten(step(tf.constant(1.0))), strict=True):
+                        self.assertEqual(a.numpy().tobytes(), b.numpy().tobytes(), name)
+
+    def test_it_takes_no_memory_of_its_own(self):
+        size = 4_000_000
+        residual = [tf.zeros([size])]
+        for name in ("top_k", "quantize", "cast"):
+            encode = ENCODERS[name]
+
+            @tf.function
+            def step(x, encode=encode):
+                ks = [size // 100]
+                if encode is ENCODERS["top_k"]:
+                    return sparse_lists.top_k_list([x + 1.0], residual, 1.0, ks)[2]
+                return encode([x + 1.0], residual, 1.0)[-2 if encode is ENCODERS["cast"] else -1]
+
+            x = tf.random.stateless_normal([size], [1, 2])
+            step(x)
+            tf.config.experimental.reset_memory_stats("CPU:0")
+            before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+            step(x)
+            peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+            self.assertGreaterEqual(peak, 4 * size, name)  # the sum itself
+            self.assertLess(peak, 1.8 * 4 * size, name)
+
+
+if __name__ == "__main__":
+    tf.test.main()
