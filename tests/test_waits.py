@@ -34,6 +34,8 @@ class WaitsTest(tf.test.TestCase):
         clock = self.enterContext(mock.patch.object(waits.time, "monotonic"))
         self.at = lambda seconds: setattr(clock, "return_value", 1000.0 + seconds)
         self.at(0.0)
+        self.calls = self.enterContext(mock.patch.object(waits, "_calls"))
+        self.calls.return_value = [object()]
         self.waits = waits.Waits(self.line, timeout=100.0)
         self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
 
@@ -89,6 +91,14 @@ class WaitsTest(tf.test.TestCase):
         self.look(1000)
         self.assertEqual(self.line.laid, [])
 
+    def test_what_a_failed_step_has_left_is_no_wait(self):
+        self.mark.assign(7.0)
+        for seconds in range(0, 1000, 10):
+            # Other calls of TensorFlow, or none, while the mark stands.
+            self.calls.return_value = [object()] if seconds % 20 else []
+            self.look(float(seconds))
+        self.assertEqual(self.line.laid + self.line.told, [])
+
     def test_an_idle_worker_waits_for_nobody(self):
         self.look(0)
         self.look(1000)
@@ -120,6 +130,11 @@ class ProcessesTest(tf.test.TestCase):
             self.assertRegex(
                 each, r"^Worker [01] of 2 cannot go on, worker [01] waits elsewhere for 4 s: not "
             )
+
+    def test_a_step_that_failed_on_all_workers_leaves_them_able_to_go_on(self):
+        code, answers, printed = run("waits.py", 2, "caught")
+        self.assertEqual(code, 0, printed)
+        self.assertEqual([answer["sum"] for answer in answers.values()], [[2.0, 2.0]] * 2)
 
     def test_collectives_leave_no_threads_behind(self):
         code, answers, printed = run("waits.py", 2, "threads")

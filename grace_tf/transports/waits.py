@@ -8,9 +8,13 @@ collective until its timeout has passed, also where the collective has long ende
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,19 +22,29 @@ from grace_tf.transports.connections import Lifeline
 
 _SHARE = 20  # so many looks at the marks within a timeout
 _SHORTEST = 0.25  # seconds between two looks
+_TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
+
+
+class _Wait(NamedTuple):
+    """A mark that has not changed, and the calls of TensorFlow that have not returned either."""
+
+    value: float
+    since: float
+    calls: list[FrameType]
 
 
 class Waits:
     """The collectives in which this process waits for others, one variable a collective key.
 
-    A variable holds when its collective began, or 0 where none is under way.
+    A variable holds when its collective began, or 0 where none is under way.  A step that fails
+    leaves its marks behind, so a mark counts only while one call of TensorFlow does not return.
     """
 
     def __init__(self, lifeline: Lifeline, timeout: float):
         self._lifeline, self._timeout = lifeline, timeout
         self._pause = max(_SHORTEST, timeout / _SHARE)
         self._marks: list[tf.Variable] = []
-        self._since: dict[int, tuple[float, float]] = {}  # by mark: its value, and seen since when
+        self._waits: dict[int, _Wait] = {}  # by mark
         self._others: dict[int, float] = {}  # workers that wait too, and when they said so
         lifeline.on("waits", lambda worker, _: self._others.update({worker: time.monotonic()}))
         threading.Thread(target=self._watch, name="grace_tf waits", daemon=True).start()
@@ -69,13 +83,17 @@ class Waits:
             self._end()
 
     def _longest(self) -> float:
-        """For how many seconds the oldest mark has been seen."""
-        now = time.monotonic()
+        """For how many seconds this process has waited in one collective."""
+        now, calls = time.monotonic(), _calls()
         for i, mark in enumerate(self._marks):
             value = float(mark.numpy())
-            if value != self._since.get(i, (0.0,))[0]:
-                self._since[i] = value, now
-        return max((now - seen for value, seen in self._since.values() if value), default=0.0)
+            last = self._waits.pop(i, _Wait(0.0, now, []))
+            still = [call for call in last.calls if any(call is other for other in calls)]
+            if value and value == last.value and still:
+                self._waits[i] = last._replace(calls=still)
+            elif value and calls:
+                self._waits[i] = _Wait(value, now, calls)
+        return max((now - wait.since for wait in self._waits.values()), default=0.0)
 
     def _end(self) -> None:
         lately = time.monotonic() - 3 * self._pause
@@ -87,3 +105,9 @@ class Waits:
             how = f"did not take part within {self._timeout:g} s"
             how += "".join(f", nor did worker {worker}" for worker in late[1:])
         self._lifeline.lay_to((late or others)[0], how)
+
+
+def _calls() -> list[FrameType]:
+    """The calls of TensorFlow in which threads of this process are."""
+    frames = sys._current_frames().values()  # the innermost of each thread
+    return [frame for frame in frames if frame.f_code.co_filename.startswith(_TENSORFLOW)]
