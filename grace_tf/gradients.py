@@ -30,9 +30,12 @@ def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
 
 
 def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
-    """The gradient: rows, or one tensor of its variable's shape where it has none itself."""
+    """The gradient: rows, or one tensor; of its variable's shape where it has none itself."""
     if is_rows(grad):
-        return grad
+        if grad.dense_shape is not None:
+            return grad
+        shape = tf.constant(tuple(variable.shape), tf.int64)
+        return tf.IndexedSlices(grad.values, grad.indices, shape)
     grad = tf.convert_to_tensor(grad)
     if grad.shape.is_fully_defined():
         return grad

@@ -123,6 +123,12 @@ class Leaf(Trackable):
         value.set_shape(variable.shape)
         return value
 
+    def start(self) -> None:
+        """Gives all workers the first value."""
+        value = self.owner.first()[self.name]
+        for variable in self.variables:
+            variable.assign(value)
+
     def rows(self) -> np.ndarray:
         """The values of the workers of this process."""
         return np.stack([variable.numpy() for variable in self.variables])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -88,7 +88,9 @@ class State(Trackable):
     def share(self, position: int, groups: Sequence[Group], grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
         share = Share(grads, {}, {}, self._leaves["step"].read(position))
-        for kind, ordinals in _owners(groups):
+        lanes = [lane.ordinal for group in groups for lane in group.lanes]
+        firsts = [ordinal for group in groups for ordinal in group.ordinals]
+        for kind, ordinals in (("memory", lanes), ("compressor", firsts)):
             for ordinal in ordinals:
                 getattr(share, kind)[ordinal] = {
                     name: leaf.read(position) for name, leaf in self._read(kind, ordinal).items()
@@ -163,25 +165,22 @@ class State(Trackable):
         which knows no names, that of its ordinal.  The same worker of the same size gets its own
         state back, exactly.  Where the size has changed and all workers' states are in the file,
         every worker gets their mean (of what workers hold alike, that is the state itself).  What
-        another process saved gives zero residuals and a warning.
+        another process saved gives zero residuals and a warning, what was not saved starts anew.
         """
         leaves, table = unpacked(arrays)
         self._restored = Restored(self._joined, leaves, table)
-        self._lost = ""
-        self._warned.clear()
-        for leaf in list(self._leaves.values()):
-            self._take(leaf)
+        self._take_all(leaves)
 
-    def lose(self, source: str) -> None:
-        """Starts anew, since `source` holds no state; warns once, if there is any to be kept."""
+    def lose(self, source: str, steps: int = 1) -> None:
+        """Starts anew, since `source`, of so many steps, holds no state; warns once of a loss."""
         self._restored = Restored(self._joined)
         for leaf in list(self._leaves.values()):
-            value = leaf.owner.first()[leaf.name]
-            for variable in leaf.variables:
-                variable.assign(value)
+            leaf.start()
         self._lost = (
             f"{source} holds no compression state: residuals start from zero, so training goes on "
             "a little differently from a run that was not interrupted."
+            if steps
+            else ""
         )
         if any(stem != "step" for stem in self._leaves):
             self._tell_loss()
@@ -198,6 +197,7 @@ class State(Trackable):
                     f"{told}another model, or the model's variables came in another order."
                 )
             self._warn(f"{told}a method with other hyperparameters, and starts anew.")
+            leaf.start()
             return False
         for worker, variable in zip(self.workers, leaf.variables):
             variable.assign(self._inherited(leaf, worker, saved))
@@ -215,6 +215,15 @@ class State(Trackable):
             f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero."
         )
         return np.zeros_like(saved.rows[0])
+
+    def _take_all(self, saved: Container[str]) -> None:
+        """Gives every leaf what was restored of it; those not among the saved names start anew."""
+        self._lost = ""
+        self._warned.clear()
+        for leaf in list(self._leaves.values()):
+            if self._restored.stem(leaf) not in saved:
+                leaf.start()
+            self._take(leaf)
 
     def _take(self, leaf: Leaf) -> None:
         """Gives a leaf what was restored of it."""
@@ -273,9 +282,7 @@ class State(Trackable):
     def _restore_from_tensors(self, restored):
         table = Table.of(restored["table"].numpy())
         self._restored = Restored(self._joined, {}, table)
-        self._warned.clear()
-        for leaf in list(self._leaves.values()):
-            self._take(leaf)
+        self._take_all(table.made)
         return {}  # nothing is left to be run
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
@@ -291,8 +298,3 @@ class State(Trackable):
         if old:
             return self._read(old[2], int(old[1])).get(old[3])
         return self._leaves.get(name) if name == "step" else None
-
-
-def _owners(groups: Sequence[Group]) -> Iterator[tuple[str, list[int]]]:
-    yield "memory", [lane.ordinal for group in groups for lane in group.lanes]
-    yield "compressor", [ordinal for group in groups for ordinal in group.ordinals]

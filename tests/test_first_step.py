@@ -7,6 +7,7 @@ import re
 import sys
 
 import tensorflow as tf
+from models import KERAS_3
 
 from grace_tf.cli import launcher
 
@@ -89,6 +90,16 @@ class ProcessGroupTest(FirstStep, tf.test.TestCase):
             self.assertRegex(first["said"][0], NEW)
             self.assertEqual(second["said"], [])
         self.assertLen(shas, 5)
+
+    def test_accumulated_gradients_are_each_workers_own(self):
+        names = [name for name in self.cases if name.startswith("accumulated")]
+        self.assertLen(names, 3 if KERAS_3 else 0)
+        for name in names:
+            for told in self.cases[name]:
+                self.assertEqual(told["said"], [], name)
+        # Eager steps and traced ones differ in their last bits.
+        shas = {told["sha"] for name in names[:2] for told in self.cases[name]}
+        self.assertLen(shas, 1 if KERAS_3 else 0)
 
     def test_an_empty_broadcast_is_refused(self):
         for told in self.cases["empty broadcast"]:  # by Keras 2 itself

@@ -102,6 +102,27 @@ def test_a_file_saved_before_the_first_step_of_a_loaded_model(tmp_path):
     assert sha(again) == sha(made)
 
 
+def test_what_an_optimizer_was_before_its_first_step(tmp_path):
+    """As between the folds of a cross-validation: nothing of the first fold stays."""
+    made = compiled(topk)
+    made.optimizer.build(made.trainable_variables)
+    weights, own = made.get_weights(), slots(made.optimizer)
+    path = tf.train.Checkpoint(model=made, optimizer=made.optimizer).save(str(tmp_path / "c"))
+    fit(made, 3)
+    wanted = sha(made)
+    for way in ("set_weights", "checkpoint"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if way == "checkpoint":
+                tf.train.Checkpoint(model=made, optimizer=made.optimizer).restore(path)
+            else:
+                made.set_weights(weights)
+                made.optimizer.set_weights(own)
+        assert not sentences(said), way
+        fit(made, 3)
+        assert sha(made) == wanted, way
+
+
 # Under a strategy Keras 2 loads its own metrics only from TensorFlow's format.
 def test_files_of_earlier_versions_still_load(tmp_path):
     """They held the state among the assets."""

@@ -53,6 +53,18 @@ def test_alone_the_weights_are_those_of_the_plain_optimizer(make):
         assert aggregator_of(wrapped.optimizer).state.step == 12
 
 
+def test_rows_without_a_shape_of_their_own_have_their_variables():
+    rows = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    whole = np.zeros([5, 2], np.float32)
+    whole[[1, 3]] = rows
+    of_keras = keras.Variable(tf.zeros([5, 2])) if KERAS_3 else tf.Variable(tf.zeros([5, 2]))
+    for variable in (tf.Variable(tf.zeros([5, 2])), of_keras):
+        for least in (1, 1000):  # compressed, and not
+            aggregate = grace_tf.Aggregator("topk:ratio=1.0", min_elements=least)
+            (total,) = aggregate([tf.IndexedSlices(rows, tf.constant([1, 3]))], [variable])
+            np.testing.assert_array_equal(tf.convert_to_tensor(total), whole)
+
+
 @every_adam
 def test_under_a_strategy_the_weights_are_those_of_the_plain_optimizer(make):
     def ends(strategy, wrapped):

@@ -120,6 +120,18 @@ class StateTest(tf.test.TestCase):
             self.assertEqual(self.residuals(state), [0, 0])
             self.assertEqual(state.step, 0)
 
+    def test_what_was_not_saved_starts_anew(self):
+        for through in ("arrays, after", "checkpoint, after"):
+            for first in (State(), made(2, [0, 1], "powersgd:rank=1")):
+                state = filled(2, [0, 1])
+                if through.startswith("arrays"):
+                    state.restore(first.arrays())
+                else:
+                    path = tf.train.Checkpoint(state=first).save(self.get_temp_dir() + "/c")
+                    tf.train.Checkpoint(state=state).restore(path)
+                self.assertEqual(self.residuals(state), [0, 0], through)
+                self.assertEqual(state.step, 0, through)
+
     def test_nothing_is_told_where_a_later_file_brings_the_state(self):
         state = State()
         with warnings.catch_warnings(record=True) as said:

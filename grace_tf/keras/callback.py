@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf import group
+from grace_tf.keras.first_step import without_own_gradients
 from grace_tf.plan import collective_key
 from grace_tf.surroundings import several
 
@@ -25,7 +26,8 @@ def averaged(logs: Any) -> bool:
 class Callback(keras.callbacks.Callback):
     """Keeps the plain processes of a group alike around `fit`; does nothing elsewhere.
 
-    Before the first step worker `root`'s model and optimizer go to every worker.  After every epoch
+    Before the first step worker `root`'s model and optimizer go to every worker, but for gradients
+    that the optimizer accumulates, which are each worker's own.  After every epoch
     the logged metrics and the float statistics of the model that are not trained (BatchNorm's
     moving averages) become their means over workers.  Put it first, so that later callbacks see the
     means.  A model that is built by its first step takes worker `root`'s values there.
@@ -43,6 +45,7 @@ class Callback(keras.callbacks.Callback):
             return  # the first step compares its variables when they are there
         optimizer = self.model.optimizer
         own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        own = without_own_gradients(optimizer, own)
         seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}
         group.broadcast(list(seen.values()), self._root)
 

@@ -39,8 +39,8 @@ class SavedState(keras.losses.Loss):
         arrays = {key: np.asarray(store[key]) for key in store.keys()}
         if arrays:
             self._aggregator.state.restore(from_keys(arrays))
-        elif self.steps and not self.from_assets:
-            self._aggregator.state.lose("The loaded file")
+        elif not self.from_assets:
+            self._aggregator.state.lose("The loaded file", self.steps)
         self.from_assets = False
 
 
@@ -62,5 +62,5 @@ class InFiles:
 
     def set_weights(self, weights):
         super().set_weights(weights)  # also what a whole model's .h5 file comes through
-        if int(self.iterations.numpy()):
-            self._grace_state._aggregator.state.lose("What was given to set_weights")
+        steps = int(self.iterations.numpy())
+        self._grace_state._aggregator.state.lose("What was given to set_weights", steps)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from grace_tf.divergence import checked
 from grace_tf.handshake import Owner
-from grace_tf.keras.optimizers import parts
+from grace_tf.keras.optimizers import innermost, parts
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import several
 from grace_tf.variables import has_value
@@ -44,7 +44,18 @@ def _variables(optimizer: Any) -> list[Any]:
     # Keras 2 does not count settings that are variables among an optimizer's own.
     settings = [getattr(optimizer, "_learning_rate", None), *_hyperparameters(optimizer)]
     found += [v for v in settings if isinstance(v, tf.Variable)]
-    return found
+    return without_own_gradients(optimizer, found)
+
+
+def without_own_gradients(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """The variables but for those in which an optimizer accumulates gradients.
+
+    Between two exchanges these hold each worker's own gradients, so that they may differ.
+    """
+    given = innermost(optimizer)
+    own = [v for o in (given, *parts(given)) for v in getattr(o, "_accumulated_gradients", ())]
+    kept = {id(v) for v in own}
+    return [v for v in variables if id(v) not in kept]
 
 
 def _hyperparameters(optimizer: Any) -> list[Any]:

@@ -196,6 +196,29 @@ def with_aggregator(empty):
     return sha(net.weights)
 
 
+def accumulated(batches, eager=False):
+    """Trains in a call of `fit` for each of these numbers of batches; two make one step."""
+    made = models.model()
+    sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    made.compile(grace_tf.wrap(sgd, METHOD, min_elements=1), "mse", **KEYWORDS)
+    made.run_eagerly = eager
+    x, y = models.data(sum(batches), seed=rank)
+    callbacks = [grace_tf.keras.Callback()] * (len(batches) > 1)
+    for count in batches:
+        made.fit(
+            *(x[: 24 * count], y[: 24 * count]),
+            **dict(batch_size=24, shuffle=False, verbose=0, callbacks=callbacks),
+        )
+        x, y = x[24 * count :], y[24 * count :]
+    return sha(made.weights)
+
+
+def own_gradients():
+    case("accumulated", accumulated, [6])
+    case("accumulated in two calls", accumulated, [3, 3])
+    case("accumulated eagerly", accumulated, [6], True)
+
+
 def without_seeds():
     case("sequential", lazy, sequential)
     case("subclassed", lazy, Own)
@@ -212,4 +235,6 @@ mistakes()
 restored()
 if ENGINE == "group":
     without_seeds()
+    if models.KERAS_3:
+        own_gradients()
 other_optimizer()
