@@ -21,7 +21,6 @@ class Settings:
 
     routes: tuple[tuple[str, Compressor, Memory], ...]
     granularity: str = "auto"
-    exchange: str = "auto"
     min_elements: int = 1024
     exclude: tuple[str, ...] = ()
     bucket_bytes: int = 25 << 20
@@ -30,7 +29,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
-        check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather"))
         check_integer("grace_tf", "min_elements", self.min_elements, 0)
         check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
@@ -60,7 +58,7 @@ class Settings:
         return all((c, m) == DENSE for _, c, m in self.routes)
 
     def config(self) -> dict[str, Any]:
-        """JSON-able keywords that make equal settings: `settings(**config)`."""
+        """JSON-able keywords that make equal settings: `from_config(config)`."""
         memories = {registry.spec_of(m) for _, _, m in self.routes}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
@@ -81,7 +79,6 @@ def settings(
     *,
     memory: str | Memory = "auto",
     granularity: str = "auto",
-    exchange: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -106,9 +103,20 @@ def settings(
     if not isinstance(exclude, (str, list, tuple, set, frozenset)):
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    return Settings(
-        routes, granularity, exchange, min_elements, exclude, bucket_bytes, seed, check_every
-    )
+    return Settings(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every)
+
+
+def from_config(config: Mapping[str, Any]) -> Settings:
+    """Settings equal to those that gave this `config()`, in this version or an earlier one.
+
+    Earlier versions had a keyword `exchange`, "auto" or "gather", which changed nothing.
+
+    Raises ValueError or TypeError as `settings` does.
+    """
+    config = dict(config)
+    if config.get("exchange") in ("auto", "gather"):
+        del config["exchange"]
+    return settings(**config)
 
 
 def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Compressor, Memory]:

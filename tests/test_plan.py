@@ -239,7 +239,7 @@ class DigestTest(tf.test.TestCase):
             ValueError,
             "granularity is one of auto, variable, model, not 'layer'",
         ),
-        ({"exchange": "ring"}, ValueError, "exchange is one of auto"),
+        ({"exchange": "auto"}, TypeError, "topk has no hyperparameter 'exchange'; it has: ratio"),
         ({"min_elements": -1}, ValueError, "min_elements is at least 0"),
         ({"bucket_bytes": 0}, ValueError, "bucket_bytes is at least 1"),
         ({"seed": 2**32}, ValueError, "seed is from 0 to 4294967295"),

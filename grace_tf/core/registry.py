@@ -12,18 +12,20 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.then import Then
 
-# The keywords of the doors; a hyperparameter of the same name could not be reached through them.
+# The keywords of the doors.
 KEYWORDS = (
     "memory",
     "granularity",
-    "exchange",
     "min_elements",
     "exclude",
     "bucket_bytes",
     "seed",
     "check_every",
 )
-RESERVED = frozenset("optimizer compressor variables inner reduce grads name".split() + [*KEYWORDS])
+# A hyperparameter of such a name could not be reached through a door, now or once there is a choice
+# of collectives, which `exchange` is kept for.
+_OTHERS = "optimizer compressor variables inner reduce grads name exchange".split()
+RESERVED = frozenset([*KEYWORDS, *_OTHERS])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +118,8 @@ def _add(entry: Entry) -> None:
     _check_name(entry.name, entry.build, taken and taken.build)
     clash = sorted(RESERVED & set(entry.parameters))
     if clash:
-        raise ValueError(
-            f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name."
-        )
+        kind = "a keyword of wrap()" if clash[0] in KEYWORDS else "reserved for the doors"
+        raise ValueError(f"{entry.name}: the field {clash[0]!r} is {kind}; choose another name.")
     _COMPRESSORS[entry.name] = entry
 
 

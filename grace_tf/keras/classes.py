@@ -29,7 +29,7 @@ from grace_tf.keras.optimizers import (
     parts,
 )
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.settings import Settings, settings
+from grace_tf.settings import Settings, from_config
 
 _PACKAGE = "grace_tf"
 _KEY = "grace"  # of the settings in the config of a wrapped optimizer
@@ -58,7 +58,7 @@ class Wrapped:
             raise _bare(cls)
         wanted = json.loads(config.pop(_KEY))
         optimizer = super().from_config(config, custom_objects=custom_objects)
-        attach(optimizer, settings(**wanted))
+        attach(optimizer, from_config(wanted))
         return optimizer
 
     def __reduce__(self):

@@ -24,7 +24,6 @@ def wrap(
     *,
     memory: Any = "auto",
     granularity: str = "auto",
-    exchange: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -46,7 +45,6 @@ def wrap(
         a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
       memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
-      exchange: "auto" or "gather", which are the same for now: every worker gets every payload.
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.
       bucket_bytes: bytes of gradient that are communicated together; never changes a result.
@@ -58,8 +56,8 @@ def wrap(
     Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
     served.
     """
-    keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
-    keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes)
+    keywords = dict(memory=memory, granularity=granularity, min_elements=min_elements)
+    keywords.update(exclude=exclude, bucket_bytes=bucket_bytes)
     keywords.update(seed=seed, check_every=check_every)
     wanted = settings(compressor, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
