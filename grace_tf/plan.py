@@ -13,9 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf import wire
-from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import spec_of
 from grace_tf.settings import DENSE, Settings
 from grace_tf.transports.base import PLAN_KEYS, Handed
 from grace_tf.version import __version__
@@ -262,7 +262,7 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
         [
             [
                 str(g.compressor),
-                registry.spec_of(g.memory),
+                spec_of(g.memory),
                 g.merged,
                 [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes],
             ]

@@ -13,6 +13,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import spec_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Settings:
 
     def config(self) -> dict[str, Any]:
         """JSON-able keywords that make equal settings: `from_config(config)`."""
-        memories = {registry.spec_of(m) for _, _, m in self.routes}
+        memories = {spec_of(m) for _, _, m in self.routes}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
             _, compressor, memory = self.routes[0]
-            return {"compressor": str(compressor), "memory": registry.spec_of(memory), **config}
+            return {"compressor": str(compressor), "memory": spec_of(memory), **config}
         memory = memories.pop() if len(memories) == 1 else "auto"
         return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
 

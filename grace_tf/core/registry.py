@@ -1,4 +1,4 @@
-"""The only list of methods: names, specs, recipes."""
+"""The only list of methods: names, recipes, and what a spec or a name stands for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
+from grace_tf.core import compressor as contract
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import parse
 from grace_tf.core.then import Then
 
 # The keywords of the doors.
@@ -149,19 +151,17 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
     if isinstance(what, Compressor):
         if hyperparameters:
             raise TypeError(f"{what} is an instance; give its hyperparameters to its constructor.")
-        name = what.outer.name if isinstance(what, Then) else what.name
-        if name not in _COMPRESSORS:
+        if what.name not in _COMPRESSORS:
             raise ValueError(
                 f"{type(what).__name__} is not registered; decorate it with "
                 "@grace_tf.register(name)."
             )
-        return what, _auto_memory(what, _COMPRESSORS[name].memory)
+        return what, _auto_memory(what, _COMPRESSORS[what.name].memory)
     if not isinstance(what, str):
         raise TypeError(
             f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}."
         )
-    head, *stages = what.split("|")
-    name, given = _parse(head)
+    name, given, stages = parse(what)
     both = sorted(set(given) & set(hyperparameters))
     if both:
         raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
@@ -175,7 +175,7 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
     _check_hyperparameters(name, given, entry.parameters, KEYWORDS if hyperparameters else ())
     built = entry.build(**given)
     compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
-    for part, stage in map(_stage, stages):
+    for part, stage in stages:
         compressor = compressor.then(**{part: stage})
     return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
 
@@ -220,7 +220,9 @@ def get_memory(what: str | Memory) -> Memory:
         return what
     if not isinstance(what, str):
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")
-    name, given = _parse(what)
+    name, given, stages = parse(what)
+    if stages:
+        raise ValueError(f"A memory has no parts to compress, as {what!r} asks for.")
     if name not in _MEMORIES:
         known = ["auto", *memories()]
         raise ValueError(
@@ -236,50 +238,15 @@ def memories() -> list[str]:
     return sorted(_MEMORIES)
 
 
-def spec_of(what: Compressor | Memory) -> str:
-    """The spec that builds an equal instance: only what differs from the defaults is named."""
-    if isinstance(what, Then):
-        return "|".join(
-            [spec_of(what.outer), *(f"{part}={spec_of(stage)}" for part, stage in what.inner)]
-        )
-    fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
-    values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
-    return f"{what.name}:{','.join(values)}" if values else what.name
+def _composite(outer: Compressor, parts: Mapping[str, str | Compressor]) -> Compressor:
+    """`outer`, or what it refines already, with further parts of its payload compressed."""
+    inner = tuple(
+        (part, stage if isinstance(stage, Compressor) else get(stage))
+        for part, stage in parts.items()
+    )
+    if isinstance(outer, Then):
+        return Then(outer.outer, outer.inner + inner)
+    return Then(outer, inner)
 
 
-def _stage(text: str) -> tuple[str, Compressor]:
-    part, equals, spec = text.partition("=")
-    if not equals:
-        raise ValueError(f"A stage is written part=spec, as in values=qsgd:bits=4, not {text!r}.")
-    return part.strip(), get(spec)
-
-
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    name, colon, rest = text.partition(":")
-    given: dict[str, Any] = {}
-    for pair in rest.split(",") if colon else ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise ValueError(f"A spec is written name:key=value,key=value, not {text!r}.")
-        if key.strip() in given:
-            raise ValueError(f"{key.strip()!r} is given twice in {text!r}.")
-        given[key.strip()] = _value(value.strip())
-    return name.strip(), given
-
-
-def _value(text: str) -> Any:
-    named: Mapping[str, Any] = {"none": None, "true": True, "false": False}
-    if text.lower() in named:
-        return named[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _spell(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, float) else str(value)
+contract.compose = _composite

@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.specs import name_of
 from grace_tf.testing import (
     claim_checks,
     contract_checks,
@@ -176,7 +177,7 @@ def load(target: str) -> Compressor:
     what exists, where there is no such thing.
     """
     place, colon, name = target.partition(":")
-    if place.split("|")[0].strip() in registry.available() or "=" in name:
+    if name_of(target) in registry.available() or "=" in name:
         return registry.get(target)
     if not colon:
         known = registry.available()
