@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "memories": {"core", "ops", "memories"},
     "wire": {"core"},
     "settings": {"core", "compressors", "memories"},
-    "plan": {"core", "wire", "version", "settings", "transports.base"},
+    "keys": set(),
+    "plan": {"core", "keys", "wire", "version", "settings", "transports.base", "transports.rows"},
     "sparse": {"plan", "gradients"},
     "lockstep": {"core", "wire", "plan", "transports.base"},
     "exchange": {"core", "ops", "lockstep", "plan", "sparse", "transports.base"},
@@ -85,6 +86,7 @@ MAY_IMPORT = {
 }
 METHOD_FREE = (
     "wire",
+    "keys",
     "plan",
     "plans",
     "joined",

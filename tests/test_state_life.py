@@ -2,7 +2,9 @@
 
 import gc
 import re
+import sys
 import warnings
+import weakref
 from unittest import mock
 
 import numpy as np
@@ -11,7 +13,9 @@ from state_cases import TOPK, aggregator, gradients, named, residual, stepped
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import grace_tf
+from grace_tf import divergence
 from grace_tf.core import registry
+from grace_tf.handshake import Owner
 from grace_tf.joined import Joined
 from grace_tf.settings import settings
 
@@ -118,6 +122,43 @@ class StageTest(tf.test.TestCase):
         self.assertEqual([n for n in other.state.arrays() if "/compressor/" in n], leaves[1:])
 
 
+class Heir:
+    """Hears which ordinals are gone."""
+
+    def __init__(self):
+        self.gone = []
+
+    def hear(self, ordinal):
+        self.gone.append(ordinal)
+
+
+class ComparedGroup:
+    """Stands for a group whose other workers say the same."""
+
+    size, broadcasts, rank = 2, False, 0
+
+    def __init__(self):
+        self.first_keys = []
+
+    def handshake(self, words, purpose):
+        if "comparison" in purpose:
+            self.first_keys.append(words[5])
+        return np.array([words, words], np.int64)
+
+
+def kept(aggregate):
+    """How many things lie in the containers of grace_tf's modules and of an Aggregator's parts."""
+    modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "grace_tf"]
+    parts = [p for p in vars(aggregate).values() if type(p).__module__.startswith("grace_tf")]
+    sizes = {
+        id(held): len(held)
+        for holder in [*modules, aggregate, *parts]
+        for held in vars(holder).values()
+        if isinstance(held, (dict, list, set, weakref.WeakSet, weakref.WeakValueDictionary))
+    }
+    return sum(sizes.values())
+
+
 class LifeTest(tf.test.TestCase):
     """A variable that is gone takes its state, plan and mark with it."""
 
@@ -144,6 +185,30 @@ class LifeTest(tf.test.TestCase):
         self.assertLen(aggregate.state.variables, 1)  # the step
         self.assertEmpty(aggregate._plans._plans)
         self.assertEqual(aggregate.state.step, 50)
+
+    def test_what_is_kept_of_fifty_models_that_were_compared(self):
+        """As between processes: plans with keys, agreement, and comparisons as training goes on."""
+        aggregate, group = aggregator(), ComparedGroup()
+        levels = []
+        for i in range(50):
+            model = [tf.Variable(tf.zeros([30, 20])), tf.Variable(tf.zeros([20]))]
+            aggregate.join(model)
+            plan = aggregate._plan([tf.ones(v.shape) for v in model], model, group)
+            aggregate.agree(group, model, Owner, late=False)
+            with mock.patch.object(divergence.lifeline, "current", lambda: group):
+                aggregate._divergence.watch(plan, model, tf.constant(0, tf.int64))
+            if i == 0:
+                self.assertLen(aggregate._agreement._agreed, 2)
+                self.assertLen(aggregate._divergence._counts, 1)
+            del model, plan
+            if i in (1, 24, 49):
+                gc.collect()
+                levels.append(kept(aggregate))
+        self.assertEqual(levels, [levels[0]] * 3)
+        self.assertEmpty(aggregate._agreement._agreed)
+        self.assertEmpty(aggregate._divergence._counts)
+        # Every plan was compared, and none had the keys of one that is gone.
+        self.assertLen(set(group.first_keys), 50)
 
     def test_an_aggregator_in_functions(self):
         aggregate = aggregator("powersgd:rank=1")
@@ -187,12 +252,6 @@ class LifeTest(tf.test.TestCase):
             gc.enable()
 
     def test_a_name_is_free_again_and_an_ordinal_is_not(self):
-        gone = []
-
-        class Heir:
-            def hear(self, ordinal):
-                gone.append(ordinal)
-
         heir = Heir()
         joined = Joined(heir.hear)
         for ordinal in range(3):
@@ -202,8 +261,23 @@ class LifeTest(tf.test.TestCase):
             self.assertEqual(joined.name(ordinal), "w")
             del variable
             gc.collect()
-        self.assertEqual(gone, [0, 1, 2])
+        self.assertEqual(heir.gone, [0, 1, 2])
         self.assertEqual(joined.table, {})
+        self.assertEqual(joined._taken, [range(3)])  # one run, however many
+
+    def test_ordinals_of_a_file_are_given_once(self):
+        heir = Heir()
+        joined = Joined(heir.hear)
+        joined.expect({name: (i, (4,)) for name, i in (("a", 5), ("b", 2), ("c", 5))})
+        variables = {name: tf.Variable(tf.zeros([4]), name=name) for name in "abcd"}
+        joined.add(variables.values())
+        # What the file gives first; then on beyond the highest.
+        self.assertEqual(joined.ordinals(variables.values()), (5, 2, 6, 7))
+        again = tf.Variable(tf.zeros([4]), name="b")
+        del variables["b"]
+        gc.collect()
+        joined.add([again])
+        self.assertEqual(joined.ordinals([again]), (8,))
 
 
 class DeviceTest(tf.test.TestCase):
