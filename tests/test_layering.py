@@ -70,6 +70,7 @@ MAY_IMPORT = {
     },
     "agreement": {"handshake", "state", "variables", "transports.group"},
     "variables": set(),
+    "marks": {"variables"},
     "divergence": {"plan", "transports.lifeline", "variables"},
     "group": {"transports", "sharding"},
     "sharding": set(),

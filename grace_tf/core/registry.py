@@ -58,10 +58,15 @@ def register(
 ):
     """Class decorator: makes a compressor or a memory a frozen dataclass, listed under `name`.
 
-    `family` and `paper` go into the table of methods; `memory` names the memory its paper uses;
-    `examples` are further specs that the conformance suite runs.
-    Raises ValueError for a name that is taken, an ill-formed name or a reserved field name,
-    TypeError for a class that is neither compressor nor memory.
+    Args:
+      name: lower-case letters, digits and _; what specs and tables call it.
+      family, paper: what the table of methods says of it.
+      memory: the name of the memory that its paper uses; without one "auto" means residual for a
+        nonexpansive compressor, else none.
+      examples: further specs, which the conformance suite runs too.
+    Returns: a decorator, which returns the dataclass.
+    Raises: ValueError for a name that is taken or ill-formed, or a reserved field name; TypeError
+      for a class that is neither compressor nor memory.
     """
 
     def declare(cls: type) -> type:
@@ -87,7 +92,21 @@ def register(
 
 
 def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()):
-    """Function decorator: lists a function of hyperparameters that returns (compressor, memory)."""
+    """Function decorator: lists a function of hyperparameters that returns (compressor, memory).
+
+    Args:
+      name: lower-case letters, digits and _; users give it in place of a compressor's name.
+      family, paper, examples: as for `register`.
+    Returns: a decorator, which returns the function; its parameters are the hyperparameters, the
+      memory that it returns is a name or an instance.
+    Raises: ValueError for a name that is taken or ill-formed, or a reserved parameter name.
+
+    Example:
+
+        @grace_tf.recipe("tenth", family="sparse", paper="-")
+        def tenth(bits: int = 8):
+            return grace_tf.get(f"topk:ratio=0.1|values=qsgd:bits={bits}"), "none"
+    """
 
     def declare(function: Callable) -> Callable:
         parameters = {
@@ -134,7 +153,7 @@ def _check_name(name: str, new: Any, taken: Any) -> None:
 
 
 def available() -> list[str]:
-    """The registered names, sorted."""
+    """The names of all compressors and recipes, those that users registered included, sorted."""
     return sorted(_COMPRESSORS)
 
 
@@ -205,7 +224,17 @@ def _auto_memory(compressor: Compressor, memory: str | None) -> str:
 
 
 def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
-    """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance."""
+    """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance.
+
+    Args:
+      what: a name, a spec, `name:key=value,key=value`, with parts of a composite behind bars
+        ("topk:ratio=0.01|values=qsgd:bits=4"), or an instance, which is returned as it is.
+      hyperparameters: of a name or spec, those that it does not give itself.
+    Returns: the compressor, a frozen dataclass; equal specs give equal ones.
+    Raises: ValueError for an unknown name, an ill-formed spec or a value out of range; TypeError
+      for an unknown hyperparameter, one of another type, one beside an instance, or one that comes
+      twice.
+    """
     return resolve(what, **hyperparameters)[0]
 
 

@@ -30,6 +30,12 @@ class Callback(keras.callbacks.Callback):
     the logged metrics and the float statistics of the model that are not trained (BatchNorm's
     moving averages) become their means over workers.  Put it first, so that later callbacks see the
     means.  A model that is built by its first step takes worker `root`'s values there.
+
+    Args:
+      root: the rank of the worker whose values count, the same on every worker.
+
+    Raises RuntimeError in `fit`, on every worker, where models or logged metrics differ in more
+    than values, or a worker is gone.
     """
 
     def __init__(self, root: int = 0):

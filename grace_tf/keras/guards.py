@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from grace_tf import keys
-from grace_tf.aggregator import aggregated
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.repairs import KERAS_3
+from grace_tf.marks import aggregated
 from grace_tf.surroundings import compresses, several
 from grace_tf.transports import lifeline
 

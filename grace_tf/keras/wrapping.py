@@ -79,7 +79,10 @@ def _refuse_wrapped(optimizer: Any) -> None:
 def unwrap(optimizer: Any) -> Any:
     """Undoes `wrap`: the same object, its own class again, compression state gone.
 
-    Raises ValueError for an optimizer that is not wrapped.
+    Args:
+      optimizer: what `wrap` returned; of a LossScaleOptimizer the inner one is unwrapped.
+    Returns: the same object.
+    Raises: ValueError for an optimizer that is not wrapped, TypeError for what is none.
     """
     detach(_wrapped(optimizer))
     return optimizer
@@ -88,8 +91,11 @@ def unwrap(optimizer: Any) -> Any:
 def aggregator_of(optimizer: Any) -> Aggregator:
     """The aggregator of a wrapped optimizer: its state, and `bytes_per_step`.
 
-    Raises ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
-    optimizers have one each.
+    Args:
+      optimizer: what `wrap` returned.
+    Returns: the `grace_tf.Aggregator` through which its gradients pass.
+    Raises: ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
+      optimizers have one each; TypeError for what is no optimizer.
     """
     wrapped = _wrapped(optimizer)
     wrapped._settings()  # refuses a bare one
