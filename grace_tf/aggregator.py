@@ -7,7 +7,6 @@ everything down the line.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -21,6 +20,7 @@ from grace_tf.exchange import exchange
 from grace_tf.gradients import gradient_of, is_gradient
 from grace_tf.handshake import Owner
 from grace_tf.joined import Joined
+from grace_tf.marks import mark
 from grace_tf.plan import Plan
 from grace_tf.plans import Plans
 from grace_tf.settings import Settings, settings
@@ -39,9 +39,6 @@ from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
 from grace_tf.variables import device_of, plain
 
-# On variables whose gradients a custom loop has aggregated: the Aggregators that did, weakly.
-_MARK = "_grace_aggregated"
-
 
 class Aggregator(Trackable):
     """Aggregates gradients over all workers, compressed: `grads = aggregate(grads, variables)`.
@@ -56,7 +53,7 @@ class Aggregator(Trackable):
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
-      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed, check_every,
+      memory, granularity, min_elements, exclude, bucket_bytes, seed, check_every,
         **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
@@ -97,6 +94,9 @@ class Aggregator(Trackable):
 
         They get their ordinals in the order of joining.  They are not held: one that is gone takes
         its state and its plans with it.
+
+        Args:
+          variables: TensorFlow or Keras variables, in the same order on all workers.
         """
         self._joined.add(variables)
 
@@ -107,6 +107,8 @@ class Aggregator(Trackable):
     @property
     def handed(self) -> list[Handed]:
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
+
+        Each `Handed` has kind, dtype, elements and nbytes, in the order of the step.
 
         Alone it is what one of several would hand over; where the host reduces, the gradients.
         Rows of sparse gradients count between processes only, as many as the last step had.
@@ -120,16 +122,19 @@ class Aggregator(Trackable):
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The aggregates, in the order of `grads`; None stays None.
+        """The aggregates of one step, eagerly or in tf.function; all workers call it alike.
 
-        `grads[i]` is a tensor, IndexedSlices (made dense where they are compressed) or None, and
-        belongs to `variables[i]`, which says its shape where the gradient itself does not.
+        Args:
+          grads: a tensor, IndexedSlices (made dense where they are compressed) or None for each
+            variable, of the variable's shape.
+          variables: those that the gradients belong to, in the same order, none twice.
+        Returns: a list in the order of `grads`, of their dtypes; None stays None.  Where a
+          value of any worker is not finite, all workers get values that are not, and keep their
+          state.
+        Raises: ValueError for lists of other lengths or a variable that comes twice; RuntimeError
+          outside the replica context of a strategy, and where workers differ or one is lost.
         """
-        for variable in variables:
-            held = plain(variable)
-            if not hasattr(held, _MARK):
-                setattr(held, _MARK, weakref.WeakSet())
-            getattr(held, _MARK).add(self)
+        mark(variables, self)
         return self.aggregate(grads, variables, host=None)
 
     @tf.autograph.experimental.do_not_convert
@@ -290,11 +295,3 @@ class Aggregator(Trackable):
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         # An exported model does not train: its SavedModel holds no compression state.
         return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}
-
-
-def aggregated(variable: Any) -> bool:
-    """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient.
-
-    An Aggregator that is gone does not count.
-    """
-    return len(getattr(plain(variable), _MARK, ())) > 0

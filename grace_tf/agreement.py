@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,7 +130,8 @@ class Agreement:
     """Which variables of an Aggregator the workers have agreed on already."""
 
     def __init__(self) -> None:
-        self._agreed: set[str] = set()
+        # By name, which no other variable ever has; one that is gone takes its entry with it.
+        self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._settled = -1  # variables of the last step that brought nothing new
 
     def reach(
@@ -174,7 +176,7 @@ class Agreement:
                     raise RuntimeError(_refusal(taken, group.broadcasts))
                 group.broadcast(wanted, root)
                 _say(group, taken, root, wanted)
-            self._agreed.update(variable._unique_id for each in fresh for variable in each)
+            self._agreed.update({v._unique_id: v for variables in fresh for v in variables})
 
     def _fresh(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """Those that have a value and were not compared before, each once."""

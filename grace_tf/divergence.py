@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ class Divergence:
     """Compares the weights that one Aggregator trains."""
 
     def __init__(self) -> None:
-        # Workers compare in the same steps of the same plans, so they count alike.
+        # By plan, until it is gone.  Workers compare in the same steps of the same plans, so they
+        # count alike.
         self._counts: dict[str, itertools.count] = {}
 
     def watch(self, plan: Plan, variables: Sequence[Any], step: tf.Tensor) -> None:
@@ -41,8 +43,11 @@ class Divergence:
             return
         for variable in variables:
             setattr(plain(variable), _MARK, True)
-        label = f"{plan.digest}/{plan.ordinal}"
-        count = self._counts.setdefault(label, itertools.count())
+        label = f"{plan.digest}/{plan.first_key}"
+        if label not in self._counts:
+            self._counts[label] = itertools.count()
+            weakref.finalize(plan, self._counts.pop, label, None).atexit = False
+        count = self._counts[label]
 
         def tell(step: np.ndarray, told: np.ndarray) -> np.ndarray:
             compare(line, f"{label}/{next(count)}", f"step {int(step)}", int(told))

@@ -18,7 +18,6 @@ TensorFlow waiting for the others.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -29,7 +28,7 @@ from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
 from grace_tf.lockstep import Bucket, Side
-from grace_tf.plan import Group, Plan, collective_key
+from grace_tf.plan import Group, Plan
 from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
 
@@ -210,8 +209,7 @@ class _Worker:
 def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bool) -> None:
     """Sparse lanes: whether their rows are finite shows when all workers' have come."""
     mine = [[share.grads[lane.position] for lane in plan.sparse] for share in shares]
-    key = functools.partial(collective_key, plan.digest, plan.ordinal, "rows")
-    for i, totals in enumerate(transport.rows(mine, key)):
+    for i, totals in enumerate(transport.rows(mine, plan.row_key)):
         with transport.device(i):
             for lane, total in zip(plan.sparse, totals):
                 if not summed and transport.size > 1:

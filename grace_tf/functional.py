@@ -19,6 +19,13 @@ def all_reduce(
 
     The aggregator (state and step) lives as long as the variables, and is found again by them and
     the keywords.
+
+    Args:
+      grads: a tensor, IndexedSlices or None for each variable.
+      variables: those that the gradients belong to, in the same order, none twice.
+      compressor, **keywords: as for `grace_tf.Aggregator`, `reduce` and hyperparameters included.
+    Returns: the aggregates, a list in the order of `grads`; None stays None.
+    Raises: ValueError, TypeError or RuntimeError as an Aggregator and its call do.
     """
     reduce = keywords.pop("reduce", "auto")
     wanted = settings(compressor, **keywords)

@@ -34,15 +34,19 @@ def init(
 ) -> ProcessGroup:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
-    Without `workers` (the addresses `host:port` of all, in one order) and `rank` (this process'
-    place among them) TF_CONFIG says both; without TF_CONFIG the group is this process alone.  A
-    collective gives up after `timeout` seconds (120).  Where workers share a host, each sees one
-    GPU of its own. It must come before any TensorFlow operation.  Called again with the same or
-    without arguments it returns the same group.
+    It must come before any TensorFlow operation.  Where workers share a host, each sees one GPU of
+    its own.  Called again with the same or without arguments it returns the same group.
 
-    Raises ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
-    already run an operation, if a group with other arguments exists, or if a worker does not come
-    in time.
+    Args:
+      timeout: seconds that this call, and every collective later on, waits for the others; 120
+        unless given.
+      workers: the addresses `host:port` of all, in one order on all of them.  Without `workers` and
+        `rank` TF_CONFIG says both; without TF_CONFIG the group is this process alone.
+      rank: the place of this process among them, from 0.
+    Returns: the group.
+    Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
+      already run an operation, if a group with other arguments exists, or if a worker does not come
+      in time.
     """
     global _current
     if timeout is not None and not timeout > 0:
@@ -75,17 +79,29 @@ def current() -> ProcessGroup | None:
 
 
 def rank() -> int:
-    """This process' place among the workers; 0 alone.  RuntimeError if `init` is missing."""
+    """The place of this process among the workers.
+
+    Returns: 0 to `size() - 1`; 0 alone.
+    Raises: RuntimeError where the surroundings speak of several workers and `init` was not called.
+    """
     return _group().rank
 
 
 def local_rank() -> int:
-    """This process' place among its host's workers; 0 alone.  RuntimeError if `init` is missing."""
+    """The place of this process among the workers of its host.
+
+    Returns: 0 to the number of workers on this host less one; 0 alone.
+    Raises: RuntimeError as `rank`.
+    """
     return _group().local_rank
 
 
 def size() -> int:
-    """The number of workers; 1 alone.  RuntimeError if `init` is missing."""
+    """The number of workers.
+
+    Returns: 1 alone.
+    Raises: RuntimeError as `rank`.
+    """
     return _group().size
 
 
@@ -96,20 +112,26 @@ def expected_size() -> int:
 
 
 def barrier() -> None:
-    """Returns when all workers have called it; RuntimeError if one is gone or late."""
+    """Returns when all workers have called it; at once alone.
+
+    Raises: RuntimeError if one is gone, has called something else, or does not come within the
+      seconds that `init` was told; and as `rank`.
+    """
     _group().barrier()
 
 
 def broadcast(variables: Iterable, root: int = 0) -> None:
     """Assigns worker `root`'s values to the variables of all workers, bit for bit.
 
-    `variables` is a list of TensorFlow or Keras variables (`model.variables`,
-    `optimizer.variables`) of any dtype but string, with the same dtypes and shapes in the same
-    order on every worker.  Eager.
+    It runs eagerly; the values travel in pieces of 16 MiB.
 
-    Raises TypeError for what is no variable or has no bytes, ValueError for an empty list and for a
-    root that does not exist; RuntimeError, on every worker, if the variables or roots differ or a
-    worker is gone.
+    Args:
+      variables: TensorFlow or Keras variables (`model.variables`, `optimizer.variables`) of any
+        dtype but string, with the same dtypes and shapes in the same order on every worker.
+      root: the rank of the worker whose values count, the same on every worker.
+    Raises: TypeError for what is no variable or has no bytes; ValueError for an empty list and for
+      a root that does not exist; RuntimeError, on every worker, if the variables or roots differ or
+      a worker is gone, and as `rank`.
     """
     _group().broadcast(variables, root)
 
@@ -126,8 +148,13 @@ def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
     elements: where it ends within a round, that round is dropped, on all workers alike, since all
     read the same.
 
-    Raises ValueError if the cardinality is unknown and not to be dropped, or smaller than the
-    number of workers, or the arrays' rows differ; TypeError for what has no rows.
+    Args:
+      dataset: a `tf.data.Dataset`, or arrays as above.
+      uneven: "refuse" or "drop": what happens to a dataset of unknown cardinality.
+    Returns: a dataset, or arrays in the same tuple or dict.
+    Raises: ValueError if the cardinality is unknown and not to be dropped, or smaller than the
+      number of workers, or the arrays' rows differ; TypeError for what has no rows; RuntimeError as
+      `rank`.
     """
     if uneven not in ("refuse", "drop"):
         raise ValueError(f'uneven is "refuse" or "drop", not {uneven!r}.')

@@ -40,8 +40,8 @@ _WAYS_OUT = (
         "all workers before",
     ),
     (
-        "ordinal",
-        "they have made different numbers of optimizers or Aggregators for variables such as "
+        "keys",
+        "they have made different numbers of optimizers or Aggregators before the one that trains "
         "{variable!r}: make and train the same models in the same order everywhere",
     ),
 )
@@ -101,7 +101,7 @@ def _words(plan: Plan, owner: Owner, reduce: str) -> list[int]:
         text_digest(owner.optimizer),
         text_digest(f"{plan.layout}/{reduce}"),
         plan.digest,
-        plan.ordinal,
+        plan.first_key,
         *config,
         *[0] * (CONFIG_WORDS - len(config)),
     ]

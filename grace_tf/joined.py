@@ -48,7 +48,7 @@ class Joined:
         self._known: dict[int, _Known] = {}
         self._numbered: dict[int, _Known] = {}  # by ordinal
         self._names: set[str] = set()
-        self._taken: set[int] = set()  # ordinals, also of variables that are gone
+        self._taken: list[range] = []  # ordinals that were given, also to variables now gone
         self._saved: Mapping[str, tuple[int, Shape]] = {}
         self._matched: dict[str, str] | None = None
         self._lock = threading.RLock()
@@ -109,9 +109,9 @@ class Joined:
         sources = self._sources()
         for known in waiting:
             saved = self._saved.get(sources.get(known.name))
-            if saved is not None and saved[0] not in self._taken:
+            if saved is not None and not any(saved[0] in given for given in self._taken):
                 self._give(known, saved[0])
-        ordinal = 0 if not self._taken else max(self._taken) + 1
+        ordinal = max((given.stop for given in self._taken), default=0)
         for known in waiting:
             if known.ordinal is None:
                 self._give(known, ordinal)
@@ -119,7 +119,11 @@ class Joined:
 
     def _give(self, known: _Known, ordinal: int) -> None:
         known.ordinal = ordinal
-        self._taken.add(ordinal)
+        last = self._taken[-1] if self._taken else range(0)
+        if ordinal == last.stop:  # as always, but for what comes out of files
+            self._taken[-1:] = [range(last.start, ordinal + 1)]
+        else:
+            self._taken.append(range(ordinal, ordinal + 1))
         self._numbered[ordinal] = known
 
     def path(self, ordinal: int) -> str:

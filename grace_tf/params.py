@@ -29,10 +29,14 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
         params = {"compressor": "topk", "compress_ratio": 0.01, "memory": "residual"}
         optimizer = grace_tf.wrap(optimizer, **grace_tf.from_params(params))
 
-    `communicator`, `world_size` and `kernel` are dropped: ours follow from the method and the
-    surroundings.  `memory` absent means GRACE's default, none.  Hyperparameters keep GRACE's
-    defaults only where given.  Raises ValueError for methods and memories that are not available,
-    TypeError for keys that the method does not have.
+    Args:
+      params: GRACE's dictionary.  `communicator`, `world_size` and `kernel` are dropped: ours
+        follow from the method and the surroundings.  Without `memory` it is GRACE's default, none.
+        Absent hyperparameters have our defaults; only qsgd without `bucket_size` is made GRACE's:
+        norm l2, one block, 127 levels unless `quantum_num` is given.
+    Returns: a new dictionary: "compressor", "memory" and the method's hyperparameters.
+    Raises: ValueError for methods and memories that are not available, and values out of range;
+      TypeError for keys that GRACE or the method does not have.
     """
     params = dict(params)
     name = params.pop("compressor", "none")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
 import json
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from grace_tf import wire
-from grace_tf.core import registry
+from grace_tf import keys, wire
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import spec_of
 from grace_tf.settings import DENSE, Settings
-from grace_tf.transports.base import PLAN_KEYS, Handed
+from grace_tf.transports.base import Handed
+from grace_tf.transports.rows import NAMES
 from grace_tf.version import __version__
 
-_BUCKET_KEYS = 1 << 30  # plans' buckets have the keys from here on
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
 _KEYS_OF_A_BUCKET = _ROUNDS * len(_KINDS) * _DTYPES
 
@@ -93,7 +91,7 @@ class Plan:
     """Buckets of groups in backward order.
 
     `layout` is a digest of what is sent, `digest` of that and of the variables' `paths`: equal
-    where the plans are.
+    where the plans are.  `first_key`: of those for its collectives, see `keyed`.
     """
 
     buckets: tuple[tuple[Group, ...], ...]
@@ -101,7 +99,7 @@ class Plan:
     digest: int
     layout: int = 0
     paths: tuple[str, ...] = ()
-    ordinal: int = 0  # among equal digests of this process
+    first_key: int = keys.FIRST
     check_every: int = 0
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
 
@@ -122,12 +120,12 @@ class Plan:
 
     @property
     def keys(self) -> range:
-        """All keys that the plan's buckets can use, one behind the other, so none comes twice.
+        """All keys that the plan can use: those of its buckets, then those of its rows.
 
-        They follow from digest and ordinal, so the order of tracing is free.
+        What has which of them follows from the plan, so the order of tracing is free.
         """
-        count = len(self.buckets) * _KEYS_OF_A_BUCKET
-        return range(first := _first_key(self.digest, self.ordinal, count), first + count)
+        count = len(self.buckets) * _KEYS_OF_A_BUCKET + len(NAMES) * bool(self.sparse)
+        return range(self.first_key, self.first_key + count)
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
         """The 31-bit name of the collective of a bucket's round: see `keys`.
@@ -143,48 +141,25 @@ class Plan:
         place = (bucket * _ROUNDS + round_) * len(_KINDS) + _KINDS.index(kind)
         return self.keys[place * _DTYPES + number]
 
+    def row_key(self, name: str) -> int:
+        """The key of what `Transport.rows` calls by this name, one of `rows.NAMES`, for a plan with
+        sparse lanes.
 
-def collective_key(*names: Any) -> int:
-    """The key of a collective of another name, beyond those that the group keeps and below those
-    of plans' buckets."""
-    return PLAN_KEYS + _hash("/".join(map(str, names))) % (_BUCKET_KEYS - PLAN_KEYS)
-
-
-def _first_key(digest: int, ordinal: int, count: int) -> int:
-    return _BUCKET_KEYS + _hash(f"{digest}/{ordinal}") % (2**31 - _BUCKET_KEYS - count)
-
-
-_lock = threading.Lock()
-_made: collections.Counter = collections.Counter()  # digest -> plans of this process
-_keys: list[range] = []  # of the plans of this process, also of those that are gone
+        Raises ValueError for another name.
+        """
+        if name not in NAMES:
+            raise ValueError(f"A collective for rows is called {', '.join(NAMES)}, not {name!r}.")
+        return self.keys[len(self.buckets) * _KEYS_OF_A_BUCKET + NAMES.index(name)]
 
 
-def numbered(plan: Plan, keyed: bool = True) -> Plan:
-    """The plan with its ordinal among equal ones, and `keyed`, with keys that no other such has.
+def keyed(plan: Plan) -> Plan:
+    """The plan with keys of its own, for collectives between processes.
 
-    Where its keys would meet those of an earlier plan, it gets another digest.  Workers make their
-    plans in the same order, and compare the digest, so they get the same keys or one sentence.
+    Every such plan must be compared by all workers before another is made: see keys.py.
 
     Raises RuntimeError where no keys are left.
     """
-    with _lock:
-        plan = dataclasses.replace(plan, ordinal=_made[plan.digest])
-        _made[plan.digest] += 1
-        if not keyed:
-            return plan
-        for salt in range(1, 1000):
-            if not any(_overlap(plan.keys, other) for other in _keys):
-                _keys.append(plan.keys)
-                return plan
-            plan = dataclasses.replace(plan, digest=_hash(f"{plan.digest}/{salt}"))
-    raise RuntimeError(
-        f"This process has made {len(_keys)} plans and has no keys for the collectives of another: "
-        "start it anew."
-    )
-
-
-def _overlap(a: range, b: range) -> bool:
-    return a.start < b.stop and b.start < a.stop
+    return dataclasses.replace(plan, first_key=keys.deal(len(plan.keys)).start)
 
 
 def make_plan(
@@ -262,7 +237,7 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
         [
             [
                 str(g.compressor),
-                registry.spec_of(g.memory),
+                spec_of(g.memory),
                 g.merged,
                 [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes],
             ]

@@ -16,7 +16,7 @@ from grace_tf import handshake
 from grace_tf.gradients import is_rows, spec_of
 from grace_tf.handshake import Owner, described
 from grace_tf.joined import Joined
-from grace_tf.plan import Plan, make_plan, numbered
+from grace_tf.plan import Plan, keyed, make_plan
 from grace_tf.settings import Settings
 
 
@@ -45,12 +45,13 @@ class Plans:
             ordinals = self._joined.ordinals(variables)
             specs = tuple(map(spec_of, grads, variables))
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
-            known = (ordinals, self._settings.index(settings), specs, rows)
+            # A plan that was never compared has no keys of its own, so others must not see it.
+            known = (ordinals, self._settings.index(settings), specs, rows, others is None)
             if known not in self._plans:
                 paths = [self._joined.path(o) for o in ordinals]
                 plan = make_plan(settings, paths, specs, ordinals, rows)
-                plan = numbered(plan, keyed=others is not None)
                 if others is not None:
+                    plan = keyed(plan)
                     handshake.compare(others, plan, described(owner), reduce)
                 self._plans[known] = plan
             return self._plans[known]

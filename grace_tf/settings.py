@@ -13,6 +13,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import spec_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,6 @@ class Settings:
 
     routes: tuple[tuple[str, Compressor, Memory], ...]
     granularity: str = "auto"
-    exchange: str = "auto"
     min_elements: int = 1024
     exclude: tuple[str, ...] = ()
     bucket_bytes: int = 25 << 20
@@ -30,7 +30,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
-        check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather"))
         check_integer("grace_tf", "min_elements", self.min_elements, 0)
         check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
@@ -60,14 +59,14 @@ class Settings:
         return all((c, m) == DENSE for _, c, m in self.routes)
 
     def config(self) -> dict[str, Any]:
-        """JSON-able keywords that make equal settings: `settings(**config)`."""
-        memories = {registry.spec_of(m) for _, _, m in self.routes}
+        """JSON-able keywords that make equal settings: `from_config(config)`."""
+        memories = {spec_of(m) for _, _, m in self.routes}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
             _, compressor, memory = self.routes[0]
-            return {"compressor": str(compressor), "memory": registry.spec_of(memory), **config}
+            return {"compressor": str(compressor), "memory": spec_of(memory), **config}
         memory = memories.pop() if len(memories) == 1 else "auto"
         return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
 
@@ -81,7 +80,6 @@ def settings(
     *,
     memory: str | Memory = "auto",
     granularity: str = "auto",
-    exchange: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -106,9 +104,20 @@ def settings(
     if not isinstance(exclude, (str, list, tuple, set, frozenset)):
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    return Settings(
-        routes, granularity, exchange, min_elements, exclude, bucket_bytes, seed, check_every
-    )
+    return Settings(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every)
+
+
+def from_config(config: Mapping[str, Any]) -> Settings:
+    """Settings equal to those that gave this `config()`, in this version or an earlier one.
+
+    Earlier versions had a keyword `exchange`, "auto" or "gather", which changed nothing.
+
+    Raises ValueError or TypeError as `settings` does.
+    """
+    config = dict(config)
+    if config.get("exchange") in ("auto", "gather"):
+        del config["exchange"]
+    return settings(**config)
 
 
 def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Compressor, Memory]:

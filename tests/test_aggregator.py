@@ -10,8 +10,8 @@ from conftest import mirrored
 from models import compiled, fit
 
 import grace_tf
-from grace_tf.aggregator import aggregated
 from grace_tf.keras import aggregator_of
+from grace_tf.marks import aggregated
 from grace_tf.transports.loopback import Loopback
 
 LOSSLESS = "topk:ratio=1.0"

@@ -125,7 +125,7 @@ def test_what_an_optimizer_was_before_its_first_step(tmp_path):
 
 # Under a strategy Keras 2 loads its own metrics only from TensorFlow's format.
 def test_files_of_earlier_versions_still_load(tmp_path):
-    """They held the state among the assets."""
+    """They held the state among the assets, and a keyword that changed nothing."""
     made = compiled(topk)
     fit(made, 3)
     made.save(tmp_path / "new.keras")
@@ -135,8 +135,10 @@ def test_files_of_earlier_versions_still_load(tmp_path):
         zipfile.ZipFile(tmp_path / "new.keras") as new,
         zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
     ):
-        for name in ("metadata.json", "config.json"):
-            old.writestr(name, new.read(name))
+        old.writestr("metadata.json", new.read("metadata.json"))
+        config = new.read("config.json").split(rb"\"memory\"")
+        assert len(config) == 2
+        old.writestr("config.json", rb"\"exchange\": \"auto\", \"memory\"".join(config))
         weights = io.BytesIO(new.read("model.weights.h5"))
         with h5py.File(weights, "r+") as file:
             del file["optimizer/_grace_state"]

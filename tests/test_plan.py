@@ -1,19 +1,19 @@
 """Variables to lanes, groups and buckets."""
 
-import collections
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf import plan as plans
+from grace_tf import keys
 from grace_tf.compressors.topk import TopK
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import collective_key, make_plan, numbered
+from grace_tf.plan import keyed, make_plan
 from grace_tf.settings import DENSE, settings
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.base import PLAN_KEYS
+from grace_tf.transports.rows import NAMES
 
 SHAPES = ((40, 30), (30,), (64, 33), (5,), (257,))
 
@@ -32,6 +32,17 @@ def lanes(made):
 def positions(made):
     return [
         [[lane.position for lane in group.lanes] for group in bucket] for bucket in made.buckets
+    ]
+
+
+def buckets_keys(made):
+    """Those of three rounds of each bucket."""
+    return [
+        made.key(b, r, kind, dtype)
+        for b in range(len(made.buckets))
+        for r in range(3)
+        for kind in ("sum", "max", "gather")
+        for dtype in ("int32", "float32")
     ]
 
 
@@ -170,19 +181,14 @@ class DigestTest(tf.test.TestCase):
 
     def test_keys_are_distinct_and_beyond_the_reserved_ones(self):
         made = plan(bucket_bytes=1)
-        keys = [
-            made.key(b, r, kind, dtype)
-            for b in range(5)
-            for r in range(3)
-            for kind in ("sum", "max", "gather")
-            for dtype in ("int32", "float32")
-        ]
-        self.assertLen(set(keys), len(keys))
-        self.assertTrue(all(PLAN_KEYS <= key < 2**31 for key in keys))
+        self.assertLen(made.buckets, 5)
+        found = buckets_keys(made)
+        self.assertLen(set(found), len(found))
+        self.assertTrue(all(PLAN_KEYS <= key < 2**31 for key in found))
+        self.assertTrue(all(key in made.keys for key in found))
         self.assertEqual(
             plan(bucket_bytes=1).key(1, 0, "sum", "int32"), made.key(1, 0, "sum", "int32")
         )
-        self.assertNotEqual(collective_key("a", "b"), collective_key("a", "c"))
 
     def test_keys_beyond_what_there_are_are_refused(self):
         made = plan()
@@ -190,45 +196,49 @@ class DigestTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, f"of round {round_} and dtype .* has no key"):
                 made.key(0, round_, "sum", dtype)
 
-    def test_plans_whose_keys_would_meet_get_others(self):
-        """As if the hashes of all plans were neighbours."""
-        near = {"": 0}
+    def test_the_keys_of_rows_come_behind_those_of_the_buckets(self):
+        grads = [tf.TensorSpec([7, 3]), tf.TensorSpec([20])]
+        for rows in ((0,), (0, 1)):
+            made = make_plan(settings("none"), ["table", "kernel"], grads, [0, 1], rows)
+            self.assertLen(made.buckets, 2 - len(rows))
+            of_rows = [made.row_key(name) for name in NAMES]
+            self.assertEqual(of_rows, list(made.keys)[-len(NAMES) :])
+            self.assertLen({*of_rows, *buckets_keys(made)}, len(of_rows) + len(buckets_keys(made)))
+        with self.assertRaisesRegex(ValueError, "is called counts, words, .*, not 'row'"):
+            made.row_key("row")
 
-        def first_key(digest, ordinal, count):
-            near[f"{digest}/{ordinal}"] = near.get(f"{digest}/{ordinal}", 100 * len(near))
-            return (1 << 30) + near[f"{digest}/{ordinal}"]
-
-        with (
-            mock.patch.object(plans, "_first_key", first_key),
-            mock.patch.object(plans, "_keys", []),
-            mock.patch.object(plans, "_made", collections.Counter()),
-        ):
-            made = [numbered(plan(seed=seed, bucket_bytes=1)) for seed in (0, 0, 1)]
-            self.assertEqual([p.ordinal for p in made], [0, 1, 0])
-            keys = [key for p in made for key in p.keys]
-            self.assertLen(set(keys), len(keys))
-            # Nothing but the digest is another, and workers compare it.
-            self.assertEqual(made[0].digest, plan(bucket_bytes=1).digest)
-            self.assertNotEqual(made[1].digest, made[0].digest)
-            self.assertEqual(made[1].layout, made[0].layout)
-            alone = numbered(plan(seed=2), keyed=False)
-            self.assertEqual(alone.digest, plan(seed=2).digest)
-
-    def test_the_same_plans_in_the_same_order_get_the_same_keys(self):
+    def test_no_key_comes_twice_whoever_is_collected_when(self):
+        """As on two workers: one keeps its plans, the other's are collected at once."""
         runs = []
-        for _ in range(2):
-            with (
-                mock.patch.object(plans, "_keys", []),
-                mock.patch.object(plans, "_made", collections.Counter()),
-            ):
-                runs.append([numbered(plan(seed=seed)).keys for seed in (0, 0, 1)])
+        for kept in ([], None):
+            with mock.patch.object(keys, "_next", keys.FIRST):
+                run = []
+                for seed in (0, 0, 1, 0):
+                    made = keyed(plan(seed=seed, bucket_bytes=1))
+                    self.assertEqual(made.digest, plan(seed=seed, bucket_bytes=1).digest)
+                    run.append(made.keys)
+                    if kept is not None:
+                        kept.append(made)
+                    del made
+                runs.append(run)
         self.assertEqual(*runs)
+        every = [key for dealt in runs[0] for key in (dealt.start, dealt[-1])]
+        self.assertEqual(every, sorted(every))
+        self.assertLen(set(every), 8)
+        self.assertTrue(all(len(dealt) == len(plan(bucket_bytes=1).keys) for dealt in runs[0]))
 
     def test_a_process_without_keys_left_says_so(self):
-        everything = [range(1 << 30, 1 << 31)]
-        with mock.patch.object(plans, "_keys", everything):
-            with self.assertRaisesRegex(RuntimeError, "no keys for the collectives of another"):
-                numbered(plan())
+        with mock.patch.object(keys, "_next", 2**31 - len(plan().keys)):
+            self.assertEqual(keyed(plan()).keys.stop, 2**31)
+            with self.assertRaisesRegex(
+                RuntimeError, "no keys left for the collectives of another"
+            ):
+                keyed(plan())
+
+    def test_keys_of_no_plan_lie_below_those_of_plans(self):
+        theirs = {1, *range(1 << 18, (1 << 18) + (1 << 16) + 1)}  # a ProcessGroup's own
+        self.assertLen({keys.FINITE, keys.EPOCH} - theirs, 2)
+        self.assertTrue(0 < keys.FINITE < PLAN_KEYS and 0 < keys.EPOCH < PLAN_KEYS)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +249,7 @@ class DigestTest(tf.test.TestCase):
             ValueError,
             "granularity is one of auto, variable, model, not 'layer'",
         ),
-        ({"exchange": "ring"}, ValueError, "exchange is one of auto"),
+        ({"exchange": "auto"}, TypeError, "topk has no hyperparameter 'exchange'; it has: ratio"),
         ({"min_elements": -1}, ValueError, "min_elements is at least 0"),
         ({"bucket_bytes": 0}, ValueError, "bucket_bytes is at least 1"),
         ({"seed": 2**32}, ValueError, "seed is from 0 to 4294967295"),

@@ -1,6 +1,7 @@
 """The spellings that other code counts on."""
 
 import inspect
+import re
 
 import keras
 import pytest
@@ -11,7 +12,6 @@ import grace_tf
 KEYWORDS = {
     "memory": "auto",
     "granularity": "auto",
-    "exchange": "auto",
     "min_elements": 1024,
     "exclude": (),
     "bucket_bytes": 25 << 20,
@@ -153,3 +153,39 @@ def test_every_spelling_of_a_compressor_is_taken():
 def test_hyperparameters_beside_a_mapping_are_refused():
     with pytest.raises(TypeError, match="mapping"):
         grace_tf.wrap(keras.optimizers.SGD(), {".*": "topk"}, ratio=0.1)
+
+
+PUBLIC = [getattr(grace_tf, name) for name in grace_tf.__all__]
+PUBLIC += [getattr(of, name) for of in (grace_tf.keras, grace_tf.testing) for name in of.__all__]
+PUBLIC += [
+    grace_tf.Aggregator.__call__,
+    grace_tf.Aggregator.join,
+    grace_tf.testing.Workers.__call__,
+]
+CONTRACTS = (grace_tf.Compressor, grace_tf.Context, grace_tf.Memory)  # what others subclass or get
+RESULTS = (grace_tf.testing.Check, grace_tf.testing.Report)
+DOCUMENTED = {
+    made.__qualname__: made
+    for made in PUBLIC
+    if callable(made) and made not in (*CONTRACTS, *RESULTS)
+}
+
+
+@pytest.mark.parametrize("made", DOCUMENTED.values(), ids=DOCUMENTED)
+def test_public_docstrings_are_full(made):
+    told = inspect.getdoc(made)
+    signature = inspect.signature(made)
+    names = [name for name in signature.parameters if name not in ("self", "keywords")]
+    for name in names:
+        assert re.search(rf"\b{name}\b", told.partition("Args:")[2]), name
+    if signature.return_annotation not in (inspect.Signature.empty, "None"):
+        assert re.search("[Rr]eturns|The names of all", told)
+
+
+@pytest.mark.parametrize("made", [*CONTRACTS, *RESULTS], ids=lambda made: made.__name__)
+def test_public_classes_say_what_they_have(made):
+    told = inspect.getdoc(made)
+    fields = vars(made).get("__annotations__", {})
+    assert fields
+    for name in fields:
+        assert name == "name" or re.search(rf"^  {name}\b", told, re.MULTILINE), name

@@ -13,6 +13,7 @@ from grace_tf.compressors.topk import TopK
 from grace_tf.core import registry
 from grace_tf.core.memory import Memory
 from grace_tf.memories.residual import Residual
+from grace_tf.settings import from_config
 from grace_tf.settings import settings as door_settings
 
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
@@ -180,6 +181,9 @@ def test_registering_refuses_what_could_not_be_reached(own_registry):
 
     with pytest.raises(ValueError, match="the field 'memory' is a keyword of wrap"):
         grace_tf.register("toy", family="toy", paper="-")(Toy)
+    for kept in ("inner", "exchange"):
+        with pytest.raises(ValueError, match=f"the field '{kept}' is reserved for the doors"):
+            grace_tf.recipe("toy", family="toy", paper="-")(eval(f"lambda {kept}=1: None"))
     with pytest.raises(ValueError, match="The name 'topk' is taken"):
         grace_tf.register("topk", family="toy", paper="-")(
             type("Other", (grace_tf.Compressor,), {})
@@ -208,12 +212,25 @@ def test_third_party_compressors_have_specs(own_registry):
 @pytest.mark.parametrize("spec", SPECS)
 def test_settings_are_rebuilt_from_their_config(spec):
     made = door_settings(spec, min_elements=7, exclude="bias", seed=3)
-    assert door_settings(**made.config()) == made
+    assert from_config(made.config()) == made
+
+
+@pytest.mark.parametrize("exchange", ["auto", "gather"])
+def test_a_keyword_of_earlier_versions_is_read_from_configs_alone(exchange):
+    made = door_settings("topk", seed=3)
+    earlier = {**made.config(), "exchange": exchange}
+    assert from_config(earlier) == made
+    assert "exchange" not in made.config()
+    for door in (door_settings, grace_tf.Aggregator, grace_tf.CompressedAllReduce):
+        with pytest.raises(TypeError, match="topk has no hyperparameter 'exchange'"):
+            door("topk", exchange=exchange)
+    with pytest.raises(TypeError, match="topk has no hyperparameter 'exchange'"):
+        from_config({**earlier, "exchange": "ring"})
 
 
 def test_settings_of_a_mapping_are_rebuilt_from_their_config():
     made = door_settings({".*bias": "none", ".*": "topk:ratio=0.1|values=fp16"})
-    assert door_settings(**made.config()) == made
+    assert from_config(made.config()) == made
     assert isinstance(made.routes[1][2], Memory)
 
 

@@ -26,6 +26,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Gather
+from grace_tf.core.specs import spec_of
 from grace_tf.exchange import composed
 
 _GRADIENT = "normal * exp(normal) * 1e-3, one matrix as square as the size allows"
@@ -51,7 +52,7 @@ class Case:
         return {
             "kind": "codec",
             "method": str(self.compressor),
-            "memory": registry.spec_of(self.memory),
+            "memory": spec_of(self.memory),
             "shape": list(self.shape),
             "elements": spec.shape.num_elements(),
             "operations": self.operations,

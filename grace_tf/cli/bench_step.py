@@ -20,7 +20,7 @@ from grace_tf import ops
 from grace_tf.aggregator import Aggregator
 from grace_tf.cli.machine import seconds
 from grace_tf.cli.tables import print_table
-from grace_tf.core import registry
+from grace_tf.core.specs import spec_of
 
 COLUMNS = ("method", "memory", "ms", "reads", "nodes/variable", "tracing s", "bytes/step")
 
@@ -66,7 +66,7 @@ class Step:
             "kind": "step",
             "model": model,
             "method": str(compressor),
-            "memory": registry.spec_of(memory),
+            "memory": spec_of(memory),
             "elements": elements,
             "read_ms": 1e3 * read,
             "step_ms": 1e3 * median,

@@ -1,1 +1,1 @@
-"""The contracts: compressor, memory, rounds, context, registry.  Nothing here communicates."""
+"""The contracts: compressor, memory, rounds, context; registry and specs.  Nothing communicates."""

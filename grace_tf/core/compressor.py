@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Gather, Payload, Rounds, Sum
+from grace_tf.core.specs import spec_of
 
 State = Mapping[str, tf.Tensor]
+
+# Makes the composite that `Compressor.then` gives, of a compressor and `{part: stage}`.  The
+# registry, which builds on this file and knows composites and the names in specs, sets it.
+compose: Callable[[Any, Mapping[str, Any]], Any] | None = None
 
 
 class Compressor:
@@ -204,13 +210,16 @@ class Compressor:
         """True where `compress` and `decompress` are the whole method."""
         return type(self).rounds is Compressor.rounds
 
-    def then(self, **parts: Compressor) -> Compressor:
-        """This with parts of its payload compressed further: `TopK(0.01).then(values=QSGD())`."""
-        from grace_tf.core.then import Then  # Then is itself a Compressor
+    def then(self, **parts: str | Compressor) -> Compressor:
+        """This with parts of its payload compressed further: `TopK(0.01).then(values=QSGD())`.
 
-        return Then(self, tuple(parts.items()))
+        Args:
+          parts: `part=stage`; a part is named as `wire` names it, a stage is an instance or a spec.
+        Returns: a composite.  Of one that exists, further outer parts are compressed.
+        Raises: ValueError or TypeError for a part that is not there or refined already, and for a
+          stage that cannot refine it.
+        """
+        return compose(self, parts)
 
     def __str__(self) -> str:
-        from grace_tf.core.registry import spec_of  # the registry knows the names of values
-
         return spec_of(self)

@@ -1,4 +1,4 @@
-"""The only list of methods: names, specs, recipes."""
+"""The only list of methods: names, recipes, and what a spec or a name stands for."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
+from grace_tf.core import compressor as contract
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
+from grace_tf.core.specs import parse
 from grace_tf.core.then import Then
 
-# The keywords of the doors; a hyperparameter of the same name could not be reached through them.
+# The keywords of the doors.
 KEYWORDS = (
     "memory",
     "granularity",
-    "exchange",
     "min_elements",
     "exclude",
     "bucket_bytes",
     "seed",
     "check_every",
 )
-RESERVED = frozenset("optimizer compressor variables inner reduce grads name".split() + [*KEYWORDS])
+# A hyperparameter of such a name could not be reached through a door, now or once there is a choice
+# of collectives, which `exchange` is kept for.
+_OTHERS = "optimizer compressor variables inner reduce grads name exchange".split()
+RESERVED = frozenset([*KEYWORDS, *_OTHERS])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +58,15 @@ def register(
 ):
     """Class decorator: makes a compressor or a memory a frozen dataclass, listed under `name`.
 
-    `family` and `paper` go into the table of methods; `memory` names the memory its paper uses;
-    `examples` are further specs that the conformance suite runs.
-    Raises ValueError for a name that is taken, an ill-formed name or a reserved field name,
-    TypeError for a class that is neither compressor nor memory.
+    Args:
+      name: lower-case letters, digits and _; what specs and tables call it.
+      family, paper: what the table of methods says of it.
+      memory: the name of the memory that its paper uses; without one "auto" means residual for a
+        nonexpansive compressor, else none.
+      examples: further specs, which the conformance suite runs too.
+    Returns: a decorator, which returns the dataclass.
+    Raises: ValueError for a name that is taken or ill-formed, or a reserved field name; TypeError
+      for a class that is neither compressor nor memory.
     """
 
     def declare(cls: type) -> type:
@@ -83,7 +92,21 @@ def register(
 
 
 def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()):
-    """Function decorator: lists a function of hyperparameters that returns (compressor, memory)."""
+    """Function decorator: lists a function of hyperparameters that returns (compressor, memory).
+
+    Args:
+      name: lower-case letters, digits and _; users give it in place of a compressor's name.
+      family, paper, examples: as for `register`.
+    Returns: a decorator, which returns the function; its parameters are the hyperparameters, the
+      memory that it returns is a name or an instance.
+    Raises: ValueError for a name that is taken or ill-formed, or a reserved parameter name.
+
+    Example:
+
+        @grace_tf.recipe("tenth", family="sparse", paper="-")
+        def tenth(bits: int = 8):
+            return grace_tf.get(f"topk:ratio=0.1|values=qsgd:bits={bits}"), "none"
+    """
 
     def declare(function: Callable) -> Callable:
         parameters = {
@@ -116,9 +139,8 @@ def _add(entry: Entry) -> None:
     _check_name(entry.name, entry.build, taken and taken.build)
     clash = sorted(RESERVED & set(entry.parameters))
     if clash:
-        raise ValueError(
-            f"{entry.name}: the field {clash[0]!r} is a keyword of wrap(); choose another name."
-        )
+        kind = "a keyword of wrap()" if clash[0] in KEYWORDS else "reserved for the doors"
+        raise ValueError(f"{entry.name}: the field {clash[0]!r} is {kind}; choose another name.")
     _COMPRESSORS[entry.name] = entry
 
 
@@ -131,7 +153,7 @@ def _check_name(name: str, new: Any, taken: Any) -> None:
 
 
 def available() -> list[str]:
-    """The registered names, sorted."""
+    """The names of all compressors and recipes, those that users registered included, sorted."""
     return sorted(_COMPRESSORS)
 
 
@@ -148,19 +170,17 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
     if isinstance(what, Compressor):
         if hyperparameters:
             raise TypeError(f"{what} is an instance; give its hyperparameters to its constructor.")
-        name = what.outer.name if isinstance(what, Then) else what.name
-        if name not in _COMPRESSORS:
+        if what.name not in _COMPRESSORS:
             raise ValueError(
                 f"{type(what).__name__} is not registered; decorate it with "
                 "@grace_tf.register(name)."
             )
-        return what, _auto_memory(what, _COMPRESSORS[name].memory)
+        return what, _auto_memory(what, _COMPRESSORS[what.name].memory)
     if not isinstance(what, str):
         raise TypeError(
             f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}."
         )
-    head, *stages = what.split("|")
-    name, given = _parse(head)
+    name, given, stages = parse(what)
     both = sorted(set(given) & set(hyperparameters))
     if both:
         raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
@@ -174,7 +194,7 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
     _check_hyperparameters(name, given, entry.parameters, KEYWORDS if hyperparameters else ())
     built = entry.build(**given)
     compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
-    for part, stage in map(_stage, stages):
+    for part, stage in stages:
         compressor = compressor.then(**{part: stage})
     return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
 
@@ -204,7 +224,17 @@ def _auto_memory(compressor: Compressor, memory: str | None) -> str:
 
 
 def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
-    """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance."""
+    """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance.
+
+    Args:
+      what: a name, a spec, `name:key=value,key=value`, with parts of a composite behind bars
+        ("topk:ratio=0.01|values=qsgd:bits=4"), or an instance, which is returned as it is.
+      hyperparameters: of a name or spec, those that it does not give itself.
+    Returns: the compressor, a frozen dataclass; equal specs give equal ones.
+    Raises: ValueError for an unknown name, an ill-formed spec or a value out of range; TypeError
+      for an unknown hyperparameter, one of another type, one beside an instance, or one that comes
+      twice.
+    """
     return resolve(what, **hyperparameters)[0]
 
 
@@ -219,7 +249,9 @@ def get_memory(what: str | Memory) -> Memory:
         return what
     if not isinstance(what, str):
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")
-    name, given = _parse(what)
+    name, given, stages = parse(what)
+    if stages:
+        raise ValueError(f"A memory has no parts to compress, as {what!r} asks for.")
     if name not in _MEMORIES:
         known = ["auto", *memories()]
         raise ValueError(
@@ -235,50 +267,15 @@ def memories() -> list[str]:
     return sorted(_MEMORIES)
 
 
-def spec_of(what: Compressor | Memory) -> str:
-    """The spec that builds an equal instance: only what differs from the defaults is named."""
-    if isinstance(what, Then):
-        return "|".join(
-            [spec_of(what.outer), *(f"{part}={spec_of(stage)}" for part, stage in what.inner)]
-        )
-    fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
-    values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
-    return f"{what.name}:{','.join(values)}" if values else what.name
+def _composite(outer: Compressor, parts: Mapping[str, str | Compressor]) -> Compressor:
+    """`outer`, or what it refines already, with further parts of its payload compressed."""
+    inner = tuple(
+        (part, stage if isinstance(stage, Compressor) else get(stage))
+        for part, stage in parts.items()
+    )
+    if isinstance(outer, Then):
+        return Then(outer.outer, outer.inner + inner)
+    return Then(outer, inner)
 
 
-def _stage(text: str) -> tuple[str, Compressor]:
-    part, equals, spec = text.partition("=")
-    if not equals:
-        raise ValueError(f"A stage is written part=spec, as in values=qsgd:bits=4, not {text!r}.")
-    return part.strip(), get(spec)
-
-
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    name, colon, rest = text.partition(":")
-    given: dict[str, Any] = {}
-    for pair in rest.split(",") if colon else ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise ValueError(f"A spec is written name:key=value,key=value, not {text!r}.")
-        if key.strip() in given:
-            raise ValueError(f"{key.strip()!r} is given twice in {text!r}.")
-        given[key.strip()] = _value(value.strip())
-    return name.strip(), given
-
-
-def _value(text: str) -> Any:
-    named: Mapping[str, Any] = {"none": None, "true": True, "false": False}
-    if text.lower() in named:
-        return named[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _spell(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, float) else str(value)
+contract.compose = _composite

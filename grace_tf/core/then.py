@@ -10,6 +10,7 @@ import tensorflow as tf
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload
+from grace_tf.core.specs import with_stages
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -26,13 +27,6 @@ class Then(Compressor):
     inner: tuple[tuple[str, Compressor], ...]
 
     def __post_init__(self) -> None:
-        from grace_tf.core.registry import get  # the registry makes composites
-
-        stages = tuple(
-            (part, stage if isinstance(stage, Compressor) else get(stage))
-            for part, stage in self.inner
-        )
-        object.__setattr__(self, "inner", stages)
         if isinstance(self.outer, Then) or any(isinstance(stage, Then) for _, stage in self.inner):
             raise ValueError(
                 "Composites do not nest: refine further parts of one outer method with then()."
@@ -75,10 +69,6 @@ class Then(Compressor):
     aggregates = property(lambda self: self.outer.aggregates)
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
-
-    def then(self, **parts: str | Compressor) -> Compressor:
-        """This composite with more outer parts compressed; takes instances or specs."""
-        return Then(self.outer, self.inner + tuple(parts.items()))
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
         parts = dict(self.outer.wire(spec))
@@ -158,6 +148,9 @@ class Then(Compressor):
         specs = tuple(tf.TensorSpec([n], tf.float32) for n in sizes)
         for number, (part, stage) in enumerate(self.inner):
             yield part, stage, dataclasses.replace(ctx.stage(number), specs=specs)
+
+    def __str__(self) -> str:
+        return with_stages(str(self.outer), self.inner)
 
     def __repr__(self) -> str:
         stages = ", ".join(f"{part}={stage!r}" for part, stage in self.inner)

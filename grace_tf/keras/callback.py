@@ -10,10 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import group
+from grace_tf import group, keys
 from grace_tf.keras.first_step import without_own_gradients
-from grace_tf.plan import collective_key
 from grace_tf.surroundings import several
+
+_PIECE = 8192  # float64 values of one collective: TensorFlow ties a key to a size
 
 _means: Any = None  # the logs of the last epoch whose metrics became means
 
@@ -31,6 +32,12 @@ class Callback(keras.callbacks.Callback):
     the logged metrics and the float statistics of the model that are not trained (BatchNorm's
     moving averages) become their means over workers.  Put it first, so that later callbacks see the
     means.  A model that is built by its first step takes worker `root`'s values there.
+
+    Args:
+      root: the rank of the worker whose values count, the same on every worker.
+
+    Raises RuntimeError in `fit`, on every worker, where models or logged metrics differ in more
+    than values, or a worker is gone.
     """
 
     def __init__(self, root: int = 0):
@@ -63,11 +70,7 @@ class Callback(keras.callbacks.Callback):
         flat = np.concatenate(numbers)
         if not flat.size:
             return
-        key = collective_key("epoch", flat.size)
-        try:
-            mean = connected.sum([tf.constant(flat)], key)[0].numpy() / connected.size
-        except tf.errors.OpError as error:
-            raise RuntimeError(connected.explain(error)) from error
+        mean = _mean(connected, flat)
         for name, value in zip(names, mean):
             logs[name] = float(value)
         _remember(logs)
@@ -76,6 +79,16 @@ class Callback(keras.callbacks.Callback):
             n = int(np.prod(v.shape))
             v.assign(np.reshape(mean[offset : offset + n], v.shape))
             offset += n
+
+
+def _mean(connected: Any, values: np.ndarray) -> np.ndarray:
+    """The mean over workers of a float64 vector that has one length everywhere."""
+    pieces = np.pad(values, [0, -values.size % _PIECE]).reshape([-1, _PIECE])
+    try:
+        sums = [connected.sum([tf.constant(piece)], keys.EPOCH)[0] for piece in pieces]
+    except tf.errors.OpError as error:
+        raise RuntimeError(connected.explain(error)) from error
+    return tf.concat(sums, 0).numpy()[: values.size] / connected.size
 
 
 def _remember(logs: Any) -> None:

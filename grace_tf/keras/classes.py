@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
-from grace_tf.aggregator import Aggregator, aggregated
+from grace_tf.aggregator import Aggregator
 from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
@@ -29,7 +29,8 @@ from grace_tf.keras.optimizers import (
     parts,
 )
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.settings import Settings, settings
+from grace_tf.marks import aggregated
+from grace_tf.settings import Settings, from_config
 
 _PACKAGE = "grace_tf"
 _KEY = "grace"  # of the settings in the config of a wrapped optimizer
@@ -58,7 +59,7 @@ class Wrapped:
             raise _bare(cls)
         wanted = json.loads(config.pop(_KEY))
         optimizer = super().from_config(config, custom_objects=custom_objects)
-        attach(optimizer, settings(**wanted))
+        attach(optimizer, from_config(wanted))
         return optimizer
 
     def __reduce__(self):

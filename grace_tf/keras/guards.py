@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.aggregator import aggregated
+from grace_tf import keys
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.plan import collective_key
+from grace_tf.marks import aggregated
 from grace_tf.surroundings import compresses, several
 from grace_tf.transports import lifeline
 
@@ -29,7 +29,7 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     connected = several()
     if connected is None:
         return finite
-    return tf.equal(connected.sum([bad[None]], collective_key("finite"))[0][0], 0.0)
+    return tf.equal(connected.sum([bad[None]], keys.FINITE)[0][0], 0.0)
 
 
 def _guard(own):

@@ -38,6 +38,7 @@ def own_path(path: Any, rank: int | None = None) -> str:
     Args:
       path: of a file, a folder, or a pattern of ModelCheckpoint.
       rank: of this process; left out, that in the process group of `grace_tf.init()`, 0 alone.
+    Returns: the path as a string.
     """
     path = os.fspath(path)
     if rank is None:

@@ -24,7 +24,6 @@ def wrap(
     *,
     memory: Any = "auto",
     granularity: str = "auto",
-    exchange: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -46,7 +45,6 @@ def wrap(
         a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
       memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
-      exchange: "auto" or "gather", which are the same for now: every worker gets every payload.
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.
       bucket_bytes: bytes of gradient that are communicated together; never changes a result.
@@ -58,8 +56,8 @@ def wrap(
     Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
     served.
     """
-    keywords = dict(granularity=granularity, exchange=exchange, min_elements=min_elements)
-    keywords.update(memory=memory, exclude=exclude, bucket_bytes=bucket_bytes)
+    keywords = dict(memory=memory, granularity=granularity, min_elements=min_elements)
+    keywords.update(exclude=exclude, bucket_bytes=bucket_bytes)
     keywords.update(seed=seed, check_every=check_every)
     wanted = settings(compressor, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
@@ -81,7 +79,10 @@ def _refuse_wrapped(optimizer: Any) -> None:
 def unwrap(optimizer: Any) -> Any:
     """Undoes `wrap`: the same object, its own class again, compression state gone.
 
-    Raises ValueError for an optimizer that is not wrapped.
+    Args:
+      optimizer: what `wrap` returned; of a LossScaleOptimizer the inner one is unwrapped.
+    Returns: the same object.
+    Raises: ValueError for an optimizer that is not wrapped, TypeError for what is none.
     """
     detach(_wrapped(optimizer))
     return optimizer
@@ -90,8 +91,11 @@ def unwrap(optimizer: Any) -> Any:
 def aggregator_of(optimizer: Any) -> Aggregator:
     """The aggregator of a wrapped optimizer: its state, and `bytes_per_step`.
 
-    Raises ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
-    optimizers have one each.
+    Args:
+      optimizer: what `wrap` returned.
+    Returns: the `grace_tf.Aggregator` through which its gradients pass.
+    Raises: ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
+      optimizers have one each; TypeError for what is no optimizer.
     """
     wrapped = _wrapped(optimizer)
     wrapped._settings()  # refuses a bare one

@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.specs import name_of
 from grace_tf.testing import (
     claim_checks,
     contract_checks,
@@ -41,7 +42,11 @@ _ALL = _QUICK + claim_checks.SLOW_CHECKS + line_checks.SLOW_CHECKS
 class Check:
     """What one check found: `sentence` says what holds, what is wrong, or why nothing was asked.
 
-    `ran` is False where an earlier failure left nothing to check; such a check is not ok.
+    Attributes:
+      name: of the check, as the table has it.
+      ok: whether it holds.
+      sentence: for people.
+      ran: False where an earlier failure left nothing to check; such a check is not ok.
     """
 
     name: str
@@ -52,13 +57,19 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All checks of one compressor; prints as a table."""
+    """All checks of one compressor; prints as a table.
+
+    Attributes:
+      spec: of the compressor.
+      checks: a `Check` each, in the order in which they ran.
+    """
 
     spec: str
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
+        """Whether every check holds."""
         return all(check.ok for check in self.checks)
 
     @property
@@ -99,8 +110,13 @@ def check_compressor(
 ) -> Report:
     """Runs the suite over a compressor or a spec, with the memory that it has by default.
 
-    `quick` leaves out the statistics, the toy training and some shapes.  Raises AssertionError with
-    the failed checks unless `report_only`.
+    Args:
+      compressor: an instance of a registered class, a name or a spec.
+      quick: leaves out the statistics, the toy training and some shapes.
+      report_only: returns the report also where checks fail.
+    Returns: a `Report`.
+    Raises: AssertionError with a sentence for each failed check, unless `report_only`; ValueError
+      or TypeError for what `grace_tf.get` refuses.
     """
     instance, memory = registry.resolve(compressor)
     subject = Subject(instance, registry.get_memory(memory), quick)
@@ -172,11 +188,13 @@ def _summary(report: Report) -> str:
 def load(target: str) -> Compressor:
     """The compressor that a spec, "module:Class" or "path/to/file.py:Class" names.
 
-    A class is made with its defaults; an instance is taken as it is.  Raises ValueError, naming
-    what exists, where there is no such thing.
+    Args:
+      target: such a text; a class is made with its defaults, an instance is taken as it is.
+    Returns: the compressor.
+    Raises: ValueError, naming what exists, where there is no such thing.
     """
     place, colon, name = target.partition(":")
-    if place.split("|")[0].strip() in registry.available() or "=" in name:
+    if name_of(target) in registry.available() or "=" in name:
         return registry.get(target)
     if not colon:
         known = registry.available()

@@ -27,8 +27,18 @@ from grace_tf.transports.loopback import Loopback
 class Workers:
     """`size` workers that share a plan and differ in gradients, memories and random streams.
 
-    Takes the keywords of `grace_tf.wrap` (`min_elements` is 1 unless given, so that small examples
-    are compressed) and the paths of the variables for patterns to match, "0", "1", … by default.
+    All live in this process; a call is one step of them all.
+
+    Args:
+      size: the number of workers.
+      compressor, **keywords: as for `grace_tf.wrap`, but that `min_elements` is 1 unless given, so
+        that small examples are compressed.
+      paths: of the variables, for patterns to match; "0", "1", … unless given.
+      summed: a step gives the sum over workers of gradients that were divided by `size`, as hosts
+        with a scaled loss have it, instead of the mean.
+      transport: what carries buffers between them; a `Loopback` unless given.
+
+    Raises ValueError or TypeError as `wrap` does.
     """
 
     def __init__(
@@ -50,9 +60,12 @@ class Workers:
         self._step = tf.function(self.step, autograph=False)
 
     def __call__(self, grads: Sequence[Sequence[Any]]) -> list[list[tf.Tensor]]:
-        """One traced step: `grads[w]` are worker w's; returns what each worker gets.
+        """One traced step.
 
-        That is the mean over workers, or with `summed` the sum of gradients divided by `size`.
+        Args:
+          grads: `grads[w]` are the gradients of worker w, equally many of the same shapes.
+        Returns: `[w][i]`, what worker w gets for gradient i: the mean over workers, or with
+          `summed` the sum of gradients that were divided by `size`.
         """
         return self._step([[tf.convert_to_tensor(g) for g in mine] for mine in grads])
 

@@ -133,7 +133,8 @@ class Transport(abc.ABC):
         Args:
           slices: `slices[i]` are the lanes of this process's i-th worker.  Their number of rows may
             differ between workers and steps; all else is static and equal on all workers.
-          key: `key(name)` gives a key for each collective that this takes.
+          key: `key(name)` gives a key for each collective that this takes; the names are those of
+            `grace_tf.transports.rows.NAMES`.
 
         Returns:
           The summed lanes for each worker of this process.

@@ -21,6 +21,9 @@ from grace_tf.transports.base import Handed
 # a fifth of a message is padding.  One gather is worth it: many small ones cost 2 ms each.
 SIZES = tuple(words << k for k in range(12) for words in (1024, 1536)) + (1024 << 12,)
 
+# What keys are asked for: the collectives, and the counter of the words handed over.
+NAMES = ("counts", "words", *(f"rows/{size}" for size in SIZES))
+
 Gather = Callable[[tf.Tensor, str], tf.Tensor]
 
 
@@ -29,7 +32,8 @@ def all_rows(
 ) -> tuple[list[tf.IndexedSlices], tf.Tensor]:
     """All workers' rows, lane by lane, and how many words this worker handed over for them.
 
-    `gather(words, name)` gives int32 `[size, n]` for everyone's `[n]`; a name comes with one n.
+    `gather(words, name)` gives int32 `[size, n]` for everyone's `[n]`; a name, one of NAMES, comes
+    with one n.
     What is static about the slices, all but the number of rows, is equal on all workers.
     """
     given = [tensor for s in slices for tensor in (_narrow(s), s.values)]

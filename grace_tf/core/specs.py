@@ -1,0 +1,89 @@
+"""The spec language, in which hyperparameters are written: `topk:ratio=0.01|values=qsgd:bits=4`.
+
+In come texts, out go names with values, and the other way round.  This file knows no method: what a
+name stands for, and which hyperparameters it has, is the registry's business.
+
+    spec  = head *("|" part "=" head)        a method, and parts of its payload compressed further
+    head  = name [":" key "=" value *("," key "=" value)]
+    value = "none", "true" or "false" in any case, a number, or a name
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_NAMED: Mapping[str, Any] = {"none": None, "true": True, "false": False}
+
+
+def parse(text: str) -> tuple[str, dict[str, Any], list[tuple[str, str]]]:
+    """What a spec says, read from left to right.
+
+    Args:
+      text: a spec.
+    Returns: (name, hyperparameters, stages): `{key: value}` of the head, and of each stage the part
+      and its own spec, as it is written.
+    Raises: ValueError for a text of another form, or a key that comes twice.
+    """
+    first, *rest = text.split("|")
+    name, given = _head(first)
+    return name, given, [_stage(stage) for stage in rest]
+
+
+def name_of(text: str) -> str:
+    """What stands where a spec has its name, also of a text that is none."""
+    return text.split("|")[0].partition(":")[0].strip()
+
+
+def spec_of(what: Any) -> str:
+    """The spec that builds an equal instance: only what differs from the defaults is named.
+
+    Args:
+      what: a compressor or a memory that is registered.
+    """
+    fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
+    values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
+    return f"{what.name}:{','.join(values)}" if values else what.name
+
+
+def with_stages(head: str, stages: Iterable[tuple[str, Any]]) -> str:
+    """The spec of a composite: the outer method's, and of each stage the part and its spec."""
+    return "|".join([head, *(f"{part}={stage}" for part, stage in stages)])
+
+
+def _head(text: str) -> tuple[str, dict[str, Any]]:
+    name, colon, rest = text.partition(":")
+    given: dict[str, Any] = {}
+    for pair in rest.split(",") if colon else ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"A spec is written name:key=value,key=value, not {text!r}.")
+        if key.strip() in given:
+            raise ValueError(f"{key.strip()!r} is given twice in {text!r}.")
+        given[key.strip()] = _value(value.strip())
+    return name.strip(), given
+
+
+def _stage(text: str) -> tuple[str, str]:
+    part, equals, spec = text.partition("=")
+    if not equals:
+        raise ValueError(f"A stage is written part=spec, as in values=qsgd:bits=4, not {text!r}.")
+    return part.strip(), spec
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _NAMED:
+        return _NAMED[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _spell(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
