@@ -10,10 +10,10 @@
 //   D         kDoubles doubles
 //   W         kWides integers of 64 bits
 //
-//   Load, Store            F from and to floats; LoadU, StoreU, LoadH, StoreH likewise; no alignment
-//                          is needed
+//   Load, Store            F from and to floats; LoadU, StoreU, LoadH, StoreH likewise, of U and H;
+//                          no alignment is needed
 //   Stream(from, to)       copies a line of 64 bytes to where a line begins, past the caches where
-//                          the processor can; EndStreams() makes such lines visible to other threads
+//                          the processor can; EndStreams() makes these lines visible to all threads
 //   Set, SetU              the same value in all lanes; Lanes() is 0, 1, 2, ...
 //   AsU, AsF               the same bits as the other type
 //   Add, Sub, Mul          of F; Add, Sub of U
@@ -29,8 +29,8 @@
 //   FromInt, ToInt         signed integers to F and back, the latter towards zero
 //   Rint                   to the nearest integer, ties to even, for 0 <= f < 2^22
 //   Narrow(u), Widen(h)    U to its low halves, at most 0xffff each, and back
-//   ToFloat16, FromFloat16    F to the bits of float16 as H, to nearest, ties to even, and back; NaN
-//                          becomes quiet; where denormals are zero, those of F are, those of H not
+//   ToFloat16, FromFloat16    F to the bits of float16 as H, to nearest, ties to even, and back;
+//                          NaN becomes quiet; denormals of float16 are never taken for zero
 //   BytesOf(u)             the low bytes of 32 lanes, those of u[0] first
 //   Raise(b, n)            each byte times 2^n, n < 8; bits of the byte below may enter from below
 //   TopBits(b)             bit i is the top bit of byte i
