@@ -345,8 +345,10 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, float multiplier, boo
   };
   for (const char* isa : {"generic", "avx2", "avx512", "neon"}) {
     if (!SetIsa(isa)) continue;
-    check(Serial(), 0, "serial");
-    check(Backwards(), 1, "backwards");
+    if (kOneThreadToo) {
+      check(Serial(), 0, "serial");
+      check(Backwards(), 1, "backwards");
+    }
     check(Threads(3), 3, "three threads");
   }
   SetIsa("auto");
