@@ -13,6 +13,7 @@ from grace_tf.ops import native
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNELS = sorted((ROOT / "custom_ops" / "kernels").glob("*.*"))
+EACH = sorted((ROOT / "custom_ops" / "kernels" / "each").glob("*.*"))
 GLUE = sorted((ROOT / "custom_ops" / "ops").glob("*.*"))
 needs_sources = pytest.mark.skipif(not KERNELS, reason="the C++ sources are not here")
 
@@ -58,6 +59,16 @@ def test_only_the_dispatcher_chooses_an_instruction_set():
             text = file.read_text()
             assert "__builtin_cpu_supports" not in text, file.name
             assert "GCC target" not in text, file.name
+
+
+@needs_sources
+def test_kernels_are_written_in_the_words_of_the_backends():
+    instructions = r"\b_mm\d*_|\b__m\d+|\b__mmask|\bv\w+_[fpsu](8|16|32|64)\(|immintrin|arm_neon"
+    for file in KERNELS + EACH:
+        # What chooses an instruction set names them all.
+        if file.stem not in ("dispatch", "each_isa", "vector"):
+            found = re.search(instructions + r"|GRACE_(X86|NEON|BEGIN|END)|__AVX", file.read_text())
+            assert not found, (file.name, found)
 
 
 @needs_sources

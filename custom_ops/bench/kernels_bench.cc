@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 
+#include "../kernels/cast.h"
 #include "../kernels/dispatch.h"
 #include "../kernels/finite.h"
 #include "../kernels/philox.h"
@@ -132,10 +133,30 @@ class Bench {
           Seconds([&] { QuantizeList(executor_, keeping, code, &key); }));
     Print("list, quantize 8, nearest",
           Seconds([&] { QuantizeList(executor_, encoded, code, nullptr); }));
+    std::vector<Source> sources;
+    std::vector<Target> targets;
+    for (const Encoded& own : keeping) {
+      sources.push_back({own.source.x, own.source.residual, own.kept, own.n});
+    }
+    for (const Decoded& own : decoded) targets.push_back({own.total, own.n});
     const Rows rows{words_.data(), scales.data(), 1, words_at, scales_at};
     Print("list, dequantize 8 bits", Seconds([&] {
             DequantizeList(executor_, rows, decoded, code.quantization, 0.5f);
           }));
+    for (const Half type : {Half::kFloat16, Half::kBfloat16}) Casts(type, sources, targets);
+  }
+
+  void Casts(Half type, std::vector<Source> sources, const std::vector<Target>& targets) {
+    auto* halves = reinterpret_cast<uint16_t*>(words_.data());
+    const char* of = type == Half::kFloat16 ? "float16" : "bfloat16";
+    char name[40];
+    std::snprintf(name, sizeof name, "list, cast %s, keep", of);
+    Print(name, Seconds([&] { CastList(executor_, sources, 0.5f, type, halves); }));
+    for (Source& source : sources) source.residual = source.kept = nullptr;
+    std::snprintf(name, sizeof name, "list, cast %s", of);
+    Print(name, Seconds([&] { CastList(executor_, sources, 1.0f, type, halves); }));
+    std::snprintf(name, sizeof name, "list, uncast %s", of);
+    Print(name, Seconds([&] { UncastList(executor_, targets, type, halves, 0.5f); }));
   }
 
   int64_t n_;

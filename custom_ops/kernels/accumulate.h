@@ -5,10 +5,6 @@
 
 namespace grace {
 
-// Elements that list kernels take at a time: few enough to stay in the first-level cache while they
-// are read several times. A power of two, so that sums of squares over them are whole subtrees.
-constexpr int64_t kChunk = 2048;
-
 // A tensor to be accumulated: x * multiplier + residual, where a multiplier of 1 and a residual of
 // null leave out the product and the sum. As TensorFlow computes them: each on its own, a denormal
 // on the way, given or arising, counting as zero of its sign.

@@ -20,8 +20,6 @@ struct Source {
   int64_t n;
 };
 
-constexpr int64_t kChunk = 2048;
-
 // Where a tensor may be cut: whole cache lines can bypass the caches.
 constexpr CutAt kLines{16};
 

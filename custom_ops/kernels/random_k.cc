@@ -114,6 +114,7 @@ std::vector<int32_t> AllIndices(const Executor& executor, const std::vector<int6
 
 void RandomIndices(const Executor& executor, const PhiloxKey& key, int64_t n, int64_t k,
                    int32_t* indices) {
+  if (k == 0) return;
   const Network network(key, n);
   executor.For(CeilDiv(k, kAtOnce), 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -94,6 +94,7 @@ bool IsFinite(const Measure& measure, Norm norm) {
 
 void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
                  float* scales) {
+  if (n == 0) return;
   block = std::min(block, n);
   const int64_t blocks = CeilDiv(n, block);
   if (block <= kGrain) {

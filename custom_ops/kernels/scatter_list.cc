@@ -34,7 +34,7 @@ std::string Fault(const int32_t* indices, int64_t count, int64_t i, int64_t n) {
          " of the list do not ascend strictly.";
 }
 
-// The first of the faults that the threads find.
+// The fault of the first faulty tensor, whichever thread finds its own first.
 class Faults {
  public:
   // Whether these indices into tensor i, which has n elements, are sound.
@@ -43,7 +43,10 @@ class Faults {
     const bool inside = indices[0] >= 0 && indices[count - 1] < n;
     if (inside && ascending_(indices, count)) return true;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (first_.empty()) first_ = Fault(indices, count, i, n);
+    if (i < at_) {
+      at_ = i;
+      first_ = Fault(indices, count, i, n);
+    }
     return false;
   }
   const std::string& first() const { return first_; }
@@ -51,6 +54,7 @@ class Faults {
  private:
   bool (*const ascending_)(const int32_t*, int64_t) = GRACE_CHOOSE(Ascending);
   std::mutex mutex_;
+  int64_t at_ = INT64_MAX;
   std::string first_;
 };
 

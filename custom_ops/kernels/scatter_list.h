@@ -23,14 +23,16 @@ ListLoop LoopOver(const std::vector<Target>& targets);
 struct Entries {
   const float* values;     // [workers][sum of ks]
   const int32_t* indices;  // [workers][sum of ks]
-  const int32_t* counts;   // [workers][tensors], or null: all entries count
+  // [workers][tensors], below 0 as 0 and above ks as ks; or null: all entries count.
+  const int32_t* counts;
   int64_t workers;
   std::vector<int64_t> ks;
 };
 
 // total = (the sum of the workers' vectors as ScatterSum takes it) * factor; the product treats
 // denormals as TensorFlow's does, as zeros of their sign. Sets `finite` to whether every total is.
-// Returns nothing, or what is wrong with an index, in one sentence; then the totals mean nothing.
+// Returns nothing, or what is wrong with an index of the first faulty tensor, in one sentence; then
+// the totals mean nothing.
 std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
                         const Entries& entries, float factor, bool* finite);
 

@@ -82,6 +82,8 @@ class Selector {
   bool IsLarge(int64_t i) const { return sources_[i].n > kGrain; }
 
   void Prepare() {
+    // No thread comes to an empty tensor.
+    if (counts_) std::fill_n(counts_, sources_.size(), 0);
     int64_t offset = 0;
     for (size_t i = 0; i < sources_.size(); ++i) {
       offsets_.push_back(offset);

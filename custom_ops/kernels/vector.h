@@ -6,10 +6,14 @@
 //   F, U      kLanes floats; kLanes integers of 32 bits, or the bits of kLanes floats
 //   M         a mask: for each lane, whether something holds
 //   B         32 bytes, one for each element of a group
+//   H         kLanes halves: integers of 16 bits
 //   D         kDoubles doubles
 //   W         kWides integers of 64 bits
 //
-//   Load, Store            F from and to floats; LoadU, StoreU likewise; no alignment is needed
+//   Load, Store            F from and to floats; LoadU, StoreU, LoadH, StoreH likewise, of U and H;
+//                          no alignment is needed
+//   Stream(from, to)       copies a line of 64 bytes to where a line begins, past the caches where
+//                          the processor can; EndStreams() makes these lines visible to all threads
 //   Set, SetU              the same value in all lanes; Lanes() is 0, 1, 2, ...
 //   AsU, AsF               the same bits as the other type
 //   Add, Sub, Mul          of F; Add, Sub of U
@@ -24,6 +28,9 @@
 //   Compress(m, u)         the lanes of u where m, moved together at the front; others are anything
 //   FromInt, ToInt         signed integers to F and back, the latter towards zero
 //   Rint                   to the nearest integer, ties to even, for 0 <= f < 2^22
+//   Narrow(u), Widen(h)    U to its low halves, at most 0xffff each, and back
+//   ToFloat16, FromFloat16    F to the bits of float16 as H, to nearest, ties to even, and back;
+//                          NaN becomes quiet; denormals of float16 are never taken for zero
 //   BytesOf(u)             the low bytes of 32 lanes, those of u[0] first
 //   Raise(b, n)            each byte times 2^n, n < 8; bits of the byte below may enter from below
 //   TopBits(b)             bit i is the top bit of byte i

@@ -12,6 +12,12 @@ namespace grace {
 constexpr int64_t kGroup = 32;
 // Elements a thread takes at a time: few enough for its cache, enough to be worth waking it.
 constexpr int64_t kGrain = 1 << 16;
+// Elements that list kernels take at a time: few enough to stay in the first-level cache while they
+// are read several times. A power of two, so that sums of squares over them are whole subtrees.
+constexpr int64_t kChunk = 2048;
+
+// Bytes of a cache line.
+constexpr int64_t kLine = 64;
 
 constexpr uint32_t kSignBit = 0x80000000u;
 constexpr uint32_t kMagnitude = 0x7fffffffu;

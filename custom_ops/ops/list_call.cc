@@ -85,6 +85,7 @@ EncodedList::EncodedList(const ListCall& call, int tensors, int residuals, int f
 }
 
 DecodedList::DecodedList(const ListCall& call, const std::vector<Shape>& shapes) {
+  Require(static_cast<int>(shapes.size()) == call.outputs() - 1, "Every output needs its shape.");
   for (size_t i = 0; i < shapes.size(); ++i) {
     tensors_.push_back(call.Allocate(static_cast<int>(i), TF_FLOAT, shapes[i]));
     const int64_t n = ElementsOf(shapes[i]);

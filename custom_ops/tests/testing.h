@@ -1,6 +1,11 @@
 // What the kernels' tests share: checks, guarded buffers, threads, all instruction sets.
 #pragma once
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -26,38 +31,63 @@ inline int g_failures = 0;
     }                                                                     \
   } while (false)
 
-// An output buffer full of garbage between two guards. Under the address sanitizer the guards are
-// the sanitizer's own.
+// A buffer between two guards, which the address sanitizer knows of. It begins `shift` elements
+// after a cache line does, and is full of garbage, other garbage in each.
 template <class T>
 class Guarded {
  public:
-  explicit Guarded(int64_t n) : n_(n), memory_(n + 2 * kGuard) {
-    std::memset(static_cast<void*>(memory_.data()), 0xA5, memory_.size() * sizeof(T));
+  explicit Guarded(int64_t n, int64_t shift = 0)
+      : n_(n), memory_((n + shift) * sizeof(T) + 2 * kGuard + kLine, kPoison) {
+    const auto begin = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard + kLine - 1;
+    data_ = reinterpret_cast<T*>(begin / kLine * kLine) + shift;
+    static unsigned char garbage = 0;
+    std::fill_n(reinterpret_cast<unsigned char*>(data_), n * int64_t(sizeof(T)), ++garbage);
+    Forbid(true);
   }
-  T* data() { return memory_.data() + kGuard; }
-  T& operator[](int64_t i) { return data()[i]; }
+  // One that holds these.
+  explicit Guarded(const std::vector<T>& from, int64_t shift = 0) : Guarded(from.size(), shift) {
+    std::copy(from.begin(), from.end(), data_);
+  }
+  Guarded(Guarded&&) = default;
+  Guarded& operator=(Guarded&&) = default;
+  ~Guarded() {
+    if (!memory_.empty()) Forbid(false);
+  }
+
+  T* data() const { return data_; }
+  T& operator[](int64_t i) { return data_[i]; }
   bool Intact() const {
-    T poison;
-    std::memset(static_cast<void*>(&poison), 0xA5, sizeof poison);
-    for (int64_t i = 0; i < kGuard; ++i) {
-      if (std::memcmp(&memory_[i], &poison, sizeof poison)) return false;
-      if (std::memcmp(&memory_[kGuard + n_ + i], &poison, sizeof poison)) return false;
-    }
-    return true;
+    Forbid(false);
+    const auto poison = [](unsigned char byte) { return byte == kPoison; };
+    const bool intact = std::all_of(memory_.data(), Bytes(), poison) &&
+                        std::all_of(Bytes() + n_ * sizeof(T), End(), poison);
+    Forbid(true);
+    return intact;
   }
-  bool Equals(const std::vector<T>& other) {
+  bool Equals(const std::vector<T>& other) const {
     return int64_t(other.size()) == n_ &&
-           (n_ == 0 || std::memcmp(data(), other.data(), n_ * sizeof(T)) == 0);
+           (n_ == 0 || std::memcmp(data_, other.data(), n_ * sizeof(T)) == 0);
   }
 
  private:
+  const unsigned char* Bytes() const { return reinterpret_cast<const unsigned char*>(data_); }
+  const unsigned char* End() const { return memory_.data() + memory_.size(); }
+  void Forbid(bool forbid) const {
 #ifdef __SANITIZE_ADDRESS__
-  static constexpr int64_t kGuard = 0;
+    const unsigned char* after = Bytes() + n_ * sizeof(T);
+    const auto set = forbid ? __asan_poison_memory_region : __asan_unpoison_memory_region;
+    set(memory_.data(), Bytes() - memory_.data());
+    set(after, End() - after);
 #else
-  static constexpr int64_t kGuard = 64;
+    (void)forbid;
 #endif
+  }
+
+  static constexpr int64_t kGuard = 256;
+  static constexpr unsigned char kPoison = 0xA5;
   int64_t n_;
-  std::vector<T> memory_;
+  std::vector<unsigned char> memory_;
+  T* data_;
 };
 
 // So many threads, each taking the next piece.
@@ -81,12 +111,19 @@ class Threads : public Executor {
   int count_;
 };
 
+// The thread sanitizer has nothing to see where one thread works, and is slow.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kOneThreadToo = false;
+#else
+constexpr bool kOneThreadToo = true;
+#endif
+
 // Calls body(executor) for every instruction set of this processor and a few thread counts.
 template <class Body>
 void OnEveryIsa(const Body& body) {
   for (const char* isa : {"generic", "avx2", "avx512", "neon"}) {
     if (!SetIsa(isa)) continue;
-    body(Serial());
+    if (kOneThreadToo) body(Serial());
     body(Threads(3));
   }
   SetIsa("auto");

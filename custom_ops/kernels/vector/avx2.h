@@ -9,6 +9,7 @@ using F = __m256;
 using U = __m256i;
 using M = __m256i;  // all ones or zero in each lane
 using B = __m256i;
+using H = __m128i;
 using D = __m256d;
 using W = __m256i;
 
@@ -22,6 +23,19 @@ GRACE_INLINE void Store(float* out, F v) { _mm256_storeu_ps(out, v); }
 GRACE_INLINE void StoreU(uint32_t* out, U v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), v);
 }
+GRACE_INLINE H LoadH(const uint16_t* x) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+}
+GRACE_INLINE void StoreH(uint16_t* out, H v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), v);
+}
+GRACE_INLINE void Stream(const char* from, char* to) {
+  const auto* source = reinterpret_cast<const __m256i*>(from);
+  auto* target = reinterpret_cast<__m256i*>(to);
+  _mm256_stream_si256(target, _mm256_loadu_si256(source));
+  _mm256_stream_si256(target + 1, _mm256_loadu_si256(source + 1));
+}
+GRACE_INLINE void EndStreams() { _mm_sfence(); }
 GRACE_INLINE F Set(float x) { return _mm256_set1_ps(x); }
 GRACE_INLINE U SetU(uint32_t x) { return _mm256_set1_epi32(static_cast<int32_t>(x)); }
 GRACE_INLINE U Lanes() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
@@ -94,6 +108,13 @@ GRACE_INLINE U ToInt(F v) { return _mm256_cvttps_epi32(v); }
 GRACE_INLINE F Rint(F v) {
   return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+
+GRACE_INLINE H Narrow(U v) {
+  return _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
+GRACE_INLINE U Widen(H h) { return _mm256_cvtepu16_epi32(h); }
+// AVX2 alone does not promise the processor's own conversions.
+#include "float16.h"
 
 GRACE_INLINE B BytesOf(const U* v) {
   const U low = SetU(0xff);

@@ -9,6 +9,7 @@ using F = __m512;
 using U = __m512i;
 using M = __mmask16;
 using B = __m256i;
+using H = __m256i;
 using D = __m512d;
 using W = __m512i;
 
@@ -18,6 +19,16 @@ GRACE_INLINE F Load(const float* x) { return _mm512_loadu_ps(x); }
 GRACE_INLINE U LoadU(const uint32_t* x) { return _mm512_loadu_si512(x); }
 GRACE_INLINE void Store(float* out, F v) { _mm512_storeu_ps(out, v); }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { _mm512_storeu_si512(out, v); }
+GRACE_INLINE H LoadH(const uint16_t* x) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+}
+GRACE_INLINE void StoreH(uint16_t* out, H v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), v);
+}
+GRACE_INLINE void Stream(const char* from, char* to) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
+GRACE_INLINE void EndStreams() { _mm_sfence(); }
 GRACE_INLINE F Set(float x) { return _mm512_set1_ps(x); }
 GRACE_INLINE U SetU(uint32_t x) { return _mm512_set1_epi32(static_cast<int32_t>(x)); }
 GRACE_INLINE U Lanes() {
@@ -71,6 +82,13 @@ GRACE_INLINE U ToInt(F v) { return _mm512_cvttps_epi32(v); }
 GRACE_INLINE F Rint(F v) {
   return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+
+GRACE_INLINE H Narrow(U v) { return _mm512_cvtepi32_epi16(v); }
+GRACE_INLINE U Widen(H h) { return _mm512_cvtepu16_epi32(h); }
+GRACE_INLINE H ToFloat16(F v) {
+  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+GRACE_INLINE F FromFloat16(H h) { return _mm512_cvtph_ps(h); }
 
 GRACE_INLINE B BytesOf(const U* v) {
   return _mm256_set_m128i(_mm512_cvtepi32_epi8(v[1]), _mm512_cvtepi32_epi8(v[0]));

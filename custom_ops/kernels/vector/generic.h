@@ -10,6 +10,7 @@ using M = uint32_t;  // all ones or zero
 struct B {
   uint64_t eight[4];
 };
+using H = uint16_t;
 using D = double;
 using W = uint64_t;
 
@@ -19,6 +20,10 @@ GRACE_INLINE F Load(const float* x) { return *x; }
 GRACE_INLINE U LoadU(const uint32_t* x) { return static_cast<U>(*x); }
 GRACE_INLINE void Store(float* out, F v) { *out = v; }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { *out = static_cast<uint32_t>(v); }
+GRACE_INLINE H LoadH(const uint16_t* x) { return *x; }
+GRACE_INLINE void StoreH(uint16_t* out, H v) { *out = v; }
+GRACE_INLINE void Stream(const char* from, char* to) { std::memcpy(to, from, kLine); }
+GRACE_INLINE void EndStreams() {}
 GRACE_INLINE F Set(float x) { return x; }
 GRACE_INLINE U SetU(uint32_t x) { return static_cast<U>(x); }
 GRACE_INLINE U Lanes() { return 0; }
@@ -29,8 +34,12 @@ GRACE_INLINE F Add(F a, F b) { return a + b; }
 GRACE_INLINE F Sub(F a, F b) { return a - b; }
 GRACE_INLINE F Mul(F a, F b) { return a * b; }
 GRACE_INLINE F Min(F a, F b) { return a < b ? a : b; }
-GRACE_INLINE U Add(U a, U b) { return a + b; }
-GRACE_INLINE U Sub(U a, U b) { return a - b; }
+GRACE_INLINE U Add(U a, U b) {
+  return static_cast<U>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+GRACE_INLINE U Sub(U a, U b) {
+  return static_cast<U>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
+}
 GRACE_INLINE U MinInt(U a, U b) { return a < b ? a : b; }
 GRACE_INLINE U MaxInt(U a, U b) { return a > b ? a : b; }
 GRACE_INLINE uint32_t MaxOf(U v) { return static_cast<uint32_t>(v); }
@@ -71,6 +80,10 @@ GRACE_INLINE F FromInt(U v) { return static_cast<float>(v); }
 GRACE_INLINE U ToInt(F v) { return static_cast<int32_t>(v); }
 // Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even.
 GRACE_INLINE F Rint(F v) { return (v + 12582912.0f) - 12582912.0f; }
+
+GRACE_INLINE H Narrow(U v) { return static_cast<H>(v); }
+GRACE_INLINE U Widen(H h) { return h; }
+#include "float16.h"
 
 GRACE_INLINE B BytesOf(const U* v) {
   B bytes{};

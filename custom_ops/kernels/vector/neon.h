@@ -10,6 +10,7 @@ using F = float32x4_t;
 using U = uint32x4_t;
 using M = uint32x4_t;  // all ones or zero in each lane
 using B = uint8x16x2_t;
+using H = uint16x4_t;
 using D = float64x2_t;
 using W = uint64x2_t;
 
@@ -19,6 +20,10 @@ GRACE_INLINE F Load(const float* x) { return vld1q_f32(x); }
 GRACE_INLINE U LoadU(const uint32_t* x) { return vld1q_u32(x); }
 GRACE_INLINE void Store(float* out, F v) { vst1q_f32(out, v); }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { vst1q_u32(out, v); }
+GRACE_INLINE H LoadH(const uint16_t* x) { return vld1_u16(x); }
+GRACE_INLINE void StoreH(uint16_t* out, H v) { vst1_u16(out, v); }
+using generic::EndStreams;
+using generic::Stream;
 GRACE_INLINE F Set(float x) { return vdupq_n_f32(x); }
 GRACE_INLINE U SetU(uint32_t x) { return vdupq_n_u32(x); }
 GRACE_INLINE U Lanes() { return U{0, 1, 2, 3}; }
@@ -69,6 +74,11 @@ GRACE_INLINE U Compress(M m, U v) {
 GRACE_INLINE F FromInt(U v) { return vcvtq_f32_s32(Signed(v)); }
 GRACE_INLINE U ToInt(F v) { return Unsigned(vcvtq_s32_f32(v)); }
 GRACE_INLINE F Rint(F v) { return vrndnq_f32(v); }
+
+GRACE_INLINE H Narrow(U v) { return vmovn_u32(v); }
+GRACE_INLINE U Widen(H h) { return vmovl_u16(h); }
+GRACE_INLINE H ToFloat16(F v) { return vreinterpret_u16_f16(vcvt_f16_f32(v)); }
+GRACE_INLINE F FromFloat16(H h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 
 GRACE_INLINE B BytesOf(const U* v) {
   B bytes;
