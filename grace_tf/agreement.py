@@ -132,7 +132,7 @@ class Agreement:
     def __init__(self) -> None:
         # By name, which no other variable ever has; one that is gone takes its entry with it.
         self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._settled = -1  # variables of the last step that brought nothing new
+        self._settled: list[str] = []  # the variables of the last step that brought nothing new
 
     def reach(
         self,
@@ -154,7 +154,8 @@ class Agreement:
         Raises RuntimeError, alike on every worker: see `decide`; and where weights differ, but it
         is too late or the group cannot broadcast.
         """
-        if late and self._settled == len(variables):
+        names = [plain(v)._unique_id for v in variables]
+        if late and self._settled == names:
             return  # an eager step like the one before: asking for the settings costs more than it
         with tf.init_scope():
             weights, statistics, root = model_in_training()
@@ -164,7 +165,7 @@ class Agreement:
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
             fresh.append(self._fresh(described.variables))
             if not any(fresh):
-                self._settled = len(variables)
+                self._settled = names
                 return
             row = _row(*fresh, state, described)
             table = group.handshake(dataclasses.astuple(row), "the first step's values")

@@ -99,3 +99,15 @@ class StrategyTest(tf.test.TestCase):
                 Agreement().reach(group, state, [tf.Variable(3.0)], Owner, late=False)
             compared.append(group.row)
         self.assertEqual(*compared)
+
+    def test_an_eager_step_on_other_variables_is_compared_too(self):
+        state, group, reached = State(), StrategyGroup(), Agreement()
+        state.place(2, [0], [None])
+        first, second = tf.Variable(1.0), tf.Variable(2.0)
+        rows = []
+        for variable in (first, first, second):
+            group.row = None
+            for _ in range(2):
+                reached.reach(group, state, [variable], Owner, late=True)
+            rows.append(group.row)
+        self.assertNotEqual(rows[0].weights, rows[2].weights)

@@ -7,12 +7,6 @@
 namespace grace {
 namespace {
 
-Shape ShapeOf(const Tensor& tensor) {
-  Shape shape;
-  for (int axis = 0; axis < tensor.rank(); ++axis) shape.push_back(tensor.size(axis));
-  return shape;
-}
-
 int64_t ElementsOf(const Shape& shape) {
   int64_t elements = 1;
   for (const int64_t size : shape) elements *= size;
