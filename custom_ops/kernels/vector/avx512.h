@@ -18,6 +18,7 @@ GRACE_INLINE F Load(const float* x) { return _mm512_loadu_ps(x); }
 GRACE_INLINE U LoadU(const uint32_t* x) { return _mm512_loadu_si512(x); }
 GRACE_INLINE void Store(float* out, F v) { _mm512_storeu_ps(out, v); }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { _mm512_storeu_si512(out, v); }
+GRACE_INLINE void Stream(float* out, F v) { _mm512_stream_ps(out, v); }
 GRACE_INLINE F Set(float x) { return _mm512_set1_ps(x); }
 GRACE_INLINE U SetU(uint32_t x) { return _mm512_set1_epi32(static_cast<int32_t>(x)); }
 GRACE_INLINE U Lanes() {
@@ -29,6 +30,10 @@ GRACE_INLINE F AsF(U v) { return _mm512_castsi512_ps(v); }
 GRACE_INLINE F Add(F a, F b) { return _mm512_add_ps(a, b); }
 GRACE_INLINE F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
 GRACE_INLINE F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+GRACE_INLINE float SumOf(F v) {
+  const __m256 lower = _mm512_maskz_extractf32x8_ps(0xff, v, 0);
+  return avx2::SumOf(_mm256_add_ps(lower, _mm512_maskz_extractf32x8_ps(0xff, v, 1)));
+}
 GRACE_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm512_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm512_sub_epi32(a, b); }

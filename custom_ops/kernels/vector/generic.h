@@ -19,6 +19,7 @@ GRACE_INLINE F Load(const float* x) { return *x; }
 GRACE_INLINE U LoadU(const uint32_t* x) { return static_cast<U>(*x); }
 GRACE_INLINE void Store(float* out, F v) { *out = v; }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { *out = static_cast<uint32_t>(v); }
+GRACE_INLINE void Stream(float* out, F v) { *out = v; }
 GRACE_INLINE F Set(float x) { return x; }
 GRACE_INLINE U SetU(uint32_t x) { return static_cast<U>(x); }
 GRACE_INLINE U Lanes() { return 0; }
@@ -28,6 +29,7 @@ GRACE_INLINE F AsF(U v) { return FloatOf(static_cast<uint32_t>(v)); }
 GRACE_INLINE F Add(F a, F b) { return a + b; }
 GRACE_INLINE F Sub(F a, F b) { return a - b; }
 GRACE_INLINE F Mul(F a, F b) { return a * b; }
+GRACE_INLINE float SumOf(F v) { return v; }
 GRACE_INLINE F Min(F a, F b) { return a < b ? a : b; }
 GRACE_INLINE U Add(U a, U b) { return a + b; }
 GRACE_INLINE U Sub(U a, U b) { return a - b; }

@@ -19,6 +19,7 @@ GRACE_INLINE F Load(const float* x) { return vld1q_f32(x); }
 GRACE_INLINE U LoadU(const uint32_t* x) { return vld1q_u32(x); }
 GRACE_INLINE void Store(float* out, F v) { vst1q_f32(out, v); }
 GRACE_INLINE void StoreU(uint32_t* out, U v) { vst1q_u32(out, v); }
+GRACE_INLINE void Stream(float* out, F v) { Store(out, v); }
 GRACE_INLINE F Set(float x) { return vdupq_n_f32(x); }
 GRACE_INLINE U SetU(uint32_t x) { return vdupq_n_u32(x); }
 GRACE_INLINE U Lanes() { return U{0, 1, 2, 3}; }
@@ -30,6 +31,10 @@ GRACE_INLINE U Unsigned(int32x4_t v) { return vreinterpretq_u32_s32(v); }
 GRACE_INLINE F Add(F a, F b) { return vaddq_f32(a, b); }
 GRACE_INLINE F Sub(F a, F b) { return vsubq_f32(a, b); }
 GRACE_INLINE F Mul(F a, F b) { return vmulq_f32(a, b); }
+GRACE_INLINE float SumOf(F v) {
+  const float32x2_t half = vadd_f32(vget_low_f32(v), vget_high_f32(v));
+  return vget_lane_f32(half, 0) + vget_lane_f32(half, 1);
+}
 GRACE_INLINE F Min(F a, F b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 GRACE_INLINE U Add(U a, U b) { return vaddq_u32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return vsubq_u32(a, b); }
