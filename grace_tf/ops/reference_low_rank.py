@@ -75,14 +75,18 @@ def expand(basis: tf.Tensor, q: tf.Tensor, dense: tf.Tensor, sizes, shapes) -> l
 
 def _product(p: tf.Tensor, q: tf.Tensor) -> tf.Tensor:
     rank = p.shape[1]
-    pairs = zip(tf.split(p, rank, 1), tf.split(tf.transpose(q), rank, 0))
-    return _sum_in_order([mine * other for mine, other in pairs])
+    return _sum_of_products(tf.split(p, rank, 1), tf.split(tf.transpose(-q), rank, 0))
 
 
-def _sum_in_order(terms: Tensors) -> tf.Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
+def _sum_of_products(xs: Tensors, negative: Tensors) -> tf.Tensor:
+    """x0 y0 + x1 y1 + ... from the left, given xs and -ys.
+
+    Graph optimisers add up a chain of additions in an order of their own, but not one of
+    subtractions, which give the same bits.
+    """
+    total = -(xs[0] * negative[0])
+    for x, y in zip(xs[1:], negative[1:]):
+        total = total - x * y
     return total
 
 
@@ -136,7 +140,8 @@ def _rest(basis: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """w [matrices, n] less what it has of the basis, taken out twice, and its square [matrices]."""
     for _ in range(2):
         cosines = _sum_by_halves(basis * w[:, :, tf.newaxis])
-        w = w - _sum_in_order(tf.unstack(basis * cosines[:, tf.newaxis], axis=2))
+        cosines = tf.unstack(-cosines[:, tf.newaxis], axis=2)
+        w = w - _sum_of_products(tf.unstack(basis, axis=2), cosines)
     return w, _sum_by_halves(w * w)
 
 
@@ -155,7 +160,7 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     def add(k, basis):
         column = tf.gather(columns, k, axis=2)
         w, square = _rest(basis, column)
-        norms = _sum_in_order(tf.unstack(basis * basis, axis=2))
+        norms = _sum_of_products(tf.unstack(basis, axis=2), tf.unstack(-basis, axis=2))
         norms = tf.where(places < rows[:, tf.newaxis], norms, float("inf"))
         least = norms == tf.reduce_min(norms, axis=1, keepdims=True)
         first = tf.reduce_min(tf.where(least, places, n), axis=1, keepdims=True)
