@@ -29,8 +29,11 @@ class PowerSGD(Compressor):
     Raises: ValueError for a rank below 1.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback).
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
-    channels; orthogonalisation by Householder QR, which stays finite on deficient matrices; the
-    residual subtracts what this worker contributed, not the aggregate.
+    channels; Gram-Schmidt done twice, in which a column that depends on those before it gives way
+    to a unit vector, so that the rank never falls; the residual subtracts what this worker
+    contributed, not the aggregate.
+    Bits: what workers compute alike from the sums is the same in native and reference operations.
+    Their own products M Q and Mᵀ P need not be, since only sums of them travel.
     """
 
     rank: int = 4
