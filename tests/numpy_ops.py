@@ -124,3 +124,47 @@ def scatter_sum(values, indices, counts, n):
             at = indices[w, i]
             total[at] = flush(total[at] + flush(values[w, i]))
     return total
+
+
+def sum_by_halves(x):
+    x = np.pad(x, (0, (1 << (len(x) - 1).bit_length()) - len(x)))
+    while len(x) > 1:
+        x = x[: len(x) // 2] + x[len(x) // 2 :]
+    return x[0]
+
+
+def product(p, q):
+    """P Qᵀ, added in the order of the columns."""
+    total = np.outer(p[:, 0], q[:, 0])
+    for k in range(1, p.shape[1]):
+        total = total + np.outer(p[:, k], q[:, k])
+    return total
+
+
+def rest(basis, w):
+    """w less what it has of the basis' columns, taken out twice, and its square."""
+    for _ in range(2):
+        cosines = [sum_by_halves(column * w) for column in basis.T]
+        w = w - product(basis, np.array([cosines]))[:, 0]
+    return w, sum_by_halves(w * w)
+
+
+def orthonormal(p):
+    basis = np.zeros_like(p)
+    largest = np.abs(p).max(0)
+    for k, column in enumerate(flush(p / np.where(largest == 0, np.float32(1), largest)).T):
+        w, square = rest(basis, column)
+        if square <= np.float32(2.0**-32) * sum_by_halves(column * column):
+            norms = np.array([sum_in_order(row * row) for row in basis])
+            w = np.zeros_like(column)
+            w[np.argmin(norms)] = 1
+            w, square = rest(basis, w)
+        basis[:, k] = w / np.sqrt(square)
+    return basis
+
+
+def sum_in_order(x):
+    total = x[0]
+    for term in x[1:]:
+        total = total + term
+    return total

@@ -21,7 +21,10 @@ CORNERS = {
     "odd": [(33,), (5, 7), (), (1,), (31,), (32,), (513,), (64, 3)],
     "many": [(n,) for n in (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 64, 65, 127, 129)],
     "large": [(70_001,), (3, 3, 64, 64), (1025,)],
+    "matrices": [(40, 48), (7,), (3, 3, 8, 33), (17, 100), (600, 16), (9000, 17), (130, 37)],
 }
+# Their sums over a worker's own gradient are TensorFlow's in the reference operations.
+SUMMED_OTHERWISE = ("powersgd", "powersgd:rank=1")
 
 
 class Recording(Loopback):
@@ -121,7 +124,12 @@ def test_a_fused_form_is_the_composition_of_reference_operations(spec, memory):
     shapes = [(33,), (5, 7), (513,)]
     fused = run(spec, memory, shapes, True, True)
     with ops.using("reference"):
-        assert_same(run(spec, memory, shapes, True, True), fused)
+        composed = run(spec, memory, shapes, True, True)
+    if spec not in SUMMED_OTHERWISE:
+        return assert_same(composed, fused)
+    for a, b in zip(composed, fused):
+        for x, y in zip(a, b):
+            np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(x).max(), rtol=0)
 
 
 @pytest.mark.skipif(not native.available(), reason="the native operations are not there")

@@ -14,9 +14,11 @@
 //                          no alignment is needed
 //   Stream(from, to)       copies a line of 64 bytes to where a line begins, past the caches where
 //                          the processor can; EndStreams() makes these lines visible to all threads
+//   StorePast              as Store, past the caches where that can be; `out` begins a vector
 //   Set, SetU              the same value in all lanes; Lanes() is 0, 1, 2, ...
 //   AsU, AsF               the same bits as the other type
 //   Add, Sub, Mul          of F; Add, Sub of U
+//   SumOf                  of F: the upper half of the lanes added to the lower half until one is left
 //   Min(a, b)              of F: a < b ? a : b, so b where one is NaN
 //   MinInt, MaxInt         of U as signed integers; MaxOf: the largest lane
 //   And, Or, Xor           of U; And, Or, Not of M

@@ -23,8 +23,8 @@ TF_DataType ListAttributes::Type(const char* name) const {
   return type;
 }
 
-std::vector<Shape> ListAttributes::Shapes() const {
-  const std::vector<int64_t> ranks = Lengths("ranks"), dims = Lengths("dims");
+std::vector<Shape> ListAttributes::Shapes(const char* of_ranks, const char* of_dims) const {
+  const std::vector<int64_t> ranks = Lengths(of_ranks), dims = Lengths(of_dims);
   Require(Sum(ranks) == static_cast<int64_t>(dims.size()), "The ranks and the dims do not fit.");
   std::vector<Shape> shapes;
   auto dim = dims.begin();

@@ -22,7 +22,7 @@ class ListAttributes : public Attributes {
       : Attributes(construction), construction_(construction) {}
   TF_DataType Type(const char* name) const;
   // The shapes that the attributes `ranks` and `dims` tell, one after another.
-  std::vector<Shape> Shapes() const;
+  std::vector<Shape> Shapes(const char* ranks = "ranks", const char* dims = "dims") const;
 
  private:
   TF_OpKernelConstruction* construction_;

@@ -6,7 +6,11 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_integer
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Sum
+from grace_tf.core.rounds import Outcome, Sum, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists, low_rank
+from grace_tf.ops.low_rank import MatrixSize
 
 
 @register("powersgd", family="low rank", paper="arXiv:1905.13727", examples=("powersgd:rank=1",))
@@ -25,8 +29,11 @@ class PowerSGD(Compressor):
     Raises: ValueError for a rank below 1.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback).
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
-    channels; orthogonalisation by Householder QR, which stays finite on deficient matrices; the
-    residual subtracts what this worker contributed, not the aggregate.
+    channels; Gram-Schmidt done twice, in which a column that depends on those before it gives way
+    to a unit vector, so that the rank never falls; the residual subtracts what this worker
+    contributed, not the aggregate.
+    Bits: what workers compute alike from the sums is the same in native and reference operations.
+    Their own products M Q and Mᵀ P need not be, since only sums of them travel.
     """
 
     rank: int = 4
@@ -61,42 +68,52 @@ class PowerSGD(Compressor):
         _, b, r = matrix
         return {"q": tf.reshape(ops.random_normal(b * r, ctx.shared_key()), [b, r])}
 
+    def _sizes(self, ctx):
+        """Each lane as a matrix; one that travels dense is a column without factors."""
+        return [
+            MatrixSize(*(self._matrix(spec) or (spec.shape.num_elements(), 1, 0)))
+            for spec in ctx.specs
+        ]
+
     def rounds(self, xs, states, ctx):
-        sizes = [self._matrix(spec) for spec in ctx.specs]
-        ms = [tf.reshape(x, s[:2]) if s else x for x, s in zip(xs, sizes)]
-        first = [
-            {"p": tf.reshape(m @ state["q"], [-1])} if s else {"dense": tf.reshape(m, [-1])}
-            for m, state, s in zip(ms, states, sizes)
-        ]
-        replies = yield Sum(first)
-        ps = [
-            _orthonormal(tf.reshape(reply["p"], [s[0], s[2]])) if s else None
-            for reply, s in zip(replies, sizes)
-        ]
-        mine = [tf.matmul(m, p, transpose_a=True) if s else None for m, p, s in zip(ms, ps, sizes)]
-        second = yield Sum([{"q": tf.reshape(q, [-1])} if s else {} for q, s in zip(mine, sizes)])
-
-        totals, sent, kept = [], [], []
-        for i, s in enumerate(sizes):
-            shape = ctx.specs[i].shape
-            if s is None:
-                totals.append(tf.reshape(replies[i]["dense"], shape))
-                sent.append(xs[i])
-                kept.append({})
-                continue
-            q = tf.reshape(second[i]["q"], [s[1], s[2]])
-            totals.append(tf.reshape(tf.matmul(ps[i], q, transpose_b=True), shape))
-            sent.append(tf.reshape(tf.matmul(ps[i], mine[i], transpose_b=True), shape))
-            kept.append({"q": _unit_columns(q)})
-        return totals, sent, kept
+        sizes, shapes = self._sizes(ctx), [spec.shape for spec in ctx.specs]
+        qs = [state["q"] for state in states if state]
+        p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
+        (reply,) = yield Sum([_payload(sizes, p=p, dense=dense)])
+        basis = low_rank.orthonormal(reply.get("p", p), sizes)
+        mine, _ = low_rank.reproject(xs, None, 1.0, basis, sizes)
+        (second,) = yield Sum([_payload(sizes, q=mine)])
+        q = second.get("q", mine)
+        totals, _ = low_rank.expand(basis, q, reply.get("dense", dense), 1.0, sizes, shapes)
+        sent = None
+        if ctx.needs_sent:
+            sent, _ = low_rank.expand(basis, mine, dense, 1.0, sizes, shapes)
+        return totals, sent, _states(q, sizes)
 
 
-def _unit_columns(x):
-    """x with every column divided by its largest magnitude; columns of zeros stay."""
-    return tf.math.divide_no_nan(x, tf.reduce_max(tf.abs(x), axis=0))
+def _payload(sizes, **parts):
+    """The parts of a group that are not empty; those of its first lane come first."""
+    names = reversed(parts) if not sizes[0].rank else parts
+    return {name: parts[name] for name in names if parts[name].shape[0]}
 
 
-def _orthonormal(p):
-    """An orthonormal basis that spans the columns of p [a, r], a >= r; finite for any finite p."""
-    # QR squares what it gets.
-    return tf.linalg.qr(_unit_columns(p))[0]
+def _states(q, sizes):
+    """The next states: q with columns scaled to a maximum of 1."""
+    units = iter(low_rank.unit_columns(q, sizes))
+    return [{"q": next(units)} if size.rank else {} for size in sizes]
+
+
+@fuses(PowerSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_three_passes(compressor, memory, xs, memories, states, ctx):
+    """Gradients and residuals are read twice, what is kept and the aggregate are written once."""
+    sizes, shapes = compressor._sizes(ctx), [spec.shape for spec in ctx.specs]
+    gradients = xs, residuals_of(memories), ctx.multiplier
+    qs = [state["q"] for state in states if state]
+    p, dense, finite = low_rank.project(*gradients, qs, sizes)
+    (reply,) = yield Sum([_payload(sizes, p=p, dense=dense)], finite)
+    basis = low_rank.orthonormal(reply.get("p", p), sizes)
+    mine, kept = low_rank.reproject(*gradients, basis, sizes)
+    (second,) = yield Sum([_payload(sizes, q=mine)])
+    q, dense = second.get("q", mine), reply.get("dense", dense)
+    means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, shapes)
+    return Outcome(means, settled(memories, kept), _states(q, sizes), finite)

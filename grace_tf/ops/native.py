@@ -37,15 +37,20 @@ _OPERATIONS = (
 _LIST_OPERATIONS = (
     "cast_list",
     "dequantize_list",
+    "expand_list",
+    "orthonormal_list",
+    "project_list",
     "quantize_list",
     "random_k_list",
     "refine_list",
+    "reproject_list",
     "scatter_list",
     "scatter_random_list",
     "sign_list",
     "threshold_list",
     "top_k_list",
     "uncast_list",
+    "unit_columns_list",
     "vote_list",
 )
 

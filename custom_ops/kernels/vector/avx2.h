@@ -36,6 +36,7 @@ GRACE_INLINE void Stream(const char* from, char* to) {
   _mm256_stream_si256(target + 1, _mm256_loadu_si256(source + 1));
 }
 GRACE_INLINE void EndStreams() { _mm_sfence(); }
+GRACE_INLINE void StorePast(float* out, F v) { _mm256_stream_ps(out, v); }
 GRACE_INLINE F Set(float x) { return _mm256_set1_ps(x); }
 GRACE_INLINE U SetU(uint32_t x) { return _mm256_set1_epi32(static_cast<int32_t>(x)); }
 GRACE_INLINE U Lanes() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
@@ -45,6 +46,11 @@ GRACE_INLINE F AsF(U v) { return _mm256_castsi256_ps(v); }
 GRACE_INLINE F Add(F a, F b) { return _mm256_add_ps(a, b); }
 GRACE_INLINE F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
 GRACE_INLINE F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
+GRACE_INLINE float SumOf(F v) {
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_shuffle_ps(sum, sum, 1)));
+}
 GRACE_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm256_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm256_sub_epi32(a, b); }

@@ -29,6 +29,7 @@ GRACE_INLINE void Stream(const char* from, char* to) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
 }
 GRACE_INLINE void EndStreams() { _mm_sfence(); }
+GRACE_INLINE void StorePast(float* out, F v) { _mm512_stream_ps(out, v); }
 GRACE_INLINE F Set(float x) { return _mm512_set1_ps(x); }
 GRACE_INLINE U SetU(uint32_t x) { return _mm512_set1_epi32(static_cast<int32_t>(x)); }
 GRACE_INLINE U Lanes() {
@@ -40,6 +41,10 @@ GRACE_INLINE F AsF(U v) { return _mm512_castsi512_ps(v); }
 GRACE_INLINE F Add(F a, F b) { return _mm512_add_ps(a, b); }
 GRACE_INLINE F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
 GRACE_INLINE F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+GRACE_INLINE float SumOf(F v) {
+  const __m256 lower = _mm512_maskz_extractf32x8_ps(0xff, v, 0);
+  return avx2::SumOf(_mm256_add_ps(lower, _mm512_maskz_extractf32x8_ps(0xff, v, 1)));
+}
 GRACE_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm512_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm512_sub_epi32(a, b); }

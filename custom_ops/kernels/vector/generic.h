@@ -24,6 +24,7 @@ GRACE_INLINE H LoadH(const uint16_t* x) { return *x; }
 GRACE_INLINE void StoreH(uint16_t* out, H v) { *out = v; }
 GRACE_INLINE void Stream(const char* from, char* to) { std::memcpy(to, from, kLine); }
 GRACE_INLINE void EndStreams() {}
+GRACE_INLINE void StorePast(float* out, F v) { *out = v; }
 GRACE_INLINE F Set(float x) { return x; }
 GRACE_INLINE U SetU(uint32_t x) { return static_cast<U>(x); }
 GRACE_INLINE U Lanes() { return 0; }
@@ -33,6 +34,7 @@ GRACE_INLINE F AsF(U v) { return FloatOf(static_cast<uint32_t>(v)); }
 GRACE_INLINE F Add(F a, F b) { return a + b; }
 GRACE_INLINE F Sub(F a, F b) { return a - b; }
 GRACE_INLINE F Mul(F a, F b) { return a * b; }
+GRACE_INLINE float SumOf(F v) { return v; }
 GRACE_INLINE F Min(F a, F b) { return a < b ? a : b; }
 GRACE_INLINE U Add(U a, U b) {
   return static_cast<U>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));

@@ -24,6 +24,7 @@ GRACE_INLINE H LoadH(const uint16_t* x) { return vld1_u16(x); }
 GRACE_INLINE void StoreH(uint16_t* out, H v) { vst1_u16(out, v); }
 using generic::EndStreams;
 using generic::Stream;
+GRACE_INLINE void StorePast(float* out, F v) { Store(out, v); }
 GRACE_INLINE F Set(float x) { return vdupq_n_f32(x); }
 GRACE_INLINE U SetU(uint32_t x) { return vdupq_n_u32(x); }
 GRACE_INLINE U Lanes() { return U{0, 1, 2, 3}; }
@@ -35,6 +36,10 @@ GRACE_INLINE U Unsigned(int32x4_t v) { return vreinterpretq_u32_s32(v); }
 GRACE_INLINE F Add(F a, F b) { return vaddq_f32(a, b); }
 GRACE_INLINE F Sub(F a, F b) { return vsubq_f32(a, b); }
 GRACE_INLINE F Mul(F a, F b) { return vmulq_f32(a, b); }
+GRACE_INLINE float SumOf(F v) {
+  const float32x2_t half = vadd_f32(vget_low_f32(v), vget_high_f32(v));
+  return vget_lane_f32(half, 0) + vget_lane_f32(half, 1);
+}
 GRACE_INLINE F Min(F a, F b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 GRACE_INLINE U Add(U a, U b) { return vaddq_u32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return vsubq_u32(a, b); }

@@ -1,0 +1,44 @@
+// Products of matrices with factors of low rank, for a list of tensors.
+//
+// A tensor of a list is a matrix M [rows, columns], in row order, with factors of `rank` columns:
+// P [rows, rank] and Q [columns, rank]. One of rank 0 has no factors and travels dense; it has one
+// column. The P of a list's matrices lie end to end, and so do the Q, and the dense tensors.
+//
+// No result depends on the instruction set or on the threads. All count denormals, given or
+// arising, as zeros of their sign, but for what is only copied.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compensate.h"
+#include "list.h"
+#include "parallel.h"
+#include "scatter_list.h"
+
+namespace grace {
+
+struct MatrixSize {
+  int64_t rows, columns, rank;
+};
+
+// M Q for each M = x * multiplier + residual, and the dense tensors' x * multiplier + residual.
+// Sixteen sums share a row, each of every sixteenth product; they are added by halves. Returns
+// whether all of every M is finite. qs[i] is null for a dense tensor; `kept` is not looked at.
+bool ProjectList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                 const std::vector<MatrixSize>& sizes, const std::vector<const float*>& qs,
+                 float* p, float* dense);
+
+// q = Mt P for each M, added row after row; and kept = M - P qt for those that have a `kept`, zeros
+// for dense tensors. Rows are added in chunks of kRowChunk, and the chunks' sums one after another.
+void ReprojectList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                   const std::vector<MatrixSize>& sizes, const float* p, float* q);
+constexpr int64_t kRowChunk = 8192;
+
+// P Qt * factor for each matrix, and the dense tensors' values times factor, unless it is 1. An
+// element of P Qt is ((p0 q0 + p1 q1) + p2 q2) + ... Returns whether all of it is finite.
+bool ExpandList(const Executor& executor, const std::vector<Target>& targets,
+                const std::vector<MatrixSize>& sizes, const float* p, const float* q,
+                const float* dense, float factor);
+
+}  // namespace grace

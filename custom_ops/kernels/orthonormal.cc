@@ -1,0 +1,121 @@
+#include "orthonormal.h"
+
+#include <algorithm>
+#include <cmath>
+
+#define GRACE_KERNEL "each/orthonormal.h"
+#include "each_isa.h"
+
+namespace grace {
+namespace {
+
+// What is left of a column below this share of its square is rounding.
+constexpr float kNegligible = 0x1p-32f;
+
+// The largest magnitude of each of the columns of x [rows, rank].
+std::vector<float> Largest(const float* x, int64_t rows, int64_t rank) {
+  std::vector<uint32_t> largest(rank);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t k = 0; k < rank; ++k) {
+      largest[k] = std::max(largest[k], BitsOf(x[i * rank + k]) & kMagnitude);
+    }
+  }
+  std::vector<float> floats;
+  for (const uint32_t bits : largest) floats.push_back(Flush(FloatOf(bits)));
+  return floats;
+}
+
+float Unit(float x, float largest) { return largest == 0.0f ? 0.0f : Flush(Flush(x) / largest); }
+
+// The basis of one P, column after column.
+class Orthonormal {
+ public:
+  Orthonormal(int64_t rows, int64_t rank) : rows_(rows), rank_(rank), n_(1) {
+    while (n_ < rows) n_ *= 2;
+    all_.assign((rank + 3) * n_, 0.0f);
+    cosines_.resize(rank);
+    w_ = all_.data() + rank * n_;
+    share_ = w_ + n_;
+    products_ = share_ + n_;
+  }
+
+  void Run(const float* p, float* basis) {
+    const std::vector<float> largest = Largest(p, rows_, rank_);
+    for (int64_t k = 0; k < rank_; ++k) {
+      for (int64_t i = 0; i < rows_; ++i) w_[i] = Unit(p[i * rank_ + k], largest[k]);
+      const float whole = dot_(w_, w_, n_, products_);
+      float rest = Rest();
+      if (rest <= kNegligible * whole) {
+        std::fill_n(w_, n_, 0.0f);
+        w_[LeastRow()] = 1.0f;
+        rest = Rest();
+      }
+      divide_(std::sqrt(rest), n_, w_, all_.data() + k * n_);
+    }
+    for (int64_t i = 0; i < rows_; ++i) {
+      for (int64_t k = 0; k < rank_; ++k) basis[i * rank_ + k] = all_[k * n_ + i];
+    }
+  }
+
+ private:
+  // Takes out of w what it has of the basis, twice; returns the square of what is left.
+  float Rest() {
+    for (int time = 0; time < 2; ++time) {
+      remove_(all_.data(), rank_, n_, w_, share_, products_, cosines_.data());
+    }
+    return dot_(w_, w_, n_, products_);
+  }
+
+  int64_t LeastRow() {
+    norms_(all_.data(), rank_, n_, rows_, products_);
+    return std::min_element(products_, products_ + rows_) - products_;
+  }
+
+  const int64_t rows_, rank_;
+  int64_t n_;
+  std::vector<float> all_, cosines_;
+  float *w_, *share_, *products_;
+  decltype(&generic::Dot) dot_ = GRACE_CHOOSE(Dot);
+  decltype(&generic::Remove) remove_ = GRACE_CHOOSE(Remove);
+  decltype(&generic::RowNorms) norms_ = GRACE_CHOOSE(RowNorms);
+  decltype(&generic::Divide) divide_ = GRACE_CHOOSE(Divide);
+};
+
+// Calls body(i, where its part of P begins, and of Q) for each matrix, which has factors.
+template <class Body>
+void ForMatrices(const Executor& executor, const std::vector<MatrixSize>& sizes,
+                 const Body& body) {
+  std::vector<int64_t> p{0}, q{0};
+  for (const MatrixSize& size : sizes) {
+    p.push_back(p.back() + size.rows * size.rank);
+    q.push_back(q.back() + size.columns * size.rank);
+  }
+  executor.For(sizes.size(), 1, [&](int64_t begin, int64_t end) {
+    const DenormalsAreZero scope;
+    for (int64_t i = begin; i < end; ++i) {
+      if (sizes[i].rank) body(i, p[i], q[i]);
+    }
+  });
+}
+
+}  // namespace
+
+void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes,
+                     const float* p, float* basis) {
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t at, int64_t) {
+    Orthonormal(sizes[i].rows, sizes[i].rank).Run(p + at, basis + at);
+  });
+}
+
+void UnitColumnsList(const Executor& executor, const std::vector<MatrixSize>& sizes,
+                     const float* q, const std::vector<float*>& units) {
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t, int64_t at) {
+    const int64_t rank = sizes[i].rank;
+    const std::vector<float> largest = Largest(q + at, sizes[i].columns, rank);
+    for (int64_t j = 0; j < sizes[i].columns * rank; ++j) {
+      units[i][j] = Unit(q[at + j], largest[j % rank]);
+    }
+  });
+}
+
+}  // namespace grace

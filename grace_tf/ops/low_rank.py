@@ -1,0 +1,159 @@
+"""Products of low rank, on whole lists of tensors.
+
+A tensor of a list is read as a matrix M of `sizes[i]`, (rows, columns, rank), whose factors are
+P [rows, rank] and Q [columns, rank]; rank 0 says that it has none and travels dense. The P of all
+matrices lie end to end in one tensor, `p` or `basis`, and so do the Q, and the dense tensors.
+
+The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+`grace_tf.ops.reference_low_rank`. `orthonormal`, `expand` and `unit_columns` give the same bits
+either way. `project` and `reproject` do not: native ones give the same bits on every instruction
+set and for any number of threads, but they sum in another order than TensorFlow's matrix products.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `sparse_lists`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.ops import arguments, lists, native
+from grace_tf.ops import reference_low_rank as reference
+from grace_tf.ops.sparse_lists import Kept, Tensors, kept_list, scalar, shaped_like
+
+__all__ = ["MatrixSize", "expand", "orthonormal", "project", "reproject", "unit_columns"]
+
+
+class MatrixSize(NamedTuple):
+    """The size of one tensor of a list, as a matrix."""
+
+    rows: int
+    columns: int
+    """1 where the rank is 0."""
+    rank: int
+    """The number of columns of its factors, at most `rows`; 0: it has none."""
+
+
+Sizes = Sequence[MatrixSize]
+
+
+def project(
+    xs: Tensors, residuals: Tensors | None, multiplier: float, qs: Tensors, sizes: Sizes
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """M Q of each acc: (p, dense, finite).
+
+    qs has a Q for each matrix; dense has the accs without factors; finite is that of all accs.
+    """
+    xs, residuals = _checked(xs, residuals, sizes)
+    if not lists.runs_here(xs):
+        accs = reference.accs(xs, residuals or None, multiplier)
+        return *reference.project(accs, qs, sizes), ops.all_finite(accs)
+    p, dense, finite = native._ops().grace_project_list(
+        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **_told(sizes)
+    )
+    p, dense = shaped_like([p, dense], [[_length(sizes, 0)], [_dense(sizes)]])
+    return p, dense, scalar(finite)
+
+
+def reproject(
+    xs: Tensors, residuals: Tensors | None, multiplier: float, basis: tf.Tensor, sizes: Sizes
+) -> tuple[tf.Tensor, Kept]:
+    """Mᵀ P of each acc, P being the basis: (q, kept), kept_i = acc_i - P (Mᵀ P)ᵀ, zeros if dense.
+
+    kept is None without residuals.
+    """
+    xs, residuals = _checked(xs, residuals, sizes)
+    _check_flat(basis, _length(sizes, 0), "basis")
+    if not lists.runs_here(xs):
+        accs = reference.accs(xs, residuals or None, multiplier)
+        q = reference.reproject(accs, basis, sizes)
+        if not residuals:
+            return q, None
+        dense = reference._joined([acc for acc, size in zip(accs, sizes) if not size.rank])
+        sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
+        return q, [acc - each for acc, each in zip(accs, sent)]
+    q, kept = native._ops().grace_reproject_list(
+        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **_told(sizes)
+    )
+    return native._shaped(q, _length(sizes, 1)), kept_list(kept, residuals)
+
+
+def expand(
+    basis: tf.Tensor, q: tf.Tensor, dense: tf.Tensor, factor: float, sizes: Sizes, shapes: Sequence
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """P Qᵀ * factor of each matrix, and dense tensors * factor, of these shapes: (totals, finite).
+
+    P is the basis. An element is ((p0 q0 + p1 q1) + p2 q2) + …; finite is that of all totals.
+    """
+    shapes = arguments.shape_list(shapes)
+    parts = ((basis, _length(sizes, 0)), (q, _length(sizes, 1)), (dense, _dense(sizes)))
+    for name, (flat, length) in zip(("basis", "q", "dense"), parts):
+        _check_flat(flat, length, name)
+    if not lists.runs_here([basis, q, dense]):
+        totals = reference.expand(basis, q, dense, sizes, shapes)
+        totals = totals if factor == 1.0 else [total * factor for total in totals]
+        return totals, ops.all_finite(totals)
+    totals, finite = native._ops().grace_expand_list(
+        basis=basis,
+        q=q,
+        dense=dense,
+        N=len(shapes),
+        factor=factor,
+        shape_ranks=[shape.rank for shape in shapes],
+        dims=[size for shape in shapes for size in shape],
+        **_told(sizes),
+    )
+    return shaped_like(totals, shapes), scalar(finite)
+
+
+def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
+    """Orthonormal columns that span those of each P, [the sum of rows * rank].
+
+    They are as many as P has, whatever its rank, and finite for any finite P.
+    """
+    _check_flat(p, _length(sizes, 0), "p")
+    if not lists.runs_here([p]):
+        return reference.orthonormal(p, sizes)
+    basis = native._ops().grace_orthonormal_list(p=p, **_told(sizes))
+    return native._shaped(basis, p.shape[0])
+
+
+def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
+    """Each Q [columns, rank] with its columns divided by their largest magnitudes.
+
+    Denormals count as zero, and columns of zeros stay.
+    """
+    _check_flat(q, _length(sizes, 1), "q")
+    if not lists.runs_here([q]):
+        return reference.unit_columns_list(q, sizes)
+    shapes = [[size.columns, size.rank] for size in sizes if size.rank]
+    units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **_told(sizes))
+    return shaped_like(units, shapes)
+
+
+def _checked(xs, residuals, sizes: Sizes) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    xs = arguments.float_list(xs, "xs")
+    fits = [x.shape.num_elements() for x in xs] == [size.rows * size.columns for size in sizes]
+    if not fits:
+        raise ValueError(f"The sizes {list(sizes)} do not fit {[x.shape for x in xs]}.")
+    return xs, arguments.residual_list(residuals, xs)
+
+
+def _check_flat(flat: tf.Tensor, length: int, name: str) -> None:
+    arguments.check_size(arguments.tensor(flat, tf.float32, 1, name), length, name)
+
+
+def _length(sizes: Sizes, axis: int) -> int:
+    return sum(size[axis] * size.rank for size in sizes)
+
+
+def _dense(sizes: Sizes) -> int:
+    return sum(size.rows for size in sizes if not size.rank)
+
+
+def _told(sizes: Sizes) -> dict:
+    """The sizes as attributes of a node."""
+    rows, columns, ranks = zip(*sizes)
+    return {"rows": list(rows), "columns": list(columns), "ranks": list(ranks)}
