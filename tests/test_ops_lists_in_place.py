@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf.ops import cast_lists, lists, native, sparse_lists
+from grace_tf.ops import cast_lists, lists, low_rank, native, sparse_lists
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
-# One of several pieces, small ones, and one that ends within a vector.
-SIZES = [300_001, 5, 4_096, 1]
+# One of several pieces and small ones, of which two end within a vector.
+SIZES = [300_000, 5, 4_096, 1]
 KS = [3_000, 2, 40, 1]
+# A tall matrix, whose rows are added in chunks, a dense tensor, and two more matrices.
+MATRICES = [
+    low_rank.MatrixSize(*size) for size in ((100_000, 3, 2), (5, 1, 0), (64, 64, 2), (1, 1, 1))
+]
+BASIS = tf.ones([sum(size.rows * size.rank for size in MATRICES)]) / 300.0
 KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
 
 ENCODERS = {
@@ -20,6 +25,7 @@ ENCODERS = {
     "threshold": lambda xs, es, m: sparse_lists.threshold_list(xs, es, m, 1.5, SIZES),
     "random_k": lambda xs, es, m: sparse_lists.random_k_list(xs, es, m, KS, KEY),
     "cast": lambda xs, es, m: cast_lists.cast_list(xs, es, m, tf.float16),
+    "reproject": lambda xs, es, m: low_rank.reproject(xs, es, m, BASIS, MATRICES),
 }
 
 

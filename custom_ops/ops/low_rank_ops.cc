@@ -94,16 +94,14 @@ struct ReprojectListOp : Encoder {
   using Encoder::Encoder;
 
   void Compute(const ListCall& call) const {
+    std::vector<Tensor> kept;  // before any other Tensor holds the inputs
+    for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(1 + i, i));
     const FloatList xs(call, 0, tensors), left(call, tensors, residuals);
     const Tensor p = call.Input(tensors + residuals, 1);
     Require(p.size() == matrices.p(), "The basis does not fit the matrices.");
     const Tensor q = call.Vector(0, TF_FLOAT, matrices.q());
     std::vector<Source> sources = matrices.Sources(xs, left);
-    std::vector<Tensor> kept;
-    for (int i = 0; i < residuals; ++i) {
-      kept.push_back(call.Like(1 + i, i));
-      sources[i].kept = kept.back().data<float>();
-    }
+    for (int i = 0; i < residuals; ++i) sources[i].kept = kept[i].data<float>();
     ReprojectList(call.executor(), sources, multiplier, matrices.sizes(), p.data<float>(),
                   q.data<float>());
   }

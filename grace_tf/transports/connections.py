@@ -135,24 +135,24 @@ class Lifeline:
         with self.changed:
             for worker in self.left:
                 self.lay_to(worker)
-            silent = max(self._peers.items(), key=lambda item: item[1].silent, default=None)
-            if self.broken is None and silent is not None and silent[1].silent >= SILENT:
-                self._lose(silent[0], silent[1].silence())
+            self.lose_the_silent()
             return self.broken
 
+    def lose_the_silent(self) -> None:
+        """Lays it to the worker that has given no sign of life for longest, if there is one."""
+        worker, peer = max(self._peers.items(), key=lambda item: item[1].silent, default=(0, None))
+        if peer is not None and peer.silent >= SILENT:
+            self._lose(worker, peer.silence())
+
     def close(self, failing: bool = False) -> None:
-        """Says goodbye.  A worker 0 that is failing first lets the others end, for at most a few
-        seconds: the service that their TensorFlow depends on ends with it."""
-
-        def ended() -> bool:
-            return not [peer for peer in self._peers.values() if peer.silent < SILENT]
-
+        """Says goodbye.  Worker 0, which serves the others' TensorFlow, lets them end before it."""
         with self.changed:
             if self.closed:
                 return
             self.tell("left")
             if self.rank == 0 and failing:
-                self.changed.wait_for(ended, SILENT)
+                peers = self._peers.values
+                self.changed.wait_for(lambda: all(p.silent >= SILENT for p in peers()), SILENT)
             # The connections end with the process, so that who sees them end knows it has.
             self.closed = True
 

@@ -96,6 +96,7 @@ class Waits:
         return max((now - wait.since for wait in self._waits.values()), default=0.0)
 
     def _end(self) -> None:
+        self._lifeline.lose_the_silent()
         lately = time.monotonic() - 3 * self._pause
         others = [worker for worker in range(self._lifeline.size) if worker != self._lifeline.rank]
         late = [worker for worker in others if self._others.get(worker, 0.0) < lately]
