@@ -20,6 +20,7 @@ DIGITS = ROOT / "benchmarks" / "results" / "digits.jsonl"
 LINK = ROOT / "benchmarks" / "results" / "link-1gbit.json"
 LINK_MODEL = LINK.with_name("link-1gbit-resnet50.json")
 STEP = ROOT / "benchmarks" / "results" / "step-resnet50.jsonl"
+MEMORY = STEP.with_name("memory-resnet50.json")
 CODEC = ROOT / "benchmarks" / "results" / "codec.jsonl"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
 
@@ -110,8 +111,16 @@ def step_table():
     return tables.markdown(columns, rows)
 
 
+def memory_table():
+    """The committed run of benchmarks/memory.py."""
+    rows = json.loads(MEMORY.read_text(encoding="utf-8"))["rows"]
+    table = [[f"`{r['method']}`", f"{r['state']:.1f}", f"{r['above_state']:.1f}"] for r in rows]
+    return tables.markdown(["method", "its state", "beyond its state"], table)
+
+
 TABLES = {
     "step": step_table,
+    "memory": memory_table,
     "methods": method_table,
     "digits": digits_table,
     "codec": codec_table,
