@@ -114,7 +114,10 @@ def step_table():
 def memory_table():
     """The committed run of benchmarks/memory.py."""
     rows = json.loads(MEMORY.read_text(encoding="utf-8"))["rows"]
-    table = [[f"`{r['method']}`", f"{r['state']:.1f}", f"{r['above_state']:.1f}"] for r in rows]
+    table = [
+        [f"`{r['method']}`", f"{r['state']:.1f}", f"{round(r['above_state'], 1) + 0.0:.1f}"]
+        for r in rows
+    ]
     return tables.markdown(["method", "its state", "beyond its state"], table)
 
 

@@ -145,7 +145,7 @@ class Lifeline:
             self._lose(worker, peer.silence())
 
     def close(self, failing: bool = False) -> None:
-        """Says goodbye.  Worker 0, which serves the others' TensorFlow, lets them end before it."""
+        """Says goodbye.  A failing worker 0, whom the others' TensorFlow needs, ends after them."""
         with self.changed:
             if self.closed:
                 return
