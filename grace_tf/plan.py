@@ -122,7 +122,7 @@ class Plan:
     def keys(self) -> range:
         """All keys that the plan can use: those of its buckets, then those of its rows.
 
-        What has which of them follows from the plan, so the order of tracing is free.
+        Which of them a collective has follows from the plan alone, whatever is traced first.
         """
         count = len(self.buckets) * _KEYS_OF_A_BUCKET + len(NAMES) * bool(self.sparse)
         return range(self.first_key, self.first_key + count)

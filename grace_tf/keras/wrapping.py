@@ -82,7 +82,7 @@ def unwrap(optimizer: Any) -> Any:
     Args:
       optimizer: what `wrap` returned; of a LossScaleOptimizer the inner one is unwrapped.
     Returns: the same object.
-    Raises: ValueError for an optimizer that is not wrapped, TypeError for what is none.
+    Raises: ValueError for an optimizer that is not wrapped, TypeError for anything else.
     """
     detach(_wrapped(optimizer))
     return optimizer

@@ -183,7 +183,7 @@ class ProcessGroup(Group):
 
     def _order(self, key: int) -> tf.Tensor:
         # TensorFlow runs collectives that read the same handle one after the other, in the order of
-        # the program.  Collectives without any handle it orders like that too, all of them.
+        # the program.  All collectives that read no handle it orders in the same way.
         if key not in self._orders:
             with tf.init_scope(), tf.device("/CPU:0"):
                 zero = tf.zeros([], tf.float64)
