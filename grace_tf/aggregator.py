@@ -108,10 +108,11 @@ class Aggregator(Trackable):
     def handed(self) -> list[Handed]:
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
 
-        Each `Handed` has kind, dtype, elements and nbytes, in the order of the step.
+        The list has one `Handed` (kind, dtype, elements, nbytes) a collective, in the order of use.
 
-        Alone it is what one of several would hand over; where the host reduces, the gradients.
-        Rows of sparse gradients count between processes only, as many as the last step had.
+        A worker alone lists what it would hand over as one of several.  Where TensorFlow reduces
+        by itself, the list holds the gradients.  Rows of sparse gradients are listed between
+        processes only, as many as the last step had.
         """
         return list(self._handed)
 

@@ -23,6 +23,6 @@ def mark(variables: Sequence[Any], aggregator: Any) -> None:
 def aggregated(variable: Any) -> bool:
     """Whether an `Aggregator` that a custom loop calls has aggregated this variable's gradient.
 
-    An Aggregator that is gone does not count.
+    Aggregators that have been deleted do not count.
     """
     return len(getattr(plain(variable), _MARK, ())) > 0

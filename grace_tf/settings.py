@@ -110,7 +110,8 @@ def settings(
 def from_config(config: Mapping[str, Any]) -> Settings:
     """Settings equal to those that gave this `config()`, in this version or an earlier one.
 
-    Earlier versions had a keyword `exchange`, "auto" or "gather", which changed nothing.
+    Configurations of earlier versions may hold `exchange`, "auto" or "gather".  Both meant the
+    same, so it is ignored.
 
     Raises ValueError or TypeError as `settings` does.
     """

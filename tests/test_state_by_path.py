@@ -1,4 +1,4 @@
-"""State is found by what made it, wherever it comes from, in files of every format."""
+"""Saved state goes to the variable of its name, in any order and from files of each format."""
 
 import warnings
 

@@ -15,7 +15,7 @@ struct Strip {
   float multiplier;
 };
 
-// Columns of a factor, each with zeros up to `padded` elements, a multiple of 16.
+// The columns of a factor. Zeros fill each column up to `padded` elements, a multiple of 16.
 struct Factor {
   float* data;
   int64_t padded, rank;
@@ -156,7 +156,7 @@ class Reprojector {
  private:
   bool Tall(size_t i) const { return sizes_[i].rank && sizes_[i].rows > kRowChunk; }
 
-  // The sums of a block, and what it keeps if they are all there is to add.
+  // Sums the products of a block, and stores what is kept where no other rows are to be added.
   void Add(const Block& block) {
     const Source& source = sources_[block.tensor];
     const auto [rows, columns, rank] = sizes_[block.tensor];

@@ -4,8 +4,8 @@
 // P [rows, rank] and Q [columns, rank]. One of rank 0 has no factors and travels dense; it has one
 // column. The P of a list's matrices lie end to end, and so do the Q, and the dense tensors.
 //
-// No result depends on the instruction set or on the threads. All count denormals, given or
-// arising, as zeros of their sign, but for what is only copied.
+// No result depends on the instruction set or on the threads. Denormals in inputs and
+// results count as zeros of their sign. Values that are only copied keep their bits.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@
 namespace grace {
 namespace {
 
-// Buffers of one thread, for the piece of a tensor that it works on.
+// The buffers of one thread. They hold the piece of a tensor that the thread works on.
 struct Scratch {
   std::array<int32_t, kGrain + kSlack> indices;
   std::array<uint32_t, kGrain + kSlack> bits;

@@ -55,7 +55,7 @@ class EncodedList {
   std::vector<Source> sources_;
 };
 
-// The outputs of a decoder: tensors of these shapes, all outputs of the call but the last.
+// The outputs of a decoder. All outputs but the last are tensors of the given shapes.
 class DecodedList {
  public:
   DecodedList(const ListCall& call, const std::vector<Shape>& shapes);

@@ -5,7 +5,7 @@
 namespace grace {
 namespace {
 
-// The sizes of a list, told as the attributes `rows`, `columns` and `ranks`.
+// The sizes of all matrices of a list, from the attributes `rows`, `columns` and `ranks`.
 class Matrices {
  public:
   explicit Matrices(const ListAttributes& attributes) {

@@ -81,8 +81,8 @@ class Call {
   Tensor Vector(int i, TF_DataType type, int64_t size) const;
   // The i-th output as a new tensor of 4-byte elements of this shape.
   Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
-  // The i-th output, of an input's shape and type: that input itself where nothing else holds it,
-  // not even a Tensor here, else new memory.
+  // The i-th output, of an input's shape and type. It takes the memory of that input where nothing
+  // else holds the input; a Tensor of it in this call would. Elsewhere it gets new memory.
   Tensor Forward(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;

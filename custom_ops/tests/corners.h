@@ -7,7 +7,7 @@
 
 namespace grace {
 
-// The calling thread alone, from the last piece to the first.
+// Runs all pieces on the calling thread, from the last piece to the first.
 class Backwards : public Executor {
  public:
   void For(int64_t total, int64_t grain, const Body& body) const override {

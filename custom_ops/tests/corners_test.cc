@@ -29,7 +29,7 @@ class Corner {
     }
   }
 
-  // The results, where the tensors begin `shift` elements after a cache line does.
+  // The results for tensors that begin `shift` elements after the start of a cache line.
   Results Of(const Executor& executor, int64_t shift) const {
     Results results;
     const Inputs inputs(*this, shift);

@@ -21,10 +21,10 @@ Guarded<T> Garbage(int64_t n, uint32_t seed) {
   return bits;
 }
 
-// The same bits, where all NaNs are one.
+// Whether a and b have the same bits. Any two NaNs count as the same.
 inline bool Same(float a, float b) { return BitsOf(a) == BitsOf(b) || (a != a && b != b); }
 
-// The zero of its sign where x is denormal.
+// x, or a zero of the same sign where x is denormal.
 inline float SignedFlush(float x) {
   return (BitsOf(x) & kMagnitude) < kSmallestNormal ? FloatOf(BitsOf(x) & kSignBit) : x;
 }

@@ -22,7 +22,7 @@ class Sparse {
           indices_[at + j] = int32_t(std::min(index, lengths[i] - ks_[i] + j));
         }
         if (ks_[i] && random_() % 4 == 0) Spoil(indices_.data() + at, ks_[i], lengths[i]);
-        // Some counts are sound; random bits are mostly far too large or negative.
+        // Half of the counts are valid. Random bits are mostly negative or far too large.
         if (random_() % 2) counts_[w * Tensors() + i] = int32_t(random_() % (ks_[i] + 1));
         at += ks_[i];
       }

@@ -29,7 +29,7 @@ void CheckCodes(const std::vector<int64_t>& lengths, const Quantization& quantiz
   }
   const Guarded<uint32_t> words = Garbage<uint32_t>(workers * words_size, 1);
   Guarded<float> scales = Garbage<float>(workers * scales_size, 2);
-  // Finite ones, so that the bound can be seen.
+  // Finite scales give finite results, whose size is compared with the stated bound below.
   for (int64_t i = 0; tame && i < workers * scales_size; ++i) {
     scales[i] = FloatOf(BitsOf(scales[i]) & 0x9fffffff);
   }

@@ -1,1 +1,1 @@
-"""The contracts: compressor, memory, rounds, context; registry and specs.  Nothing communicates."""
+"""What methods are written against: contracts, registry and specs.  Nothing here communicates."""

@@ -31,9 +31,9 @@ class MatrixSize(NamedTuple):
 
     rows: int
     columns: int
-    """1 where the rank is 0."""
+    """A tensor of rank 0 is told as one column."""
     rank: int
-    """The number of columns of its factors, at most `rows`; 0: it has none."""
+    """How many columns P and Q have, at most `rows`. A tensor of rank 0 has no P and Q."""
 
 
 Sizes = Sequence[MatrixSize]

@@ -1,4 +1,5 @@
-// The conversions of float16, for backends that cannot count on the processor's own.
+// Conversions from and to float16 by integer arithmetic. They serve backends whose instruction set
+// does not promise instructions for that.
 //
 // A backend includes it in its namespace; it includes nothing and has no guard.
 
