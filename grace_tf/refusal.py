@@ -7,7 +7,7 @@ loss scaling sees the same.  The training may well go on, so each worker says on
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,22 +25,44 @@ class Refusal:
         self._told = False
 
     def gradients(
-        self, grads: Sequence[tf.Tensor], step: tf.Tensor, own: tf.Tensor, worker: int, size: int
+        self,
+        grads: Sequence[tf.Tensor],
+        finite: tf.Tensor,
+        keep: Callable[[], None],
+        tell: Callable[[], None],
     ) -> list[tf.Tensor]:
-        """NaN in the place of every float gradient; `own` says whether this worker's were finite.
+        """The gradients of a finite step, after `keep()`; else NaN, after `tell()`.
 
         Integers have no NaN, so they are returned unchanged; the floats of the same step tell.
+        What native operations have made for this step alone becomes NaN in place, by one node for
+        all; whatever may be held elsewhere passes through the condition.
         """
+        inside = [i for i, g in enumerate(grads) if not lists.made_here(g)]
+
+        def kept():
+            keep()
+            return [tf.constant(True), *(tf.identity(grads[i]) for i in inside)]
+
+        def refused():
+            tell()
+            return [tf.constant(False), *_of_nan([grads[i] for i in inside])]
+
+        flag, *rest = tf.cond(finite, kept, refused)
+        out = dict(zip(inside, rest))
+        outside = [i for i in range(len(grads)) if i not in out]
+        if outside:
+            out.update(zip(outside, lists.nan_unless([grads[i] for i in outside], flag)))
+        return [out[i] for i in range(len(grads))]
+
+    def told(self, step: tf.Tensor, own: tf.Tensor, worker: int, size: int) -> None:
+        """Says that a step was not finite; `own`: this worker's gradients were.  XLA cannot."""
 
         def tell(step: np.ndarray, own: np.ndarray) -> np.ndarray:
             self._tell(int(step), bool(own), worker, size)
             return np.bool_(True)
 
-        told = []
         if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-            told = [tf.numpy_function(tell, [step, own], tf.bool)]  # XLA has no Python
-        with tf.control_dependencies(told):
-            return _of_nan(grads)
+            tf.numpy_function(tell, [step, own], tf.bool)
 
     def _tell(self, step: int, own: bool, worker: int, size: int) -> None:
         if self._told:

@@ -108,13 +108,12 @@ class State(Trackable):
                     for name, value in values.items():
                         leaves[name].variables[position].assign(value)
             self._leaves["step"].variables[position].assign_add(1)
-            return list(grads)
 
-        def refuse():
+        def tell():
             worker, own = self.workers[position], result.own_finite
-            return self._refusal.gradients(grads, result.step, own, worker, self.size)
+            self._refusal.told(result.step, own, worker, self.size)
 
-        committed = tf.cond(result.finite, keep, refuse) if grads else []
+        committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     def _read(self, kind: str, ordinal: int) -> dict[str, Leaf]:

@@ -53,6 +53,30 @@ class InPlaceTest(tf.test.TestCase):
                     for a, b in zip(held, tf.nest.flatten(step(tf.constant(1.0))), strict=True):
                         self.assertEqual(a.numpy().tobytes(), b.numpy().tobytes(), name)
 
+    def test_nan_unless(self):
+        xs = values(3, True)
+        for finite in (True, False):
+            for one in (tf.function(lists.nan_unless), lists.nan_unless):
+                for x, y in zip(xs, one(xs, tf.constant(finite))):
+                    wanted = x if finite else x * np.nan
+                    self.assertAllEqual(tf.math.is_nan(wanted), tf.math.is_nan(y))
+                    if finite:
+                        self.assertEqual(x.numpy().tobytes(), y.numpy().tobytes())
+
+    def test_nan_unless_leaves_what_others_hold(self):
+        held = tf.ones([7])
+
+        @tf.function
+        def step(x, finite):
+            made = x * 2.0
+            (refused,) = lists.nan_unless([made], finite)
+            return made, refused
+
+        made, refused = step(held, tf.constant(False))
+        self.assertAllEqual(made, 2 * np.ones(7))
+        self.assertAllEqual(held, np.ones(7))
+        self.assertTrue(np.isnan(refused).all())
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -1,5 +1,8 @@
+#include <algorithm>
+#include <limits>
+
 #include "../kernels/finite.h"
-#include "op.h"
+#include "list_call.h"
 
 namespace grace {
 namespace {
@@ -13,8 +16,29 @@ struct AllFiniteOp {
   }
 };
 
-const bool registered = Register<AllFiniteOp>(
-    {"Grace>AllFinite", {"xs: N * float"}, {"finite: bool"}, {"N: int >= 1"}, OneScalar});
+struct NanUnlessListOp {
+  explicit NanUnlessListOp(const ListAttributes&) {}
+
+  void Compute(const ListCall& call) const {
+    const int tensors = call.outputs();
+    const bool finite = *call.Input(tensors, 0).data<bool>();
+    for (int i = 0; i < tensors; ++i) {
+      if (finite) {
+        call.Updated(i);
+        continue;
+      }
+      const Tensor output = call.Forward(i, i);
+      std::fill_n(output.data<float>(), output.elements(),
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+};
+
+const bool registered =
+    Register<AllFiniteOp>(
+        {"Grace>AllFinite", {"xs: N * float"}, {"finite: bool"}, {"N: int >= 1"}, OneScalar}) &&
+    RegisterList<NanUnlessListOp>("Grace>NanUnlessList", {"xs: N * float", "finite: bool"},
+                                  {"ys: N * float"}, {"N: int >= 1"});
 
 }  // namespace
 }  // namespace grace

@@ -165,6 +165,23 @@ def nan_list(shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
     return vote_list(tf.zeros([1, words], tf.int32), shapes, tf.constant(float("nan")))
 
 
+def nan_unless(xs: Sequence[tf.Tensor], finite: tf.Tensor) -> list[tf.Tensor]:
+    """xs where `finite`, a bool scalar, is true, else NaN throughout; in place where that can be.
+
+    In a graph that is everywhere where nothing else holds an x; else an x is copied.
+    """
+    xs = arguments.float_list(xs, "xs")
+    finite = arguments.tensor(finite, tf.bool, 0, "finite")
+    return _of_shapes(
+        native._ops().grace_nan_unless_list(xs=xs, finite=finite), [x.shape for x in xs]
+    )
+
+
+def made_here(x: tf.Tensor) -> bool:
+    """Whether an operation of the native library has made x, in a graph."""
+    return not tf.executing_eagerly() and x.op.type.startswith("Grace>")
+
+
 def _check_code(levels: int, bits: int, norm: str, key: ListKey | None, count: int) -> None:
     arguments.check_codes(levels, bits)
     if norm not in ("max", "l2"):
