@@ -2,8 +2,10 @@
 
     python benchmarks/memory.py --out memory.json
 
-Each method trains the model in a process of its own, alone, on images so small that the gradients
-and not the activations decide.  The figure is the most that TensorFlow's allocator of the host held
+Each method trains the model in a process of its own, alone.  Unless `--image` and `--batch` say
+otherwise, images are so small that the gradients and not the activations decide: that is the worst
+case.  With images of usual size activations take the most, and they are gone when gradients are
+exchanged.  The figure is the most that TensorFlow's allocator of the host held
 at once in a step, above that of the plain optimizer, in multiples of the gradient; a share of it is
 the method's own state.  The allocator hands out pieces of up to twice what is asked for, and that
 counts.  The median of `--repeats` processes each, interleaved.
@@ -20,7 +22,7 @@ import sys
 METHODS = ["none", "fp16", "qsgd", "signsgd", "topk", "randomk", "threshold", "powersgd"]
 
 
-def train(method: str, model_name: str, steps: int) -> dict:
+def train(method: str, model_name: str, steps: int, image: int, batch: int) -> dict:
     """Trains here; the most that was held, the method's state and the gradient, in bytes."""
     import keras
     import numpy as np
@@ -31,16 +33,17 @@ def train(method: str, model_name: str, steps: int) -> dict:
 
     keras.utils.set_random_seed(1)
     model = getattr(keras.applications, model_name)(
-        weights=None, input_shape=(32, 32, 3), classes=10
+        weights=None, input_shape=(image, image, 3), classes=10
     )
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     if method != "plain":
         optimizer = grace_tf.wrap(optimizer, method)
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-    x = np.random.default_rng(0).normal(size=[2 * steps, 32, 32, 3]).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=[batch * steps, image, image, 3])
+    x, y = x.astype(np.float32), np.arange(batch * steps) % 10
     for _ in range(2):  # what tracing needs stays out of it
         tf.config.experimental.reset_memory_stats("CPU:0")
-        model.fit(x, np.arange(2 * steps) % 10, batch_size=2, verbose=0)
+        model.fit(x, y, batch_size=batch, verbose=0)
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
     own = [] if method == "plain" else states(optimizer)
     return {
@@ -52,7 +55,8 @@ def train(method: str, model_name: str, steps: int) -> dict:
 
 def measured(method: str, args: argparse.Namespace) -> dict:
     command = [sys.executable, __file__, "--train", method, "--model", args.model]
-    command += ["--steps", str(args.steps)]
+    for name in ("steps", "image", "batch"):
+        command += [f"--{name}", str(getattr(args, name))]
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return json.loads(printed.splitlines()[-1])
 
@@ -62,12 +66,14 @@ def main() -> None:
     parser.add_argument("--model", default="ResNet50", help="of keras.applications")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="SPEC")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--image", type=int, default=32, help="pixels a side")
+    parser.add_argument("--batch", type=int, default=2, help="images a step")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", help="the numbers as JSON")
     parser.add_argument("--train", metavar="SPEC", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
-        print(json.dumps(train(args.train, args.model, args.steps)))
+        print(json.dumps(train(args.train, args.model, args.steps, args.image, args.batch)))
         return
     runs: dict[str, list[dict]] = {method: [] for method in ["plain", *args.methods]}
     for _ in range(args.repeats):
@@ -90,6 +96,7 @@ def main() -> None:
 
         here = machine(1, args.repeats, args.model)
         head = {"machine": here, "plain_peak": plain, "gradient": gradient, "steps": args.steps}
+        head |= {"image": args.image, "batch": args.batch}
         with open(args.out, "w") as file:
             json.dump({**head, "rows": rows}, file, indent=1)
 
