@@ -76,6 +76,17 @@ class BiasedWhenShort(Honest):
         return x if ctx.elements >= 32 else 0.5 * x
 
 
+@lie("error is bounded", "a mean relative error of")
+class Loose(Honest):
+    """Rounds more than its bound says."""
+
+    def error_bound(self, spec):
+        return 1e-5
+
+    def encode(self, x, ctx):
+        return tf.round(8 * x) / 8
+
+
 @lie("is nonexpansive", "an error of")
 class Expansive(Honest):
     """Points the other way."""

@@ -83,6 +83,11 @@ class QSGD(Compressor):
             "scales": tf.TensorSpec([-(-n // self._block(n))], tf.float32),
         }
 
+    def error_bound(self, spec):
+        n = spec.shape.num_elements()
+        d, s = min(n, self._block(n)), self._levels
+        return min(d / s**2, d**0.5 / s)  # lemma 3.1; a maximum is no larger than the norm
+
     def compress(self, x, ctx):
         x = tf.reshape(x, [-1])
         block = self._block(ctx.elements)

@@ -45,6 +45,9 @@ class RandomK(Compressor):
         k = max(1, int(self.ratio * spec.shape.num_elements()))
         return {"values": tf.TensorSpec([k], tf.float32)}
 
+    def error_bound(self, spec):
+        return 1 - self.wire(spec)["values"].shape[0] / spec.shape.num_elements()
+
     def _indices(self, ctx):
         (k,) = self.wire(ctx.spec)["values"].shape
         return ops.random_indices(ctx.elements, k, ctx.shared_key())

@@ -52,6 +52,9 @@ class TopK(Compressor):
         """How many elements of a tensor are sent."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
+    def error_bound(self, spec):
+        return 1 - self.count(spec) / spec.shape.num_elements()
+
     def compress(self, x, ctx):
         values, indices = ops.top_k(tf.reshape(x, [-1]), self.count(ctx.spec))
         return {"values": values, "indices": indices}

@@ -95,6 +95,16 @@ class Compressor:
                 lengths[name] = lengths.get(name, 0) + part.shape[0] * part.dtype.size
         return sum(-(-length // 4) * 4 for length in lengths.values())
 
+    def error_bound(self, spec: tf.TensorSpec) -> float | None:
+        """The bound that the method's paper gives for the relative error of one compression.
+
+        Args:
+          spec: as in `wire`.
+        Returns: β with E‖x − decompress(compress(x))‖² ≤ β·‖x‖² for every x, without an expectation
+          where nothing is drawn; None where the paper gives no such bound.
+        """
+        return None
+
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
         """The first state, kept between steps.  All workers must compute the same one.
 

@@ -91,6 +91,22 @@ def is_nonexpansive(s: Subject) -> Verdict:
         )
 
 
+def error_is_bounded(s: Subject) -> Verdict:
+    """error_bound: the relative error keeps to it, over draws to 5 standard errors"""
+    if s.compressor.error_bound(tf.TensorSpec(cases.MAIN, tf.float32)) is None:
+        return NOT_CLAIMED
+    for shape, (x, sent) in s.draws.items():
+        bound = s.compressor.error_bound(tf.TensorSpec(shape, tf.float32))
+        exact = x.astype(np.float64)
+        errors = ((exact - sent) ** 2).sum(1) / (exact**2).sum(1)
+        allowed = bound + _SIGMAS * errors.std() / np.sqrt(len(errors)) + 1e-6
+        demand(
+            errors.mean() <= allowed,
+            f"Shape {shape}: a mean relative error of {errors.mean():.6g}, bound {bound:.6g}.",
+        )
+    return None
+
+
 def commutes_with_sum(s: Subject) -> Verdict:
     """commutes_with_sum: the sum of payloads decodes to the sum of what they decode to"""
     c = s.compressor
@@ -239,6 +255,7 @@ CHECKS = (
     zero_stays_zero,
     stays_finite,
     is_nonexpansive,
+    error_is_bounded,
     commutes_with_sum,
     aggregates_the_sum,
     consensus_is_among_the_sent,
