@@ -290,7 +290,7 @@ def _composite(outer: Compressor, parts: Mapping[str, Any]) -> Compressor | Sche
         (part, stage if isinstance(stage, Compressor) else get(stage))
         for part, stage in parts.items()
     )
-    if any(isinstance(stage, Scheduled) for _, stage in inner):
+    if any(isinstance(each, Scheduled) for each in (outer, *(stage for _, stage in inner))):
         return composite(outer, inner, lambda c: get_memory(resolve(c)[1]))
     if isinstance(outer, Then):
         return Then(outer.outer, outer.inner + inner)

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grace_tf.core import compressor as contract
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.schedule import Schedule, warm_up
@@ -72,7 +73,7 @@ class Scheduled:
 
     def then(self, **parts: Any) -> Scheduled:
         """This with parts of every stage's payload compressed further, as `Compressor.then`."""
-        return Scheduled.of([(s.first, s.compressor.then(**parts), s.memory) for s in self.stages])
+        return contract.compose(self, parts)
 
     def remembering(self, memory: Memory | None) -> Scheduled:
         """This with another memory in every stage; unchanged for None."""
