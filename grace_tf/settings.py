@@ -22,10 +22,11 @@ from grace_tf.core.specs import spec_of
 class Settings:
     """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory).
 
-    A compressor may be a `Scheduled`, whose stages have the memories; the route then has None.
+    A compressor may be a `Scheduled`, whose stages have memories of their own; the route has that
+    of the last one which compresses.
     """
 
-    routes: tuple[tuple[str, Compressor | Scheduled, Memory | None], ...]
+    routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
     granularity: str = "auto"
     min_elements: int = 1024
     exclude: tuple[str, ...] = ()
@@ -42,9 +43,13 @@ class Settings:
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
-    @functools.cached_property
+    @property
     def stages(self) -> tuple[tuple[int, Settings], ...]:
         """(first step, settings without a schedule) of every stage of any route."""
+        return self._stages if self._scheduled else ((0, self),)
+
+    @functools.cached_property
+    def _stages(self) -> tuple[tuple[int, Settings], ...]:
         firsts = {0, *(first for c in self._scheduled for first in c.boundaries)}
         return tuple((first, self._at(first)) for first in sorted(firsts))
 
@@ -53,8 +58,6 @@ class Settings:
         return [settings for first, settings in self.stages if first <= step][-1]
 
     def _at(self, step: int) -> Settings:
-        if not self._scheduled:
-            return self
         routes = []
         for pattern, compressor, memory in self.routes:
             if isinstance(compressor, Scheduled):
@@ -101,14 +104,13 @@ class Settings:
 
     def config(self) -> dict[str, Any]:
         """JSON-able keywords that make equal settings: `from_config(config)`."""
-        memories = {text for _, c, m in self.routes for text in _memories(c, m)}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
+        memories = {_memory_of(c, m) for _, c, m in self.routes}
+        memory = memories.pop() if len(memories) == 1 else "auto"
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
-            compressor, memory = str(self.routes[0][1]), _one_of(memories)
-            return {"compressor": compressor, "memory": memory, **config}
-        memory = _one_of(memories)
+            return {"compressor": str(self.routes[0][1]), "memory": memory, **config}
         return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
 
 
@@ -164,17 +166,17 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 
 def _pair(
     what: Any, memory: str | Memory, **hyperparameters: Any
-) -> tuple[Compressor | Scheduled, Memory | None]:
+) -> tuple[Compressor | Scheduled, Memory]:
     compressor, own = registry.resolve(what, **hyperparameters)
     if isinstance(compressor, Scheduled):
-        return _remembering(compressor, memory), None
+        return _remembering(compressor, memory)
     chosen = registry.get_memory(own if memory == "auto" else memory)
     _check_pair(compressor, chosen)
     return compressor, chosen
 
 
-def _remembering(scheduled: Scheduled, memory: str | Memory) -> Scheduled:
-    """The stages with their memories: each its own, or the one that is given.
+def _remembering(scheduled: Scheduled, memory: str | Memory) -> tuple[Scheduled, Memory]:
+    """The stages with their memories, each its own or the one that is given; and the last.
 
     What is not compressed needs none, but for one that claims what is dense.  It empties the memory
     of a stage before it, so that nothing waits there for ever.
@@ -192,18 +194,15 @@ def _remembering(scheduled: Scheduled, memory: str | Memory) -> Scheduled:
             own = claiming[0] if claiming else last
         stages.append((stage.first, stage.compressor, own))
         last = own
-    return Scheduled.of(stages)
+    compressing = [m for s, m in zip(scheduled.stages, chosen) if s.compressor != DENSE[0]]
+    return Scheduled.of(stages), compressing[-1]
 
 
-def _memories(compressor: Compressor | Scheduled, memory: Memory | None) -> set[str]:
-    """The specs of the memories that were chosen, by the user or the methods."""
-    if memory is not None:
-        return {spec_of(memory)}
-    return {spec_of(s.memory) for s in compressor.stages if s.compressor != DENSE[0]}
-
-
-def _one_of(memories: set[str]) -> str:
-    return next(iter(memories)) if len(memories) == 1 else "auto"
+def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
+    """The keyword `memory` that gives this one, or those of a schedule's stages."""
+    if isinstance(compressor, Scheduled) and _pair(str(compressor), "auto")[0] == compressor:
+        return "auto"
+    return spec_of(memory)
 
 
 def _check_pair(compressor: Compressor, chosen: Memory) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from schedule_cases import FIRSTS, SPEC, STEPS, gradients_of
 import grace_tf
 from grace_tf import schedules
 from grace_tf.core import registry
+from grace_tf.plan import make_plan
 from grace_tf.settings import from_config, settings
 from grace_tf.stages import _LOG
 from grace_tf.testing.workers import Workers
@@ -116,8 +118,22 @@ def test_memories_of_stages():
     # A dense stage sends what the one before it has kept.
     assert told("topk@0;none@5;topk@9") == ["residual"] * 3
     assert told("topk@0;qsgd@5;none@7") == ["residual", "none", "none"]
-    assert settings("topk@0;none@5").config()["memory"] == "residual"
-    assert settings("topk@0;qsgd@5").config()["memory"] == "auto"
+    assert settings("topk@0;none@5").config()["memory"] == "auto"
+    assert settings("topk@0;none@5", memory="none").config()["memory"] == "none"
+
+
+def test_a_memory_that_claims_what_is_dense_has_the_dense_stages_too():
+    class Claiming(grace_tf.Memory):
+        claims_dense = True
+
+    with mock.patch.dict(registry._MEMORIES):
+        memory = grace_tf.register("claiming_for_the_test")(Claiming)()
+        made = settings("topk:dense=5", memory=memory, min_elements=1)
+        assert [stage.routes[0][2] for _, stage in made.stages] == [memory] * 2
+        for _, stage in made.stages:
+            (group,) = make_plan(stage, ["v"], [tf.TensorSpec([9])], [0]).groups
+            assert group.memory == memory
+            assert group.claimed == (str(group.compressor) == "none")
 
 
 def made(spec=SPEC, **keywords):
@@ -130,16 +146,12 @@ def made(spec=SPEC, **keywords):
 class AggregatorTest(tf.test.TestCase):
     def by_hand(self):
         """The aggregates of the stages, each set where it begins."""
-        aggregate, step = made("none")
-        totals = []
+        workers, totals = Workers(1, STAGES[0], seed=4), []
         for i in range(STEPS):
             spec = STAGES[max(n for n, first in enumerate(FIRSTS) if first <= i)]
-            aggregate.settings = settings(spec, min_elements=1, seed=4)
-            if i >= FIRSTS[1]:  # a dense step alone is not counted, and changes nothing
-                aggregate.state._leaves["step"].variables[0].assign(i)
-            totals += step(*gradients_of(i))
-            if i < FIRSTS[1]:
-                aggregate._place([], 1, [0], [None])
+            workers.settings = settings(spec, min_elements=1, seed=4)
+            ((total,),) = workers.step([gradients_of(i)])
+            totals.append(total)
         return totals
 
     def test_stages_begin_exactly_where_they_are_told_to(self):
