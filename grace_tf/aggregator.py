@@ -47,8 +47,8 @@ class Aggregator(Trackable):
     its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
     Args:
-      compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns
-        of variable paths to these.
+      compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which
+        follows the committed steps, or a mapping from patterns of variable paths to any.
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.

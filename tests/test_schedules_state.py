@@ -16,9 +16,9 @@ WAYS = ("arrays", "arrays, after", "checkpoint", "checkpoint, after")
 class Trained:
     """An Aggregator of one variable, which takes steps eagerly or traced."""
 
-    def __init__(self, traced, spec=SPEC):
+    def __init__(self, traced, spec=SPEC, **keywords):
         self.variables = [tf.Variable(tf.zeros([12, 10]), name="v")]
-        self.aggregate = grace_tf.Aggregator(spec, min_elements=1, seed=4)
+        self.aggregate = grace_tf.Aggregator(spec, min_elements=1, seed=4, **keywords)
         own = lambda *grads: self.aggregate(grads, self.variables)  # noqa: E731
         self.step = tf.function(own, autograph=False) if traced else own
 
@@ -54,6 +54,13 @@ class FilesTest(tf.test.TestCase):
                         self.passed(old, new, through)
                         found = new.take(cut, STEPS)
                     self.assertAllEqual(found, wanted[cut:], f"{traced} {cut} {through}")
+
+    def test_of_all_variables_as_one(self):
+        wanted = Trained(True, granularity="model").take(0, STEPS)
+        old, new = Trained(True, granularity="model"), Trained(False, granularity="model")
+        old.take(0, 5)
+        self.passed(old, new, "arrays")
+        self.assertAllEqual(new.take(5, STEPS), wanted[5:])
 
     def test_back_to_an_earlier_stage(self):
         trained = Trained(True)

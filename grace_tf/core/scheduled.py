@@ -105,6 +105,13 @@ def _changes(boundaries: Sequence[int], values: Sequence[Any]) -> Any:
     return Schedule(tuple(boundaries[i] for i in kept), tuple(values[i] for i in kept))
 
 
+def unscheduled(compressor: Compressor | Scheduled) -> Compressor:
+    """The same compressor.  Raises ValueError for a schedule, which is none."""
+    if isinstance(compressor, Scheduled):
+        raise ValueError(f"{compressor} changes with the step: name the compressor of one stage.")
+    return compressor
+
+
 def plain_stages(
     name: str, given: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> tuple[int, list[tuple[int, dict[str, Any]]]]:
