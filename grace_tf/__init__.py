@@ -21,7 +21,7 @@ except ModuleNotFoundError as _error:
 if tuple(int(x) for x in _tf.__version__.split(".")[:2]) < (2, 15):
     raise ImportError(f"{_NEEDED} (this is {_tf.__version__}).")
 
-from grace_tf import keras, testing  # noqa: E402
+from grace_tf import keras, schedules, testing  # noqa: E402
 from grace_tf.aggregator import Aggregator  # noqa: E402
 from grace_tf.core.compressor import Compressor  # noqa: E402
 from grace_tf.core.context import Context  # noqa: E402
@@ -61,6 +61,7 @@ __all__ = [
     "rank",
     "recipe",
     "register",
+    "schedules",
     "shard",
     "size",
     "testing",

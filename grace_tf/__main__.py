@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import grace_tf
 from grace_tf.cli import bench, describe, doctor, launcher, start_up
 from grace_tf.cli.tables import markdown, print_table, progress
+from grace_tf.core.scheduled import Scheduled
+from grace_tf.settings import settings
 from grace_tf.testing import conformance
 
 WRONG_ARGUMENT = 2  # as argparse
@@ -40,6 +42,10 @@ def describe_spec(options: argparse.Namespace) -> int:
     target = conformance.load(options.spec) if of_a_file else options.spec
     compressor, memory = grace_tf.core.registry.resolve(target)
     shape = _shape(options.shape)
+    if isinstance(compressor, Scheduled):
+        rows = describe.stage_rows(settings(compressor), shape)
+        print_table(f"{options.spec} on float32 {list(shape)}", describe.STAGE_COLUMNS, rows)
+        return 0
     rows = describe.wire_rows(compressor, shape)
     print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
     print(f"a step     {describe.step_text(compressor, shape)}")

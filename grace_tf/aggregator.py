@@ -16,7 +16,6 @@ from tensorflow.python.trackable.base import Trackable
 from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.divergence import Divergence
-from grace_tf.exchange import exchange
 from grace_tf.gradients import gradient_of, is_gradient
 from grace_tf.handshake import Owner
 from grace_tf.joined import Joined
@@ -24,7 +23,7 @@ from grace_tf.marks import mark
 from grace_tf.plan import Plan
 from grace_tf.plans import Plans
 from grace_tf.settings import Settings, settings
-from grace_tf.sparse import arranged
+from grace_tf.stages import Placed, Stages
 from grace_tf.state import State
 from grace_tf.surroundings import (
     between_processes,
@@ -48,8 +47,8 @@ class Aggregator(Trackable):
     its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
     Args:
-      compressor: an instance, a name, a spec such as "topk:ratio=0.01", or a mapping from patterns
-        of variable paths to these.
+      compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which
+        follows the committed steps, or a mapping from patterns of variable paths to any.
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
@@ -78,7 +77,7 @@ class Aggregator(Trackable):
         self._track_trackable(self.state, "state")
         self._plans = Plans(self._joined)
         self._agreement, self._divergence = Agreement(), Divergence()
-        self._handed: list[Handed] = []
+        self._stages = Stages(self.state)
         self.join(variables or ())
 
     def __reduce__(self):
@@ -104,6 +103,14 @@ class Aggregator(Trackable):
         self.state.forget(ordinal)
         self._plans.forget(ordinal)
 
+    def follow(self, clock: Callable[[], tf.Tensor]) -> None:
+        """Lets schedules follow this count of steps, not that of the state; alike on all workers.
+
+        Args:
+          clock: called in every step, eagerly or traced, in any context of a strategy.
+        """
+        self._stages.clock = clock
+
     @property
     def handed(self) -> list[Handed]:
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
@@ -112,14 +119,14 @@ class Aggregator(Trackable):
 
         A worker alone lists what it would hand over as one of several.  Where TensorFlow reduces
         by itself, the list holds the gradients.  Rows of sparse gradients are listed between
-        processes only, as many as the last step had.
+        processes only, as many as the last step had.  Of a schedule, the stage that ran last.
         """
-        return list(self._handed)
+        return self._stages.handed
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that one worker hands to collectives in a step, told as `handed`."""
-        return sum(handed.nbytes for handed in self._handed)
+        return sum(handed.nbytes for handed in self.handed)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -177,12 +184,11 @@ class Aggregator(Trackable):
         and the caller's own reduction serves as well.
         """
         self.join(variables)
-        plan = self._plan(grads[0], [plain(v) for v in variables])
-        if plan.dense:
-            self._handed = plan.handed_dense(flagged=False)
+        plans = self._plan_stages(grads[0], [plain(v) for v in variables])
+        if self._stages.dense(plans, flagged=False):
             return None
-        self._place(plan, transport.size, transport.workers, devices)
-        return self._step(plan, transport, list(grads), summed=True)
+        placed = self._place(plans, transport.size, transport.workers, devices)
+        return self._stages.run(placed, transport, list(grads), summed=True)
 
     def _reduce(
         self, grads: list[tf.Tensor], variables: list[Any], host, owner: Callable[[], Owner]
@@ -198,16 +204,17 @@ class Aggregator(Trackable):
             return self._under_strategy(context, grads, variables, host, owner)
         transport = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
-        plan = self._plan(grads, variables, transport if transport.size > 1 else None, owner)
-        if not grads or (transport.size == 1 and plan.dense):
-            self._handed = plan.handed_dense(flagged=True)
+        others = transport if transport.size > 1 else None
+        plans = self._plan_stages(grads, variables, others, owner)
+        if (not grads or transport.size == 1) and self._stages.dense(plans, flagged=True):
             return host(grads) if host and grads else grads
-        self._place(plan, transport.size, transport.workers, [device_of(variables[0])])
+        devices = [device_of(variables[0])]
+        placed = self._place(plans, transport.size, transport.workers, devices)
         if transport.size > 1:
             self.agree(transport, variables, owner)
-            self._divergence.watch(plan, variables, self.state.counter())
+            self._divergence.watch(plans[0], variables, self.state.counter())
         try:
-            (reduced,) = self._step(plan, transport, [grads], summed=self.reduce == "sum")
+            (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
             if transport.size == 1:
                 raise  # there is no other worker that it could be about
@@ -222,51 +229,31 @@ class Aggregator(Trackable):
         summed = self.reduce != "mean"
         spans = spans_processes(strategy)
         others = MultiWorkerGroup(strategy) if spans else None
-        plan = self._plan(grads, variables, others, owner)
+        plans = self._plan_stages(grads, variables, others, owner)
         if spans:
             transport = ReplicaContext(context)
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
             workers = range(first, first + len(local))
-            self._place(plan, context.num_replicas_in_sync, workers, local)
+            placed = self._place(plans, context.num_replicas_in_sync, workers, local)
             self.agree(others, variables, owner)
             if transport.workers[0] == first:
-                self._divergence.watch(plan, variables, self.state.counter())
-        if plan.dense:
-            self._handed = plan.handed_dense(flagged=False)
+                self._divergence.watch(plans[0], variables, self.state.counter())
+        if self._stages.dense(plans, flagged=False):
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         refuse_xla(strategy)
-        if spans:
+        if spans and len(plans) == 1:
             position = transport.workers[0] - first
-            (reduced,) = self._step(plan, transport, [grads], summed, position)
+            (reduced,) = self._stages.run(placed, transport, [grads], summed, position)
             return reduced
 
         def all_at_once(transport, per_replica):
-            self._place(plan, transport.size, transport.workers, local)
-            return self._step(plan, transport, per_replica, summed)
+            if spans:
+                return self._stages.run_inside(strategy, placed, per_replica, summed)
+            inside = self._place(plans, transport.size, transport.workers, local)
+            return self._stages.run(inside, transport, per_replica, summed)
 
         return across_replicas(context, all_at_once, grads)
-
-    def _step(
-        self,
-        plan: Plan,
-        transport: Transport,
-        grads: list[list[tf.Tensor]],
-        summed: bool,
-        first: int = 0,
-    ) -> list[list[tf.Tensor]]:
-        """One step of the workers at positions `first` … of this process."""
-        shares = []
-        for i, mine in enumerate(grads):
-            with transport.device(i):
-                shares.append(self.state.share(first + i, plan.groups, arranged(plan, mine)))
-        with transport.recorded() as self._handed:
-            results = exchange(plan, shares, transport, summed)
-        committed = []
-        for i, result in enumerate(results):
-            with transport.device(i):
-                committed.append(list(self.state.commit(first + i, result)))
-        return committed
 
     def agree(
         self,
@@ -279,10 +266,9 @@ class Aggregator(Trackable):
         late = not tf.inside_function() if late is None else late
         self._agreement.reach(group, self.state, variables, owner, late)
 
-    def _place(self, plan: Plan, size: int, workers: Sequence[int], devices: Sequence) -> None:
+    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> Placed:
         self.state.place(size, workers, devices)
-        for lane_group in plan.groups:
-            self.state.ensure(lane_group, plan.seed)
+        return self._stages.place(self.settings, plans)
 
     def _plan(
         self,
@@ -290,8 +276,15 @@ class Aggregator(Trackable):
         variables: list[Any],
         others: Any = None,
         owner: Callable[[], Owner] = Owner,
+        stage: Settings | None = None,
     ) -> Plan:
-        return self._plans.find(self.settings, grads, variables, others, owner, self.reduce)
+        stage = stage or self.settings
+        return self._plans.find(stage, grads, variables, others, owner, self.reduce)
+
+    def _plan_stages(self, grads, variables, others=None, owner=Owner) -> list[Plan]:
+        """The plans of all stages: a traced step may take any, and workers compare all of them."""
+        stages = [stage for _, stage in self.settings.stages]
+        return [self._plan(grads, variables, others, owner, stage) for stage in stages]
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         # An exported model does not train: its SavedModel holds no compression state.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tensorflow.python.trackable.base import Trackable
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
+from grace_tf.plan import Group
 from grace_tf.saved import Saved
 
 
@@ -27,14 +28,16 @@ from grace_tf.saved import Saved
 class Owner:
     """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
 
-    Where variables are merged, their compressor's state belongs to all of them.  `first` gives the
-    first values of the leaves by name.
+    Where variables are merged, their compressor's state belongs to all of them.  `apart`: other
+    stages of a schedule keep other leaves of the same names.  `first` gives the first values of the
+    leaves by name.
     """
 
     kind: str
     ordinals: tuple[int, ...] = ()
     made_by: Memory | Compressor | None = None
     spec: tf.TensorSpec | None = None
+    apart: bool = False
     first: Callable[[], Mapping[str, np.ndarray]] = dataclasses.field(compare=False, default=dict)
 
     @property
@@ -47,23 +50,34 @@ class Owner:
         """The name of the memory or compressor."""
         return "" if self.made_by is None else self.made_by.name
 
+    def leaf_name(self, name: str, shape: Sequence[int], dtype: str) -> str:
+        """What a leaf is called below its variable: with all that tells it from other stages'."""
+        sizes = "x".join(map(str, shape))
+        return f"{name}@{self.method}-{dtype}-{sizes}" if self.apart else name
+
 
 STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
 
 
-def memory_of(memory: Memory, spec: tf.TensorSpec, ordinal: int) -> Owner:
-    """The owner of what a memory keeps for one variable."""
-    first = functools.partial(_fresh, memory.init_state, spec)
-    return Owner("memory", (ordinal,), memory, spec, first)
+def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) -> list[Owner]:
+    """The owners of what is kept for a group of lanes: of its memories, then of its compressor.
 
-
-def compressor_of(
-    compressor: Compressor, spec: tf.TensorSpec, ordinals: tuple[int, ...], seed: int, size: int
-) -> Owner:
-    """The owner of what a compressor keeps for one tensor, which these variables make up."""
-    ctx = Context((spec,), ordinals[:1], 0, seed, size)
-    first = functools.partial(_fresh, compressor.init_state, spec, ctx)
-    return Owner("compressor", ordinals, compressor, spec, first)
+    `apart`: the kinds of leaves of which stages of a schedule keep their own.
+    """
+    owners = []
+    for lane in group.lanes:
+        first = functools.partial(_fresh, group.memory.init_state, lane.spec)
+        ordinals = (lane.ordinal,)
+        owners.append(Owner("memory", ordinals, group.memory, lane.spec, "memory" in apart, first))
+    merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
+    for spec, own in zip(group.specs, group.ordinals):
+        ordinals = merged or (own,)
+        ctx = Context((spec,), ordinals[:1], 0, seed, size)
+        first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
+        owners.append(
+            Owner("compressor", ordinals, group.compressor, spec, "compressor" in apart, first)
+        )
+    return owners
 
 
 def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
@@ -116,6 +130,13 @@ class Leaf(Trackable):
         own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
         return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What files call it below its variable: by its own name, and as another schedule does."""
+        told = self.shape, self.variables[0].dtype.name
+        other = dataclasses.replace(self.owner, apart=not self.owner.apart)
+        return self.owner.leaf_name(self.name, *told), other.leaf_name(self.name, *told)
+
     def read(self, position: int) -> tf.Tensor:
         """The value of the worker at this position: one node, where `read_value` makes two."""
         variable = self.variables[position]
@@ -142,3 +163,30 @@ class Leaf(Trackable):
         size, *workers = (int(x) for x in restored["whose"].numpy())
         self._state().adopt(self, Saved(restored["rows"].numpy(), size, tuple(workers)))
         return {}  # nothing is left to be run
+
+
+class Bound:
+    """The leaves of the groups of one plan: what a step of it reads, and writes if it is finite.
+
+    `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.
+    """
+
+    def __init__(self, found: Iterable[tuple[Owner, Mapping[str, Leaf]]]) -> None:
+        self._leaves: dict[str, dict[int, Mapping[str, Leaf]]] = {"memory": {}, "compressor": {}}
+        for owner, leaves in found:
+            self._leaves[owner.kind][owner.ordinals[0]] = leaves
+
+    def read(self, kind: str, position: int) -> dict[int, dict[str, tf.Tensor]]:
+        """The values of the worker at this position, by ordinal and name."""
+        return {
+            ordinal: {name: leaf.read(position) for name, leaf in leaves.items()}
+            for ordinal, leaves in self._leaves[kind].items()
+        }
+
+    def assign(
+        self, kind: str, position: int, values: Mapping[int, Mapping[str, tf.Tensor]]
+    ) -> None:
+        """Takes in the next values of the worker at this position."""
+        for ordinal, own in values.items():
+            for name, value in own.items():
+                self._leaves[kind][ordinal][name].variables[position].assign(value)

@@ -212,7 +212,8 @@ def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: i
         )
     compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
     compressor, memory = settings.route(path) if compressed else DENSE
-    claimed = compressor == DENSE[0] and memory == DENSE[1] and spec.dtype.is_floating and n > 0
+    claimed = compressor == DENSE[0] and (memory == DENSE[1] or memory.claims_dense)
+    claimed = claimed and spec.dtype.is_floating and n > 0
     if claimed:
         memory = settings.claiming(path)
         claimed = memory is not None

@@ -17,7 +17,10 @@ from grace_tf.saved import Saved, Table
 
 
 def stem_of(owner: Owner, name: str, name_of: Callable[[int], str | None]) -> str | None:
-    """The name of an owner's leaf among all leaves; None where a variable has no name."""
+    """The name of an owner's leaf among all leaves, of what it is called below its variable.
+
+    None where a variable has no name.
+    """
     if not owner.ordinals:
         return owner.kind
     names = [name_of(ordinal) for ordinal in owner.ordinals]
@@ -52,12 +55,15 @@ class Restored:
     def stem(self, leaf: Leaf) -> str | None:
         """The name of this leaf then; None if the file does not know its variables or its method.
 
-        A method of another name that has a leaf of the same name means something else by it.
+        A method of another name that has a leaf of the same name means something else by it.  What
+        was saved with a schedule serves without one, and the other way round, if it fits.
         """
         owner = leaf.owner
         if self.table is None:
             return _format_1(leaf, "/")
-        stem = stem_of(owner, leaf.name, self._joined.source)
+        own, other = (stem_of(owner, name, self._joined.source) for name in leaf.names)
+        fits = other in self.leaves and self.leaves[other].rows.shape[1:] == leaf.shape
+        stem = other if fits and own not in self.leaves else own
         return stem if self.table.made.get(stem, owner.method) == owner.method else None
 
     def children(self, leaf: Leaf) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +14,19 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.core.scheduled import Scheduled
 from grace_tf.core.specs import spec_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory)."""
+    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory).
 
-    routes: tuple[tuple[str, Compressor, Memory], ...]
+    A compressor may be a `Scheduled`, whose stages have memories of their own; the route has that
+    of the last one which compresses.
+    """
+
+    routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
     granularity: str = "auto"
     min_elements: int = 1024
     exclude: tuple[str, ...] = ()
@@ -37,8 +43,46 @@ class Settings:
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
+    @property
+    def stages(self) -> tuple[tuple[int, Settings], ...]:
+        """(first step, settings without a schedule) of every stage of any route."""
+        return self._stages if self._scheduled else ((0, self),)
+
+    @functools.cached_property
+    def _stages(self) -> tuple[tuple[int, Settings], ...]:
+        firsts = {0, *(first for c in self._scheduled for first in c.boundaries)}
+        return tuple((first, self._at(first)) for first in sorted(firsts))
+
+    def at(self, step: int) -> Settings:
+        """The settings of this step, without a schedule."""
+        return [settings for first, settings in self.stages if first <= step][-1]
+
+    def _at(self, step: int) -> Settings:
+        routes = []
+        for pattern, compressor, memory in self.routes:
+            if isinstance(compressor, Scheduled):
+                stage = compressor.stage(step)
+                compressor, memory = stage.compressor, stage.memory
+            routes.append((pattern, compressor, memory))
+        return dataclasses.replace(self, routes=tuple(routes))
+
+    @property
+    def _scheduled(self) -> list[Scheduled]:
+        return [c for _, c, _ in self.routes if isinstance(c, Scheduled)]
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The kinds of state of which stages have their own, where it is not alike."""
+        if not self._scheduled:
+            return frozenset()
+        memories = [{s.memory for s in c.stages} - {DENSE[1]} for c in self._scheduled]
+        return frozenset(["compressor", *["memory"] * any(len(each) > 1 for each in memories)])
+
     def route(self, path: str) -> tuple[Compressor, Memory]:
-        """The compressor and memory of the variable at this path (`:0` is ignored)."""
+        """The compressor and memory of the variable at this path (`:0` is ignored).
+
+        Settings with a schedule have none: ask those of a stage.
+        """
         path = path.removesuffix(":0")
         if not any(re.fullmatch(pattern, path) for pattern in self.exclude):
             for pattern, compressor, memory in self.routes:
@@ -60,14 +104,13 @@ class Settings:
 
     def config(self) -> dict[str, Any]:
         """JSON-able keywords that make equal settings: `from_config(config)`."""
-        memories = {spec_of(m) for _, _, m in self.routes}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
-        if len(self.routes) == 1 and self.routes[0][0] == ANY:
-            _, compressor, memory = self.routes[0]
-            return {"compressor": str(compressor), "memory": spec_of(memory), **config}
+        memories = {_memory_of(c, m) for _, c, m in self.routes}
         memory = memories.pop() if len(memories) == 1 else "auto"
+        if len(self.routes) == 1 and self.routes[0][0] == ANY:
+            return {"compressor": str(self.routes[0][1]), "memory": memory, **config}
         return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
 
 
@@ -121,9 +164,48 @@ def from_config(config: Mapping[str, Any]) -> Settings:
     return settings(**config)
 
 
-def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Compressor, Memory]:
+def _pair(
+    what: Any, memory: str | Memory, **hyperparameters: Any
+) -> tuple[Compressor | Scheduled, Memory]:
     compressor, own = registry.resolve(what, **hyperparameters)
+    if isinstance(compressor, Scheduled):
+        return _remembering(compressor, memory)
     chosen = registry.get_memory(own if memory == "auto" else memory)
+    _check_pair(compressor, chosen)
+    return compressor, chosen
+
+
+def _remembering(scheduled: Scheduled, memory: str | Memory) -> tuple[Scheduled, Memory]:
+    """The stages with their memories, each its own or the one that is given; and the last.
+
+    What is not compressed needs none, but for one that claims what is dense.  It empties the memory
+    of a stage before it, so that nothing waits there for ever.
+    """
+    chosen = [
+        registry.get_memory(stage.memory if memory == "auto" else memory)
+        for stage in scheduled.stages
+    ]
+    for stage, own in zip(scheduled.stages, chosen):
+        _check_pair(stage.compressor, own)
+    claiming = [m for s, m in zip(scheduled.stages, chosen) if m.claims_dense]
+    stages, last = [], DENSE[1]
+    for stage, own in zip(scheduled.stages, chosen):
+        if stage.compressor == DENSE[0]:
+            own = claiming[0] if claiming else last
+        stages.append((stage.first, stage.compressor, own))
+        last = own
+    compressing = [m for s, m in zip(scheduled.stages, chosen) if s.compressor != DENSE[0]]
+    return Scheduled.of(stages), compressing[-1]
+
+
+def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
+    """The keyword `memory` that gives this one, or those of a schedule's stages."""
+    if isinstance(compressor, Scheduled) and _pair(str(compressor), "auto")[0] == compressor:
+        return "auto"
+    return spec_of(memory)
+
+
+def _check_pair(compressor: Compressor, chosen: Memory) -> None:
     if chosen.requires_nonexpansive and not compressor.nonexpansive:
         stages = [compressor, *(stage for _, stage in getattr(compressor, "inner", ()))]
         nearest = ' or rounding="nearest"' if any(hasattr(s, "rounding") for s in stages) else ""
@@ -131,7 +213,6 @@ def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Comp
             f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} "
             f'is not; use memory="none"{nearest}.'
         )
-    return compressor, chosen
 
 
 def _check_pattern(pattern: Any) -> None:

@@ -14,6 +14,9 @@ import tensorflow as tf
 from grace_tf.gradients import is_rows
 from grace_tf.plan import Plan
 
+# What every worker of this process gets for every gradient.
+Aggregates = list[list[tf.Tensor | tf.IndexedSlices]]
+
 
 def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
     """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors."""
@@ -32,6 +35,18 @@ def _plain_rows(grad: tf.IndexedSlices, shape: tuple[int, ...]) -> tf.IndexedSli
     indices = tf.convert_to_tensor(grad.indices)
     values = tf.reshape(grad.values, [tf.shape(indices)[0], *shape[1:]])
     return tf.IndexedSlices(values, indices, tf.constant(shape, tf.int64))
+
+
+def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:
+    """The aggregates of one of these plans, dense wherever another plan does not send rows."""
+    rows = set.intersection(*({lane.position for lane in plan.sparse} for plan in plans))
+    return [
+        [
+            tf.convert_to_tensor(total) if is_rows(total) and i not in rows else total
+            for i, total in enumerate(mine)
+        ]
+        for mine in aggregates
+    ]
 
 
 def values_of(grad: Any) -> tf.Tensor:

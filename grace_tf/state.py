@@ -18,7 +18,7 @@ from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.exchange import Share
 from grace_tf.joined import Joined, Ordinals
-from grace_tf.leaves import STEP, Leaf, Owner, compressor_of, memory_of, variables_of
+from grace_tf.leaves import STEP, Bound, Leaf, Owner, owners_of, variables_of
 from grace_tf.plan import Group
 from grace_tf.refusal import Refusal
 from grace_tf.restored import Restored, stem_of
@@ -45,7 +45,8 @@ class State(Trackable):
         self.devices: tuple[str | None, ...] = ()
         self._joined = joined or Ordinals()
         self._leaves: dict[str, Leaf] = {}
-        self._bound: dict[tuple[str, int], tuple[Owner, dict[str, Leaf]]] = {}  # by owner's key
+        # By owner's key; where stages of a schedule take turns, one for each of them.
+        self._bound: dict[tuple[str, int], list[tuple[Owner, dict[str, Leaf]]]] = {}
         self._restored = Restored(self._joined)
         self._lost = ""  # the sentence about a lost state, until it is told
         self._warned: set[str] = set()  # what was told of what was restored
@@ -65,48 +66,43 @@ class State(Trackable):
         self._own(STEP)
 
     def ensure(self, group: Group, seed: int) -> None:
-        """Makes the variables of a group's lanes that do not exist yet.
+        """Makes the variables of a group's lanes that do not exist yet, as `bound`."""
+        self.bound([group], seed)
+
+    def bound(self, groups: Sequence[Group], seed: int, apart: Container[str] = ()) -> Bound:
+        """What a step of these groups reads and writes; makes what does not exist yet.
 
         What another memory or compressor made for the same variable stays where its leaf has the
-        same name, method, shape and dtype, and starts anew elsewhere.
+        same name, method, shape and dtype.  Elsewhere it is replaced, but for the kinds that are
+        kept `apart`.
         """
-        for lane in group.lanes:
-            self._own(memory_of(group.memory, lane.spec, lane.ordinal))
-        merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
-        for spec, own in zip(group.specs, group.ordinals):
-            self._own(compressor_of(group.compressor, spec, merged or (own,), seed, self.size))
+        owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
+        return Bound([(owner, self._own(owner, bool(apart))) for owner in owners])
 
     def forget(self, ordinal: int) -> None:
         """Drops what is kept for a variable that is gone."""
         for stem, leaf in list(self._leaves.items()):
             if ordinal in leaf.owner.ordinals:
                 self._leaves.pop(stem, None)
-        for key, (owner, _) in list(self._bound.items()):
-            if ordinal in owner.ordinals:
+        for key, bound in list(self._bound.items()):
+            if any(ordinal in owner.ordinals for owner, _ in bound):
                 self._bound.pop(key, None)
 
-    def share(self, position: int, groups: Sequence[Group], grads: list) -> Share:
+    def share(self, position: int, bound: Bound, grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
-        share = Share(grads, {}, {}, self._leaves["step"].read(position))
-        lanes = [lane.ordinal for group in groups for lane in group.lanes]
-        firsts = [ordinal for group in groups for ordinal in group.ordinals]
-        for kind, ordinals in (("memory", lanes), ("compressor", firsts)):
-            for ordinal in ordinals:
-                getattr(share, kind)[ordinal] = {
-                    name: leaf.read(position) for name, leaf in self._read(kind, ordinal).items()
-                }
-        return share
+        step = self._leaves["step"].read(position)
+        memory, compressor = bound.read("memory", position), bound.read("compressor", position)
+        return Share(grads, memory, compressor, step)
 
-    def commit(self, position: int, result: Share) -> list[tf.Tensor | tf.IndexedSlices]:
+    def commit(
+        self, position: int, bound: Bound, result: Share
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
         """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
         grads = [values_of(g) for g in result.grads]
 
         def keep():
-            for kind in ("memory", "compressor"):
-                for ordinal, values in getattr(result, kind).items():
-                    leaves = self._read(kind, ordinal)
-                    for name, value in values.items():
-                        leaves[name].variables[position].assign(value)
+            bound.assign("memory", position, result.memory)
+            bound.assign("compressor", position, result.compressor)
             self._leaves["step"].variables[position].assign_add(1)
 
         def tell():
@@ -115,9 +111,6 @@ class State(Trackable):
 
         committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
-
-    def _read(self, kind: str, ordinal: int) -> dict[str, Leaf]:
-        return self._bound[kind, ordinal][1] if (kind, ordinal) in self._bound else {}
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -238,25 +231,32 @@ class State(Trackable):
         for name in self._restored.children(leaf):
             self._handle_deferred_dependencies(name=name, trackable=leaf)
 
-    def _own(self, owner: Owner) -> None:
-        """Makes the variables of an owner's leaves, each with its first value or what was saved."""
-        bound, _ = self._bound.get(owner.key, (None, None))
-        if bound == owner:
-            return
+    def _own(self, owner: Owner, staged: bool = False) -> dict[str, Leaf]:
+        """An owner's leaves; makes their variables, each with its first value or what was saved.
+
+        Without `staged` what else was made for the same variables does not come again.
+        """
+        known = self._bound.get(owner.key, [])
+        for other, leaves in known:
+            if other == owner:
+                return leaves
         first = owner.first()
         if first and owner.ordinals:
             self._tell_loss()
         leaves = {}
         for name, value in first.items():
-            stem = stem_of(owner, name, self._joined.name)
+            own = owner.leaf_name(name, value.shape, value.dtype.name)
+            stem = stem_of(owner, own, self._joined.name)
             leaf = self._leaves.get(stem)
             if leaf is None or not leaf.fits(owner, value):
+                known = [each for each in known if leaf not in each[1].values()]
                 made = variables_of(stem, value, self.workers, self._devices(owner))
                 leaf = self._leaves[stem] = Leaf(self, owner, name, stem, made)
                 with tf.init_scope():
                     self._take(leaf)
             leaves[name] = leaf
-        self._bound[owner.key] = owner, leaves
+        self._bound[owner.key] = [*(known if staged else ()), (owner, leaves)]
+        return leaves
 
     def _devices(self, owner: Owner) -> Sequence[str | None]:
         if not owner.ordinals or len(self.workers) > 1:
@@ -295,5 +295,6 @@ class State(Trackable):
         """
         old = _FORMAT_1.fullmatch(name)
         if old:
-            return self._read(old[2], int(old[1])).get(old[3])
+            bound = self._bound.get((old[2], int(old[1])), [(None, {})])
+            return bound[-1][1].get(old[3])
         return self._leaves.get(name) if name == "step" else None

@@ -61,9 +61,18 @@ def test_describe_of_a_composite_names_the_inner_parts(capsys):
     assert "values.levels" in capsys.readouterr().out
 
 
+def test_describe_of_a_schedule_has_a_row_for_each_stage(capsys):
+    assert main(["describe", "topk:ratio=0.25@0/0.01@100,dense=10", "--shape", "1000"]) == 0
+    cells = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["0", "none", "none", "4,000", "1/1"] in cells
+    assert ["10", "topk:ratio=0.25", "residual", "2,000", "1/2"] in cells
+    assert ["100", "topk", "residual", "80", "1/50"] in cells
+
+
 @pytest.mark.parametrize(
     "arguments, told",
     [
+        (["check", "topk@0;qsgd@5"], "changes with the step: name the compressor of one stage."),
         (["describe", "topkk"], "Unknown compressor 'topkk'; available:"),
         (["describe", "topkk:ratio=2"], "Unknown compressor 'topkk'"),
         (["describe", "no_such_file.py:Class"], "no_such_file.py"),

@@ -49,6 +49,16 @@ class FitTest(tf.test.TestCase):
             self.assertLen(set(shas(ours, strategy)), 1)
             self.assertEqual(*history)  # losses and metrics
 
+    def test_a_schedule_follows_the_committed_steps(self):
+        spec = "none@0;topk:ratio=0.5@2;powersgd:rank=1@4"
+        ops, strategy = strategy_with(spec, seed=2)
+        ours = compiled(sgd, strategy)
+        wrapped = compiled(lambda: grace_tf.wrap(sgd(), spec, min_elements=1, seed=2), mirrored(2))
+        fit(ours, 6)
+        fit(wrapped, 6)
+        self.assertEqual(shas(ours, strategy), shas(wrapped, mirrored(2)))
+        self.assertEqual(ops.aggregator.state.step, 6)
+
     def test_none_is_the_plain_strategy_bit_for_bit(self):
         ops, strategy = strategy_with("none")
         ours, plain = compiled(sgd, strategy, normalised), compiled(sgd, mirrored(2), normalised)

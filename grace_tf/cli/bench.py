@@ -26,6 +26,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Gather
+from grace_tf.core.scheduled import unscheduled
 from grace_tf.core.specs import spec_of
 from grace_tf.exchange import composed
 
@@ -148,7 +149,7 @@ def measure(
 def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
     """Traces the stages of one method, with the operations of one implementation."""
     compressor, memory_name = registry.resolve(method)
-    memory = registry.get_memory(memory_name)
+    compressor, memory = unscheduled(compressor), registry.get_memory(memory_name)
     spec = tf.TensorSpec(x.shape, x.dtype)
     context = Context((spec,), (0,), tf.constant(3, tf.int64), 0, workers, 0)
     with ops.using(operations):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.specs import spec_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import Settings
 
@@ -17,6 +18,7 @@ _MILLION = tf.TensorSpec([1000, 1000], tf.float32)
 
 METHOD_COLUMNS = ("method", "family", "bits per element", "memory", "traits", "paper")
 WIRE_COLUMNS = ("part", "dtype", "elements", "bytes")
+STAGE_COLUMNS = ("from step", "compressor", "memory", "bytes a step", "of fp32")
 
 
 def method_rows(links: bool = False) -> list[list[str]]:
@@ -58,14 +60,24 @@ def wire_rows(compressor: Compressor, shape: Sequence[int]) -> list[list[str]]:
     ]
 
 
+def stage_rows(settings: Settings, shape: Sequence[int]) -> list[list[str]]:
+    """One row for each stage of a schedule, on a float32 tensor of this shape."""
+    spec, rows = tf.TensorSpec(shape, tf.float32), []
+    for first, stage in settings.stages:
+        ((_, compressor, memory),) = stage.routes
+        nbytes, share = f"{compressor.nbytes(spec):,}", fp32_share(compressor, shape)
+        rows.append([f"{first:,}", str(compressor), spec_of(memory), nbytes, share])
+    return rows
+
+
 def announced_bytes(settings: Settings, variables: Sequence[Any]) -> int:
     """Bytes that one of several workers hands to collectives in a step for these gradients.
 
-    Static: from the plan alone, flags included.
+    Static: from the plan alone, flags included; of a schedule, in its first stage.
     """
     paths = [str(getattr(v, "path", v.name)) for v in variables]
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-    plan = make_plan(settings, paths, specs, range(len(paths)))
+    plan = make_plan(settings.at(0), paths, specs, range(len(paths)))
     payloads = sum(group.compressor.group_nbytes(group.specs) for group in plan.groups)
     return payloads + _FLAG_BYTES * len(plan.buckets)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -35,3 +36,21 @@ def check_choice(owner: str, name: str, value: Any, choices: Sequence[Any]) -> N
         raise ValueError(
             f"{owner}: {name} is one of {', '.join(map(str, choices))}, not {value!r}."
         )
+
+
+def check_names(
+    owner: str, given: Iterable[str], has: Iterable[str], keywords: Sequence[str]
+) -> None:
+    """Raises TypeError if a given name is not in `has`; the message lists wrap's `keywords` too."""
+    for name in sorted(set(given) - set(has)):
+        beside = f"; wrap() itself takes: {', '.join(keywords)}" if keywords else ""
+        raise TypeError(
+            f"{owner} has no hyperparameter {name!r}; it has: {', '.join(has) or 'none'}{beside}"
+            f"{meant(name, [*has, *keywords])}"
+        )
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """How a sentence about an unknown name ends: by asking for the one that is most like it."""
+    close = difflib.get_close_matches(name.strip().lower(), [*known], n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from grace_tf.core import compressor as contract
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_names, meant
 from grace_tf.core.memory import Memory
-from grace_tf.core.specs import parse
+from grace_tf.core.schedule import Schedule
+from grace_tf.core.scheduled import KEYS, Scheduled, composite, joined, plain_stages
+from grace_tf.core.specs import parse, parse_firsts
 from grace_tf.core.then import Then
 
 # The keywords of the doors.
@@ -27,7 +29,7 @@ KEYWORDS = (
 # A hyperparameter of such a name could not be reached through a door, now or once there is a choice
 # of collectives, which `exchange` is kept for.
 _OTHERS = "optimizer compressor variables inner reduce grads name exchange".split()
-RESERVED = frozenset([*KEYWORDS, *_OTHERS])
+RESERVED = frozenset([*KEYWORDS, *_OTHERS, *KEYS])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,25 +164,36 @@ def entries() -> list[Entry]:
     return [_COMPRESSORS[name] for name in available()]
 
 
-def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor, str]:
-    """(compressor, name of its recipe's memory) of an instance, a name with keywords, or a spec.
+def resolve(
+    what: str | Compressor | Scheduled | Schedule, **hyperparameters: Any
+) -> tuple[Compressor | Scheduled, str | Memory]:
+    """(compressor, its recipe's memory) of an instance, a name with keywords, a spec or a schedule.
+
+    The stages of a schedule have their own memories; the last one's is told.
 
     Raises ValueError for unknown names and values, TypeError for unknown hyperparameters.
     """
-    if isinstance(what, Compressor):
-        if hyperparameters:
-            raise TypeError(f"{what} is an instance; give its hyperparameters to its constructor.")
-        if what.name not in _COMPRESSORS:
-            raise ValueError(
-                f"{type(what).__name__} is not registered; decorate it with "
-                "@grace_tf.register(name)."
-            )
-        return what, _auto_memory(what, _COMPRESSORS[what.name].memory)
+    stages = parse_firsts(what) if isinstance(what, str) else what
+    if isinstance(stages, (Compressor, Scheduled, Schedule)) and hyperparameters:
+        kind = "an instance" if isinstance(stages, Compressor) else "a schedule"
+        raise TypeError(f"{what} is {kind}; give its hyperparameters to its constructor.")
+    if isinstance(stages, Compressor):
+        _check_registered(stages, _COMPRESSORS)
+        return stages, _auto_memory(stages, _COMPRESSORS[stages.name].memory)
+    if isinstance(stages, Scheduled):
+        return stages, stages.stages[-1].memory
+    if isinstance(stages, Schedule):
+        return _one([(i, *resolve(c)) for i, c in zip(stages.boundaries, stages.values)])
     if not isinstance(what, str):
         raise TypeError(
             f"A compressor is an instance, a name, a spec or a mapping of these, not {what!r}."
         )
-    name, given, stages = parse(what)
+    return _named(what, hyperparameters)
+
+
+def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Memory]:
+    """Of a name or spec."""
+    name, given, parts = parse(what)
     both = sorted(set(given) & set(hyperparameters))
     if both:
         raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
@@ -191,30 +204,36 @@ def resolve(what: str | Compressor, **hyperparameters: Any) -> tuple[Compressor,
         )
     entry = _COMPRESSORS[name]
     given.update(hyperparameters)
-    _check_hyperparameters(name, given, entry.parameters, KEYWORDS if hyperparameters else ())
+    plain = {key for key in given if key not in KEYS}
+    check_names(name, plain, entry.parameters, KEYWORDS if hyperparameters else ())
+    dense, stages = plain_stages(name, given, entry.parameters)
+    built = [(first, *_built(entry, each, parts)) for first, each in stages]
+    return _one([(0, *resolve("none")), (dense, *_one(built))] if dense else built)
+
+
+def _built(entry: Entry, given: Mapping[str, Any], parts: Iterable[tuple[str, str]]):
     built = entry.build(**given)
     compressor, memory = built if isinstance(built, tuple) else (built, entry.memory)
-    for part, stage in stages:
+    for part, stage in parts:
         compressor = compressor.then(**{part: stage})
+    if isinstance(compressor, Scheduled):
+        return compressor.remembering(memory and get_memory(memory)), None
     return compressor, memory if isinstance(built, tuple) else _auto_memory(compressor, memory)
 
 
-def _check_hyperparameters(
-    owner: str, given: Iterable[str], has: Iterable[str], keywords: Sequence[str]
-) -> None:
-    """Raises TypeError if a given name is not in `has`; the message lists wrap's `keywords` too."""
-    for name in sorted(set(given) - set(has)):
-        beside = f"; wrap() itself takes: {', '.join(keywords)}" if keywords else ""
-        raise TypeError(
-            f"{owner} has no hyperparameter {name!r}; it has: {', '.join(has) or 'none'}{beside}"
-            f"{meant(name, [*has, *keywords])}"
+def _one(stages: Sequence[tuple[int, Any, Any]]) -> tuple[Any, str | Memory]:
+    """(compressor, memory) of what follows each other; plain where it is always the same."""
+    ((_, compressor, memory), *others) = stages
+    if not others and not isinstance(compressor, Scheduled):
+        return compressor, memory
+    return joined([(first, c, None if m is None else get_memory(m)) for first, c, m in stages])
+
+
+def _check_registered(what: Compressor | Memory, names: Mapping[str, Any]) -> None:
+    if what.name not in names:
+        raise ValueError(
+            f"{type(what).__name__} is not registered; decorate it with @grace_tf.register(name)."
         )
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """How a sentence about an unknown name ends: by asking for the one that is most like it."""
-    close = difflib.get_close_matches(name.strip().lower(), [*known], n=1)
-    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def _auto_memory(compressor: Compressor, memory: str | None) -> str:
@@ -223,8 +242,10 @@ def _auto_memory(compressor: Compressor, memory: str | None) -> str:
     return "residual" if compressor.nonexpansive else "none"
 
 
-def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
+def get(what: Any, **hyperparameters: Any) -> Compressor | Scheduled:
     """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance.
+
+    Of a schedule it is a `Scheduled`, which has one for each stage.
 
     Args:
       what: a name, a spec, `name:key=value,key=value`, with parts of a composite behind bars
@@ -241,11 +262,7 @@ def get(what: str | Compressor, **hyperparameters: Any) -> Compressor:
 def get_memory(what: str | Memory) -> Memory:
     """The memory of a name, a spec or an instance."""
     if isinstance(what, Memory):
-        if what.name not in _MEMORIES:
-            raise ValueError(
-                f"{type(what).__name__} is not registered; decorate it with "
-                "@grace_tf.register(name)."
-            )
+        _check_registered(what, _MEMORIES)
         return what
     if not isinstance(what, str):
         raise TypeError(f"A memory is an instance or a name, not {what!r}.")
@@ -258,7 +275,7 @@ def get_memory(what: str | Memory) -> Memory:
             f"Unknown memory {name!r}; available: {', '.join(known)}{meant(name, known)}"
         )
     fields = [f.name for f in dataclasses.fields(_MEMORIES[name])]
-    _check_hyperparameters(f"The memory {name}", given, fields, ())
+    check_names(f"The memory {name}", given, fields, ())
     return _MEMORIES[name](**given)
 
 
@@ -267,12 +284,14 @@ def memories() -> list[str]:
     return sorted(_MEMORIES)
 
 
-def _composite(outer: Compressor, parts: Mapping[str, str | Compressor]) -> Compressor:
+def _composite(outer: Compressor, parts: Mapping[str, Any]) -> Compressor | Scheduled:
     """`outer`, or what it refines already, with further parts of its payload compressed."""
     inner = tuple(
         (part, stage if isinstance(stage, Compressor) else get(stage))
         for part, stage in parts.items()
     )
+    if any(isinstance(each, Scheduled) for each in (outer, *(stage for _, stage in inner))):
+        return composite(outer, inner, lambda c: get_memory(resolve(c)[1]))
     if isinstance(outer, Then):
         return Then(outer.outer, outer.inner + inner)
     return Then(outer, inner)

@@ -5,14 +5,19 @@ name stands for, and which hyperparameters it has, is the registry's business.
 
     spec  = head *("|" part "=" head)        a method, and parts of its payload compressed further
     head  = name [":" key "=" value *("," key "=" value)]
-    value = "none", "true" or "false" in any case, a number, or a name
+    value = plain, or plain "@" step *("/" plain "@" step)     what holds from which step on
+    plain = "none", "true" or "false" in any case, a number, or a name
+
+Compressors that follow each other are written `spec "@" step *(";" spec "@" step)`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from grace_tf.core.schedule import Schedule, piecewise
 
 _NAMED: Mapping[str, Any] = {"none": None, "true": True, "false": False}
 
@@ -31,6 +36,14 @@ def parse(text: str) -> tuple[str, dict[str, Any], list[tuple[str, str]]]:
     return name, given, [_stage(stage) for stage in rest]
 
 
+def parse_firsts(text: str) -> Schedule | None:
+    """The schedule of specs that a text says: `none@0;powersgd:rank=4@1000`; None of one spec.
+
+    Raises ValueError for a text of another form.
+    """
+    return _schedule(text, ";", "spec@step;spec@step", str.strip) if ";" in text else None
+
+
 def name_of(text: str) -> str:
     """What stands where a spec has its name, also of a text that is none."""
     return text.split("|")[0].partition(":")[0].strip()
@@ -43,8 +56,18 @@ def spec_of(what: Any) -> str:
       what: a compressor or a memory that is registered.
     """
     fields = [(f.name, getattr(what, f.name), f.default) for f in dataclasses.fields(what)]
-    values = [f"{name}={_spell(value)}" for name, value, default in fields if value != default]
-    return f"{what.name}:{','.join(values)}" if values else what.name
+    return head(what.name, {name: value for name, value, default in fields if value != default})
+
+
+def head(name: str, given: Mapping[str, Any]) -> str:
+    """A method with hyperparameters."""
+    values = [f"{key}={_spell(value)}" for key, value in given.items()]
+    return f"{name}:{','.join(values)}" if values else name
+
+
+def with_firsts(specs: Iterable[tuple[Any, int]]) -> str:
+    """Specs that follow each other, each with its first step."""
+    return ";".join(f"{spec}@{first}" for spec, first in specs)
 
 
 def with_stages(head: str, stages: Iterable[tuple[str, Any]]) -> str:
@@ -72,7 +95,21 @@ def _stage(text: str) -> tuple[str, str]:
     return part.strip(), spec
 
 
+def _schedule(text: str, between: str, form: str, read: Callable[[str], Any]) -> Schedule:
+    values = {}
+    for stage in text.split(between):
+        value, at, first = stage.rpartition("@")
+        if not (at and value.strip() and first.strip().isdecimal()):
+            raise ValueError(f"A schedule is written {form}, not {text!r}.")
+        if int(first) in values:
+            raise ValueError(f"Two stages of {text!r} begin at step {int(first)}.")
+        values[int(first)] = read(value)
+    return piecewise(values)
+
+
 def _value(text: str) -> Any:
+    if "@" in text:
+        return _schedule(text, "/", "value@step/value@step", lambda value: _value(value.strip()))
     if text.lower() in _NAMED:
         return _NAMED[text.lower()]
     for number in (int, float):
@@ -84,6 +121,9 @@ def _value(text: str) -> Any:
 
 
 def _spell(value: Any) -> str:
+    if isinstance(value, Schedule):
+        pairs = zip(value.values, value.boundaries)
+        return "/".join(f"{_spell(each)}@{first}" for each, first in pairs)
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return repr(value) if isinstance(value, float) else str(value)

@@ -8,7 +8,9 @@ Gradients do not pass through a MultiOptimizer: there the optimizers that it has
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +28,7 @@ from grace_tf.keras.optimizers import (
     deals_out,
     ignore_in_configs,
     innermost,
+    iterations_of,
     parts,
 )
 from grace_tf.keras.repairs import KERAS_3
@@ -192,6 +195,7 @@ def attach(optimizer: Any, wanted: Settings) -> None:
         optimizer._wrap_parts()
         return
     aggregator = Aggregator(wanted)
+    aggregator.follow(functools.partial(iterations_of, weakref.ref(optimizer)))
     optimizer._grace = aggregator  # automatically tracked by all but legacy optimizers
     optimizer._grace_state = SavedState(aggregator)
     if isinstance(optimizer, _Legacy):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from grace_tf.keras.repairs import KERAS_3
+from grace_tf.variables import local, plain
 
 _ignoring: set[type] = set()
 
@@ -63,3 +66,14 @@ def ignore_in_configs(cls: type, key: str, unless: type) -> None:
 
     owner.from_config = classmethod(from_config)
     _ignoring.add(owner)
+
+
+def iterations_of(optimizer: weakref.ref) -> tf.Tensor:
+    """How many updates an optimizer has made, in any context of a strategy."""
+    with tf.init_scope():  # legacy optimizers make the counter when it is first asked for
+        counter = optimizer().iterations
+    own, every = optimizer(), getattr(optimizer(), "gradient_accumulation_steps", None)
+    if every:  # Keras 3 computes `iterations` then, and may not do so outside the replicas
+        counter = own._iterations
+    count = local(plain(counter)).read_value()
+    return count // every if every else count

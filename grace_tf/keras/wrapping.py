@@ -41,8 +41,9 @@ def wrap(
     Args:
       optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; of a
         LossScaleOptimizer the inner optimizer is wrapped, of a MultiOptimizer each one that it has.
-      compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", or
-        a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
+      compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", a
+        schedule of these (`grace_tf.schedules`), which follows the optimizer's iterations, or a
+        mapping from patterns (`re.fullmatch` on a variable's path) to any, the first counts.
       memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
       min_elements: smaller variables travel dense.

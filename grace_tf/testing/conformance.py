@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.scheduled import unscheduled
 from grace_tf.core.specs import name_of
 from grace_tf.testing import (
     claim_checks,
@@ -119,7 +120,7 @@ def check_compressor(
       or TypeError for what `grace_tf.get` refuses.
     """
     instance, memory = registry.resolve(compressor)
-    subject = Subject(instance, registry.get_memory(memory), quick)
+    subject = Subject(unscheduled(instance), registry.get_memory(memory), quick)
     with _without_what_checks_cause():
         report = Report(str(instance), tuple(run_checks(_QUICK if quick else _ALL, subject)))
     if not report.ok and not report_only:
@@ -194,7 +195,7 @@ def load(target: str) -> Compressor:
     Raises: ValueError, naming what exists, where there is no such thing.
     """
     place, colon, name = target.partition(":")
-    if name_of(target) in registry.available() or "=" in name:
+    if name_of(target) in registry.available() or "=" in name or ";" in target:
         return registry.get(target)
     if not colon:
         known = registry.available()

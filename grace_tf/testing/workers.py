@@ -15,10 +15,10 @@ import tensorflow as tf
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload, Request
-from grace_tf.exchange import exchange
 from grace_tf.lockstep import communicate
 from grace_tf.plan import Plan, make_plan
 from grace_tf.settings import settings
+from grace_tf.stages import Placed, Stages
 from grace_tf.state import State
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
@@ -54,7 +54,7 @@ class Workers:
         self.settings = settings(compressor, **{"min_elements": 1, **keywords})
         self.transport = transport or Loopback(size)
         self.state = State()
-        self.handed: list[Handed] = []  # what one worker handed to collectives, as last traced
+        self._stages = Stages(self.state)
         self._paths = list(paths)
         self._summed = summed
         self._step = tf.function(self.step, autograph=False)
@@ -71,22 +71,26 @@ class Workers:
 
     def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """The same without the function around it: eager, or part of the caller's graph."""
-        plan, transport = self.prepare(grads[0]), self.transport
-        shares = [self.state.share(w, plan.groups, list(mine)) for w, mine in enumerate(grads)]
-        with transport.recorded() as self.handed:
-            results = exchange(plan, shares, transport, self._summed)
-        return [self.state.commit(w, result) for w, result in enumerate(results)]
+        placed = self._place(grads[0])
+        return self._stages.run(placed, self.transport, [list(m) for m in grads], self._summed)
+
+    @property
+    def handed(self) -> list[Handed]:
+        """What one worker handed to collectives, in the stage that ran last; as last traced."""
+        return self._stages.handed
 
     def prepare(self, grads: Sequence[tf.Tensor]) -> Plan:
-        """The plan for gradients like these; makes the state that it needs."""
+        """The plan for gradients like these, of a schedule's first stage; makes its state."""
+        return self._place(grads).plans[0]
+
+    def _place(self, grads: Sequence[tf.Tensor]) -> Placed:
         paths = self._paths or [str(i) for i in range(len(grads))]
         specs = [tf.TensorSpec(g.shape, g.dtype) for g in grads]
-        plan = make_plan(self.settings, paths, specs, range(len(specs)))
+        stages = self.settings.stages
+        plans = [make_plan(stage, paths, specs, range(len(specs))) for _, stage in stages]
         transport = self.transport
         self.state.place(transport.size, transport.workers, [None] * len(transport.workers))
-        for group in plan.groups:
-            self.state.ensure(group, plan.seed)
-        return plan
+        return self._stages.place(self.settings, plans)
 
     @property
     def bytes_per_step(self) -> int:

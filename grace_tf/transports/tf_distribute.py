@@ -112,3 +112,25 @@ def across_replicas(
         return [distribute_utils.regroup(tuple(row), values.Mirrored) for row in zip(*results)]
 
     return list(context.merge_call(merged, args=(list(tensors),)))
+
+
+def in_every_replica(
+    strategy: tf.distribute.Strategy,
+    function: Callable[[tf.distribute.ReplicaContext, list[tf.Tensor]], list[tf.Tensor]],
+    per_replica: Sequence[Sequence[tf.Tensor]],
+) -> list[list[tf.Tensor]]:
+    """Calls `function(context, its tensors)` in each replica of this process, from outside them.
+
+    A condition outside the replicas may so decide what they do, and they may communicate.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def inside(*mine):
+        return function(tf.distribute.get_replica_context(), list(mine))
+
+    arguments = [
+        distribute_utils.regroup(tuple(row), values.PerReplica) for row in zip(*per_replica)
+    ]
+    results = strategy.extended.call_for_each_replica(inside, args=tuple(arguments))
+    rows = [strategy.experimental_local_results(v) for v in results]
+    return [[row[min(i, len(row) - 1)] for row in rows] for i in range(len(per_replica))]
