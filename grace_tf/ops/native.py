@@ -39,6 +39,7 @@ _LIST_OPERATIONS = (
     "dequantize_list",
     "expand_list",
     "orthonormal_list",
+    "pack_index_list",
     "project_list",
     "quantize_list",
     "random_k_list",
@@ -46,11 +47,13 @@ _LIST_OPERATIONS = (
     "reproject_list",
     "scatter_list",
     "scatter_random_list",
+    "scatter_set_list",
     "sign_list",
     "threshold_list",
     "top_k_list",
     "uncast_list",
     "unit_columns_list",
+    "unpack_index_list",
     "vote_list",
 )
 
