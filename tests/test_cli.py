@@ -41,9 +41,9 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     printed = capsys.readouterr().out
     cells = [line.split() for line in printed.splitlines()]
     assert ["values", "float32", "10,000", "40,000"] in cells
-    assert ["indices", "int32", "10,000", "40,000"] in cells
-    assert ["of", "fp32", "1/50"] in cells
-    assert "a step     80,000 bytes from each of several workers" in printed
+    assert ["indices", "int32", "2,676", "10,704"] in cells
+    assert ["of", "fp32", "1/79"] in cells
+    assert "a step     50,704 bytes from each of several workers" in printed
     assert ["memory", "residual"] in cells
 
 

@@ -52,7 +52,7 @@ class AlgebraTest(tf.test.TestCase):
         wire = composite.wire(tf.TensorSpec([1000], tf.float32))
         self.assertEqual(
             {k: v.shape[0] for k, v in wire.items()},
-            {"indices": 100, "values.levels": 16, "values.scales": 1},
+            {"indices": 17, "values.levels": 16, "values.scales": 1},
         )
 
     def test_stages_draw_from_streams_of_their_own(self):

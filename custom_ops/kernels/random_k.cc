@@ -157,10 +157,20 @@ bool RandomKList(const Executor& executor, const std::vector<Source>& sources, f
 
 bool ScatterRandomList(const Executor& executor, const std::vector<Target>& targets,
                        const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks,
-                       const float* values, float factor) {
+                       const std::vector<float>& scales, const float* values, float factor) {
   std::vector<int64_t> lengths;
   for (const Target& target : targets) lengths.push_back(target.n);
-  const std::vector<int32_t> indices = AllIndices(executor, lengths, keys, Offsets(ks));
+  const std::vector<int64_t> offsets = Offsets(ks);
+  const std::vector<int32_t> indices = AllIndices(executor, lengths, keys, offsets);
+  std::vector<float> scaled;
+  if (!scales.empty()) {
+    const DenormalsAreZero scope;
+    scaled.resize(offsets.back());
+    for (size_t i = 0; i < ks.size(); ++i) {
+      for (int64_t j = offsets[i]; j < offsets[i + 1]; ++j) scaled[j] = values[j] * scales[i];
+    }
+    values = scaled.data();
+  }
   bool finite = true;
   ScatterList(executor, targets, {values, indices.data(), nullptr, 1, ks}, factor, &finite);
   return finite;

@@ -32,9 +32,10 @@ bool RandomKList(const Executor& executor, const std::vector<Source>& sources, f
                  const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks, float* values);
 
 // The totals of what RandomKList of one worker, or the sum of several workers', stands for, times
-// factor. Returns whether every total is finite.
+// factor. The values of tensor i are multiplied by scales[i] first, or by nothing where there are no
+// scales. Returns whether every total is finite.
 bool ScatterRandomList(const Executor& executor, const std::vector<Target>& targets,
                        const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks,
-                       const float* values, float factor);
+                       const std::vector<float>& scales, const float* values, float factor);
 
 }  // namespace grace

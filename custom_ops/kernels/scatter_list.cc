@@ -64,37 +64,48 @@ std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {
   return offsets;
 }
 
+// Where the entries of each tensor and worker are, and how many of them count.
+class Parts {
+ public:
+  explicit Parts(const Entries& entries) : entries_(entries), offsets_(Offsets(entries.ks)) {}
+
+  const int32_t* Indices(int64_t w, int64_t i) const {
+    return entries_.indices + w * offsets_.back() + offsets_[i];
+  }
+  const float* Values(int64_t w, int64_t i) const {
+    return entries_.values + w * offsets_.back() + offsets_[i];
+  }
+  int64_t Used(int64_t w, int64_t i) const {
+    if (!entries_.counts) return entries_.ks[i];
+    const int64_t count = entries_.counts[w * static_cast<int64_t>(entries_.ks.size()) + i];
+    return std::clamp<int64_t>(count, 0, entries_.ks[i]);
+  }
+
+ private:
+  const Entries& entries_;
+  const std::vector<int64_t> offsets_;
+};
+
 // Writes totals, a chunk at a time.
 class Scatterer {
  public:
   Scatterer(const std::vector<Target>& targets, const Entries& entries, float factor)
-      : targets_(targets), entries_(entries), factor_(factor), offsets_(Offsets(entries.ks)) {
+      : targets_(targets), workers_(entries.workers), parts_(entries), factor_(factor) {
     bypass_ = TooLargeToCache(LoopOver(targets).total());
   }
 
-  // Worker w's entries for a tensor.
-  const int32_t* Indices(int64_t w, int64_t i) const {
-    return entries_.indices + w * offsets_.back() + offsets_[i];
-  }
-  int64_t Used(int64_t w, int64_t i) const {
-    if (!entries_.counts) return entries_.ks[i];
-    const int64_t count = entries_.counts[w * static_cast<int64_t>(targets_.size()) + i];
-    return std::clamp<int64_t>(count, 0, entries_.ks[i]);
-  }
-
   bool Write(int64_t i, int64_t first, int64_t last) const {
-    const int64_t workers = entries_.workers;
-    std::vector<int64_t> at(workers);  // the next entry of each worker
-    for (int64_t w = 0; w < workers; ++w) {
-      const int32_t* own = Indices(w, i);
-      at[w] = std::lower_bound(own, own + Used(w, i), first) - own;
+    std::vector<int64_t> at(workers_);  // the next entry of each worker
+    for (int64_t w = 0; w < workers_; ++w) {
+      const int32_t* own = parts_.Indices(w, i);
+      at[w] = std::lower_bound(own, own + parts_.Used(w, i), first) - own;
     }
     alignas(64) float buffer[kChunk];
     bool finite = true;
     for (int64_t begin = first; begin < last; begin += kChunk) {
       const int64_t end = std::min(last, begin + kChunk);
       std::fill_n(buffer, end - begin, 0.0f);
-      for (int64_t w = 0; w < workers; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
+      for (int64_t w = 0; w < workers_; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
       finite &= scale_(factor_, end - begin, buffer);
       Store(buffer, 4 * (end - begin), bypass_, targets_[i].total + begin);
     }
@@ -105,9 +116,9 @@ class Scatterer {
  private:
   // Adds worker w's entries from `j` on that are below `end`; returns the first that is not.
   int64_t Add(int64_t w, int64_t i, int64_t j, int64_t begin, int64_t end, float* buffer) const {
-    const int32_t* own = Indices(w, i);
-    const float* values = entries_.values + w * offsets_.back() + offsets_[i];
-    for (const int64_t used = Used(w, i); j < used && own[j] < end; ++j) {
+    const int32_t* own = parts_.Indices(w, i);
+    const float* values = parts_.Values(w, i);
+    for (const int64_t used = parts_.Used(w, i); j < used && own[j] < end; ++j) {
       float& total = buffer[own[j] - begin];
       total = Flush(total + Flush(values[j]));
     }
@@ -115,28 +126,36 @@ class Scatterer {
   }
 
   const std::vector<Target>& targets_;
-  const Entries& entries_;
+  const int64_t workers_;
+  const Parts parts_;
   const float factor_;
-  const std::vector<int64_t> offsets_;
   bool bypass_;
   const Scale scale_ = ChooseScale();
 };
 
 }  // namespace
 
-std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
-                        const Entries& entries, float factor, bool* finite) {
-  const Scatterer scatterer(targets, entries, factor);
-  const int64_t tensors = targets.size();
+std::string IndexFault(const Executor& executor, const std::vector<int64_t>& lengths,
+                       const Entries& entries) {
+  const Parts parts(entries);
   Faults faults;
-  executor.For(tensors, 8, [&](int64_t begin, int64_t end) {
+  executor.For(lengths.size(), 8, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t w = 0; w < entries.workers; ++w) {
-        faults.Check(scatterer.Indices(w, i), scatterer.Used(w, i), i, targets[i].n);
+        faults.Check(parts.Indices(w, i), parts.Used(w, i), i, lengths[i]);
       }
     }
   });
-  if (!faults.first().empty()) return faults.first();
+  return faults.first();
+}
+
+std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
+                        const Entries& entries, float factor, bool* finite) {
+  const Scatterer scatterer(targets, entries, factor);
+  std::vector<int64_t> lengths;
+  for (const Target& target : targets) lengths.push_back(target.n);
+  const std::string fault = IndexFault(executor, lengths, entries);
+  if (!fault.empty()) return fault;
   std::atomic<bool> all{true};
   LoopOver(targets).For(executor, kLines, [&](size_t i, int64_t begin, int64_t end) {
     const DenormalsAreZero scope;

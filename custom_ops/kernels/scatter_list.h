@@ -29,6 +29,11 @@ struct Entries {
   std::vector<int64_t> ks;
 };
 
+// What is wrong with an index that counts, of the first faulty tensor, in one sentence; or nothing.
+// Values are not looked at.
+std::string IndexFault(const Executor& executor, const std::vector<int64_t>& lengths,
+                       const Entries& entries);
+
 // total = (the sum of the workers' vectors as ScatterSum takes it) * factor; the product treats
 // denormals as TensorFlow's does, as zeros of their sign. Sets `finite` to whether every total is.
 // Returns nothing, or what is wrong with an index of the first faulty tensor, in one sentence; then

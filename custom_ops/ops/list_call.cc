@@ -23,6 +23,17 @@ TF_DataType ListAttributes::Type(const char* name) const {
   return type;
 }
 
+std::vector<float> ListAttributes::Floats(const char* name) const {
+  Status status;
+  int32_t size = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction_, name, &size, &bytes, status);
+  status.Check();
+  std::vector<float> values(size);
+  TF_OpKernelConstruction_GetAttrFloatList(construction_, name, values.data(), size, status);
+  status.Check();
+  return values;
+}
+
 std::vector<Shape> ListAttributes::Shapes(const char* of_ranks, const char* of_dims) const {
   const std::vector<int64_t> ranks = Lengths(of_ranks), dims = Lengths(of_dims);
   Require(Sum(ranks) == static_cast<int64_t>(dims.size()), "The ranks and the dims do not fit.");

@@ -21,6 +21,7 @@ class ListAttributes : public Attributes {
   explicit ListAttributes(TF_OpKernelConstruction* construction)
       : Attributes(construction), construction_(construction) {}
   TF_DataType Type(const char* name) const;
+  std::vector<float> Floats(const char* name) const;
   // The shapes that the attributes `ranks` and `dims` tell, one after another.
   std::vector<Shape> Shapes(const char* ranks = "ranks", const char* dims = "dims") const;
 

@@ -177,9 +177,13 @@ struct RandomKListOp {
 
 struct ScatterRandomListOp {
   explicit ScatterRandomListOp(const ListAttributes& attributes)
-      : ks(attributes.Lengths("ks")), shapes(attributes.Shapes()), streams(attributes) {}
+      : ks(attributes.Lengths("ks")),
+        scales(attributes.Floats("scales")),
+        shapes(attributes.Shapes()),
+        streams(attributes) {}
 
   void Compute(const ListCall& call) const {
+    Require(scales.empty() || scales.size() == ks.size(), "Every tensor needs its scale, or none.");
     const Tensor values = call.Input(0, 1);
     Require(values.size() == Sum(ks), "The values must be [sum of ks].");
     const DecodedList list(call, shapes);
@@ -187,11 +191,12 @@ struct ScatterRandomListOp {
     for (const int64_t k : ks) Require(k >= 1, "A count must be at least 1.");
     call.SetBool(call.outputs() - 1,
                  ScatterRandomList(call.executor(), list.targets(),
-                                   streams.Keys(call, 2, ks.size()), ks, values.data<float>(),
-                                   call.Scalar(1)));
+                                   streams.Keys(call, 2, ks.size()), ks, scales,
+                                   values.data<float>(), call.Scalar(1)));
   }
 
   std::vector<int64_t> ks;
+  std::vector<float> scales;
   std::vector<Shape> shapes;
   Streams streams;
 };
@@ -228,8 +233,8 @@ const bool registered[] = {
         "Grace>ScatterRandomList",
         {"values: float", "factor: float", "seed: int64", "worker: int64", "step: int64"},
         {"totals: N * float", "finite: bool"},
-        {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)",
-         "variables: list(int)", "draw: int"}),
+        {"N: int >= 1", "ks: list(int)", "scales: list(float)", "ranks: list(int)",
+         "dims: list(int)", "variables: list(int)", "draw: int"}),
 };
 
 }  // namespace

@@ -69,6 +69,8 @@ void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char*, 
                                          int32_t* total_size, TF_Status*);
 void TF_OpKernelConstruction_GetAttrInt64List(TF_OpKernelConstruction*, const char*, int64_t*,
                                               int max_values, TF_Status*);
+void TF_OpKernelConstruction_GetAttrFloatList(TF_OpKernelConstruction*, const char*, float*,
+                                              int max_values, TF_Status*);
 void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
 
 int TF_NumInputs(TF_OpKernelContext*);

@@ -191,7 +191,7 @@ void TestRandomK() {
       targets.push_back({out[i].data(), list.sources[i].n});
     }
     EXPECT(values.Equals(wanted) && values.Intact() && list.Kept(sent), "random k");
-    EXPECT(ScatterRandomList(executor, targets, keys, ks, values.data(), -3.0f), "finite");
+    EXPECT(ScatterRandomList(executor, targets, keys, ks, {}, values.data(), -3.0f), "finite");
     for (size_t i = 0; i < ks.size(); ++i) {
       EXPECT(out[i].Equals(totals[i]) && out[i].Intact(), "total %ld", long(i));
     }

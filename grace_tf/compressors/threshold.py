@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, sparse_lists
+from grace_tf.ops import index_sets, lists, sparse_lists
 
 
 @register(
@@ -24,8 +24,8 @@ class Threshold(Compressor):
 
     Where more elements pass than fit, the m largest go and the rest stays in the residual.
     Shapes: any float32 tensor of fewer than 2^31 elements.
-    Wire: values float32[m], indices int32[m] ascending, count int32[1], gathered: 8m + 4 bytes on
-    every step; entries from `count` on are zero.
+    Wire: values float32[m], indices int32[`index_sets.index_words(n, m)`], count int32[1],
+    gathered, on every step; values from `count` on are zero and have no index.
     Raises: ValueError for a negative threshold or a capacity outside (0, 1].
     Paper: Dutta et al. 2020, On the Discrepancy between the Theoretical Analysis and Practical
     Implementations of Compressed Communication, section 5.
@@ -46,15 +46,20 @@ class Threshold(Compressor):
         check_fraction("threshold", "capacity", self.capacity)
 
     def wire(self, spec):
-        m = max(1, int(self.capacity * spec.shape.num_elements()))
+        m = self.most(spec)
+        words = index_sets.index_words(spec.shape.num_elements(), m)
         return {
             "values": tf.TensorSpec([m], tf.float32),
-            "indices": tf.TensorSpec([m], tf.int32),
+            "indices": tf.TensorSpec([words], tf.int32),
             "count": tf.TensorSpec([1], tf.int32),
         }
 
+    def most(self, spec):
+        """How many elements of a tensor fit into its payload."""
+        return max(1, int(self.capacity * spec.shape.num_elements()))
+
     def compress(self, x, ctx):
-        (m,) = self.wire(ctx.spec)["values"].shape
+        m = self.most(ctx.spec)
         values, indices = ops.top_k(tf.reshape(x, [-1]), m)
         passes = tf.abs(values) > self.threshold
         # Static shapes, so that XLA can compile it: what does not pass goes to one place at the
@@ -65,27 +70,37 @@ class Threshold(Compressor):
             return tf.scatter_nd(places, part, [m + 1])[:m]
 
         count = tf.reduce_sum(tf.cast(passes, tf.int32), keepdims=True)
-        return {"values": packed(values), "indices": packed(indices), "count": count}
+        words = index_sets.pack_list(packed(indices), count, [ctx.elements], [m])
+        return {"values": packed(values), "indices": words, "count": count}
 
     def decompress(self, payload, ctx):
         return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
 
     def aggregate(self, payloads, ctx):
-        counts = payloads["count"][:, 0]
-        total = ops.scatter_sum(payloads["values"], payloads["indices"], counts, ctx.elements)
-        return tf.reshape(total, ctx.spec.shape)
+        (total,), _ = index_sets.scatter_list(
+            payloads["values"],
+            payloads["indices"],
+            payloads["count"],
+            [self.most(ctx.spec)],
+            [ctx.spec.shape],
+            tf.constant(1.0),
+        )
+        return total
 
 
 @fuses(Threshold, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Selection, compaction, residual and flag from one read where the capacity suffices."""
-    ms = [compressor.wire(spec)["values"].shape[0] for spec in ctx.specs]
+    ms = [compressor.most(spec) for spec in ctx.specs]
     values, indices, counts, kept, finite = sparse_lists.threshold_list(
         xs, residuals_of(memories), ctx.multiplier, compressor.threshold, ms
     )
-    (reply,) = yield Gather([{"values": values, "indices": indices, "count": counts}], finite)
+    words = index_sets.pack_list(
+        indices, counts, [spec.shape.num_elements() for spec in ctx.specs], ms
+    )
+    (reply,) = yield Gather([{"values": values, "indices": words, "count": counts}], finite)
     shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
-    means, finite = sparse_lists.scatter_list(
+    means, finite = index_sets.scatter_list(
         reply["values"], reply["indices"], reply["count"], ms, shapes, factor
     )
     return Outcome(means, settled(memories, kept), states, finite)

@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, sparse_lists
+from grace_tf.ops import index_sets, lists, sparse_lists
 
 
 @register(
@@ -19,6 +19,7 @@ from grace_tf.ops import lists, sparse_lists
     examples=(
         "topk:ratio=0.1",
         "topk:ratio=1.0",
+        "topk:ratio=0.1|values=fp16",
         "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest",
     ),
 )
@@ -28,7 +29,9 @@ class TopK(Compressor):
 
     Ties go to the lower index.  `ratio` is the fraction kept.
     Shapes: any float32 tensor of fewer than 2^31 elements.
-    Wire: values float32[k], indices int32[k] ascending, gathered: 8k bytes.
+    Wire: values float32[k], indices int32[`index_sets.index_words(n, k)`], gathered.  The indices
+    take about 8.6 bits each at 1 %, where log2 C(n,k)/k, which no code beats, is 8.1:
+    5.07k bytes in all.  `topk|values=fp16` takes 3.07k, and any quantiser may take fp16's place.
     Raises: ValueError for a ratio outside (0, 1].
     Paper: Aji and Heafield 2017, Sparse Communication, section 3; Stich et al. 2018,
     arXiv:1809.07599.
@@ -46,7 +49,11 @@ class TopK(Compressor):
 
     def wire(self, spec):
         k = self.count(spec)
-        return {"values": tf.TensorSpec([k], tf.float32), "indices": tf.TensorSpec([k], tf.int32)}
+        words = index_sets.index_words(spec.shape.num_elements(), k)
+        return {
+            "values": tf.TensorSpec([k], tf.float32),
+            "indices": tf.TensorSpec([words], tf.int32),
+        }
 
     def count(self, spec):
         """How many elements of a tensor are sent."""
@@ -56,15 +63,26 @@ class TopK(Compressor):
         return 1 - self.count(spec) / spec.shape.num_elements()
 
     def compress(self, x, ctx):
-        values, indices = ops.top_k(tf.reshape(x, [-1]), self.count(ctx.spec))
-        return {"values": values, "indices": indices}
+        k = self.count(ctx.spec)
+        values, indices = ops.top_k(tf.reshape(x, [-1]), k)
+        return {
+            "values": values,
+            "indices": index_sets.pack_list(indices, None, [ctx.elements], [k]),
+        }
 
     def decompress(self, payload, ctx):
         return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
 
     def aggregate(self, payloads, ctx):
-        total = ops.scatter_sum(payloads["values"], payloads["indices"], None, ctx.elements)
-        return tf.reshape(total, ctx.spec.shape)
+        (total,), _ = index_sets.scatter_list(
+            payloads["values"],
+            payloads["indices"],
+            None,
+            [self.count(ctx.spec)],
+            [ctx.spec.shape],
+            tf.constant(1.0),
+        )
+        return total
 
 
 def _fusible(compressor, xs):
@@ -82,7 +100,8 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     values, indices, kept, finite = sparse_lists.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    payload = {"values": values, "indices": indices}
+    lengths = [spec.shape.num_elements() for spec in ctx.specs]
+    payload = {"values": values, "indices": index_sets.pack_list(indices, None, lengths, ks)}
     if composite:
         payload, decoded = compressor.compress_parts(payload, ks, ctx)
         if kept is not None:
@@ -91,7 +110,7 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     if composite:
         reply = compressor.decompress_parts(reply, ks, ctx)
     shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
-    means, finite = sparse_lists.scatter_list(
+    means, finite = index_sets.scatter_list(
         reply["values"], reply["indices"], None, ks, shapes, factor
     )
     return Outcome(means, settled(memories, kept), states, finite)

@@ -132,11 +132,17 @@ def random_k_list(
 
 
 def scatter_random_list(
-    values: tf.Tensor, ks: Sequence[int], shapes: Sequence, key: ListKey, factor: tf.Tensor
+    values: tf.Tensor,
+    ks: Sequence[int],
+    shapes: Sequence,
+    key: ListKey,
+    factor: tf.Tensor,
+    scales: Sequence[float] = (),
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """values [sum of ks] at the indices of `random_k_list`, zeros elsewhere, times factor.
 
-    Returns (totals, finite). A denormal value counts as +0.
+    The values of each variable are multiplied by its scale first, unless all scales are 1. Returns
+    (totals, finite). A denormal value counts as +0.
     """
     values = arguments.tensor(values, tf.float32, 1, "values")
     factor = arguments.tensor(factor, tf.float32, 0, "factor")
@@ -149,6 +155,7 @@ def scatter_random_list(
         factor=factor,
         N=len(shapes),
         ks=list(ks),
+        scales=list(scales) if any(scale != 1.0 for scale in scales) else [],
         **dims_of(shapes),
         **_streams(key),
     )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from sums import conserves
 
 import grace_tf
 from grace_tf.core.context import Context
@@ -44,6 +45,39 @@ class RandomKTest(tf.test.TestCase):
         kept = np.flatnonzero(got)
         self.assertLen(kept, 20)
         self.assertAllEqual(got[kept], 1.5 * (kept + 1))
+
+    def test_scaled_it_is_unbiased(self):
+        draws, n = 2000, 12
+        x = np.linspace(-3, 3, n).astype(np.float32)
+        compressor = grace_tf.get("randomk:ratio=0.25,scaled=true")
+
+        def sent(step):
+            context = Context((tf.TensorSpec([n], tf.float32),), (0,), step, 0, 1, 0)
+            return compressor.decompress(compressor.compress(x, context), context.public())
+
+        sents = tf.function(
+            lambda: tf.map_fn(sent, tf.range(draws, dtype=tf.int64), fn_output_signature=tf.float32)
+        )().numpy()
+        self.assertAllEqual((sents != 0).sum(1), np.full(draws, 3))
+        self.assertTrue(((sents == 0) | (sents == 4 * x)).all())
+        # The variance of an element is x² (n/k − 1).
+        error = np.abs(x) * np.sqrt(3 / draws)
+        self.assertTrue((np.abs(sents.mean(0) - x) <= 4 * error).all())
+
+    def test_scaled_it_takes_no_residual(self):
+        compressor = grace_tf.get("randomk:scaled=true")
+        self.assertTrue(compressor.unbiased and not compressor.nonexpansive)
+        self.assertEqual(str(compressor), "randomk:scaled=true")
+        with self.assertRaisesRegex(ValueError, "nonexpansive"):
+            Workers(1, compressor, memory="residual")
+        workers = Workers(1, compressor)
+        workers([[np.ones([200], np.float32)]])
+        self.assertFalse([name for name in workers.state.arrays() if "residual" in name])
+        with self.assertRaisesRegex(TypeError, "scaled is true or false, not 1"):
+            grace_tf.get("randomk", scaled=1)
+
+    def test_conservation(self):
+        conserves(self, "randomk:ratio=0.1")
 
     def test_global_random_state_is_left_alone(self):
         # GRACE set the graph's seed.

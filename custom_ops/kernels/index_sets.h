@@ -1,0 +1,54 @@
+// Sets of indices in few bits.
+//
+// A set of at most k of the numbers below n is written in a fixed number of words, as a code of
+// Elias and Fano. With l the largest number of bits for which k * 2^l <= n, entry i of the ascending
+// indices is split into its l low bits and the rest, h. The low bits lie one after another, from the
+// lowest bit of the first word on, and fill up whole words. After them comes a bitmap of
+// k + floor((n - 1) / 2^l) bits, also filled up to words, in which bit h + i is set. A plain bitmap
+// of n bits takes the place of both where its words are not more. What is not used is zero.
+//
+// Any words decode: the j-th of the bits set in the bitmap gives entry j, the j-th low bits
+// included. Bits set beyond the k-th count for nothing, and an entry that lacks its bit, or comes to
+// n or more, is n.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel.h"
+
+namespace grace {
+
+// How a set of at most k of the numbers below n is written. 1 <= k <= n < 2^31.
+struct IndexLayout {
+  IndexLayout(int64_t n, int64_t k);
+
+  int64_t n, k;
+  bool plain;        // a plain bitmap
+  int low;           // how many low bits an entry has; 0 where plain
+  int64_t low_words;
+  int64_t upper_bits;
+  int64_t words;     // of all
+};
+
+// The layouts of a list, and where each tensor's part begins.
+struct IndexLayouts {
+  IndexLayouts(const std::vector<int64_t>& lengths, const std::vector<int64_t>& ks);
+
+  std::vector<IndexLayout> each;
+  std::vector<int64_t> words, entries;  // one more than tensors, the last the sum of all
+};
+
+// Writes the sets of a list, one after another; `indices` has ks[i] entries for tensor i, of which
+// the first counts[i] count, below 0 as 0 and above ks[i] as ks[i]; all where counts is null.
+// Returns nothing, or what is wrong with an index that counts, as ScatterList; then `words` means
+// nothing.
+std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
+                          const int32_t* indices, const int32_t* counts, uint32_t* words);
+
+// The entries of the sets of a list, of each of so many workers: indices is [workers][sum of ks].
+void UnpackIndexList(const Executor& executor, const IndexLayouts& layouts, const uint32_t* words,
+                     int64_t workers, int32_t* indices);
+
+}  // namespace grace

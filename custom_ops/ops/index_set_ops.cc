@@ -1,0 +1,110 @@
+#include "../kernels/index_sets.h"
+
+#include <memory>
+
+#include "list_call.h"
+
+namespace grace {
+namespace {
+
+// The attributes `lengths` and `ks`.
+IndexLayouts LayoutsOf(const std::vector<int64_t>& lengths, const std::vector<int64_t>& ks) {
+  Require(ks.size() == lengths.size(), "Every tensor needs its count.");
+  for (size_t i = 0; i < ks.size(); ++i) {
+    Require(ks[i] >= 1 && ks[i] <= lengths[i] && lengths[i] <= INT32_MAX,
+            "The count must be from 1 to the number of elements.");
+  }
+  return {lengths, ks};
+}
+
+std::vector<int64_t> LengthsOf(const std::vector<Shape>& shapes) {
+  std::vector<int64_t> lengths;
+  for (const Shape& shape : shapes) {
+    int64_t n = 1;
+    for (const int64_t size : shape) n *= size;
+    lengths.push_back(n);
+  }
+  return lengths;
+}
+
+struct PackIndexListOp {
+  explicit PackIndexListOp(const ListAttributes& attributes)
+      : layouts(LayoutsOf(attributes.Lengths("lengths"), attributes.Lengths("ks"))),
+        counted(attributes.Bool("counted")) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor indices = call.Input(0, 1), counts = call.Input(1, 1);
+    Require(indices.size() == layouts.entries.back(), "The indices must be [sum of ks].");
+    Require(!counted || counts.size() == static_cast<int64_t>(layouts.each.size()),
+            "There must be one count for each tensor.");
+    const Tensor words = call.Allocate(0, TF_INT32, {layouts.words.back()});
+    RequireNone(PackIndexList(call.executor(), layouts, indices.data<int32_t>(),
+                              counted ? counts.data<int32_t>() : nullptr,
+                              words.data<uint32_t>()));
+  }
+
+  IndexLayouts layouts;
+  bool counted;
+};
+
+struct UnpackIndexListOp {
+  explicit UnpackIndexListOp(const ListAttributes& attributes)
+      : layouts(LayoutsOf(attributes.Lengths("lengths"), attributes.Lengths("ks"))) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor words = call.Input(0, 2);
+    Require(words.size(1) == layouts.words.back(), "The words do not fit the sets.");
+    const Tensor indices =
+        call.Allocate(0, TF_INT32, {words.size(0), layouts.entries.back()});
+    UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), words.size(0),
+                    indices.data<int32_t>());
+  }
+
+  IndexLayouts layouts;
+};
+
+struct ScatterSetListOp {
+  explicit ScatterSetListOp(const ListAttributes& attributes)
+      : ks(attributes.Lengths("ks")),
+        shapes(attributes.Shapes()),
+        layouts(LayoutsOf(LengthsOf(shapes), ks)),
+        counted(attributes.Bool("counted")) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor values = call.Input(0, 2), words = call.Input(1, 2), counts = call.Input(2, 2);
+    const int64_t workers = values.size(0), tensors = ks.size(), entries = layouts.entries.back();
+    const bool fits = values.size(1) == entries && words.size(1) == layouts.words.back();
+    Require(fits && words.size(0) == workers, "Values and words do not fit the sets.");
+    Require(!counted || (counts.size(0) == workers && counts.size(1) == tensors),
+            "There must be one count for each worker and tensor.");
+    const DecodedList list(call, shapes);
+    const std::unique_ptr<int32_t[]> indices(new int32_t[workers * entries]);
+    UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), workers, indices.get());
+    const Entries sparse{values.data<float>(), indices.get(),
+                         counted ? counts.data<int32_t>() : nullptr, workers, ks};
+    bool finite = true;
+    RequireNone(ScatterList(call.executor(), list.targets(), sparse, call.Scalar(3), &finite));
+    call.SetBool(call.outputs() - 1, finite);
+  }
+
+  std::vector<int64_t> ks;
+  std::vector<Shape> shapes;
+  IndexLayouts layouts;
+  bool counted;
+};
+
+const bool registered[] = {
+    RegisterList<PackIndexListOp>("Grace>PackIndexList", {"indices: int32", "counts: int32"},
+                                  {"words: int32"},
+                                  {"lengths: list(int)", "ks: list(int)", "counted: bool"}),
+    RegisterList<UnpackIndexListOp>("Grace>UnpackIndexList", {"words: int32"}, {"indices: int32"},
+                                    {"lengths: list(int)", "ks: list(int)"}),
+    RegisterList<ScatterSetListOp>(
+        "Grace>ScatterSetList",
+        {"values: float", "words: int32", "counts: int32", "factor: float"},
+        {"totals: N * float", "finite: bool"},
+        {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)", "counted: bool"}),
+};
+
+}  // namespace
+}  // namespace grace

@@ -1,0 +1,97 @@
+#include "../kernels/two_means.h"
+
+#include <memory>
+
+#include "../kernels/index_sets.h"
+#include "list_call.h"
+
+namespace grace {
+namespace {
+
+int64_t SignWords(const std::vector<int64_t>& ks) {
+  int64_t words = 0;
+  for (const int64_t k : ks) words += PackedWords(k, 1);
+  return words;
+}
+
+void RequireCounts(const std::vector<int64_t>& ks, const std::vector<int64_t>& lengths) {
+  Require(ks.size() == lengths.size(), "Every tensor needs its count.");
+  for (size_t i = 0; i < ks.size(); ++i) {
+    Require(ks[i] >= 1 && ks[i] <= lengths[i],
+            "The count must be from 1 to the number of elements.");
+  }
+}
+
+struct TwoMeansListOp {
+  explicit TwoMeansListOp(const ListAttributes& attributes)
+      : multiplier(attributes.Float("multiplier")), ks(attributes.Lengths("ks")) {}
+
+  void Compute(const ListCall& call) const {
+    const int residuals = call.outputs() - 5;
+    const EncodedList list(call, call.inputs() - residuals, residuals, 4);
+    std::vector<int64_t> lengths;
+    for (const Source& source : list.sources()) lengths.push_back(source.n);
+    RequireCounts(ks, lengths);
+    const int64_t tensors = ks.size();
+    const Tensor means = call.Allocate(0, TF_FLOAT, {2 * tensors});
+    const Tensor signs = call.Allocate(1, TF_INT32, {SignWords(ks)});
+    const Tensor indices = call.Allocate(2, TF_INT32, {Sum(ks)});
+    const Tensor counts = call.Allocate(3, TF_INT32, {tensors});
+    const TwoMeans sent{ks, means.data<float>(), signs.data<uint32_t>(), indices.data<int32_t>(),
+                        counts.data<int32_t>()};
+    call.SetBool(call.outputs() - 1,
+                 TwoMeansList(call.executor(), list.sources(), multiplier, sent));
+  }
+
+  float multiplier;
+  std::vector<int64_t> ks;
+};
+
+struct ScatterMeansListOp {
+  explicit ScatterMeansListOp(const ListAttributes& attributes)
+      : ks(attributes.Lengths("ks")), shapes(attributes.Shapes()) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor means = call.Input(0, 2), signs = call.Input(1, 2), words = call.Input(2, 2);
+    const Tensor counts = call.Input(3, 2);
+    const DecodedList list(call, shapes);
+    std::vector<int64_t> lengths;
+    for (const Target& target : list.targets()) lengths.push_back(target.n);
+    RequireCounts(ks, lengths);
+    const IndexLayouts layouts(lengths, ks);
+    const int64_t workers = means.size(0), tensors = ks.size(), entries = Sum(ks);
+    Require(signs.size(0) == workers && words.size(0) == workers && counts.size(0) == workers,
+            "The parts are of different numbers of workers.");
+    Require(means.size(1) == 2 * tensors && signs.size(1) == SignWords(ks) &&
+                words.size(1) == layouts.words.back() && counts.size(1) == tensors,
+            "The parts do not fit the tensors.");
+    const std::unique_ptr<int32_t[]> indices(new int32_t[workers * entries]);
+    const std::unique_ptr<float[]> values(new float[workers * entries]);
+    UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), workers, indices.get());
+    ExpandMeans(call.executor(), means.data<float>(), signs.data<uint32_t>(), workers, ks,
+                values.get());
+    const Entries sparse{values.get(), indices.get(), counts.data<int32_t>(), workers, ks};
+    bool finite = true;
+    RequireNone(ScatterList(call.executor(), list.targets(), sparse, call.Scalar(4), &finite));
+    call.SetBool(call.outputs() - 1, finite);
+  }
+
+  std::vector<int64_t> ks;
+  std::vector<Shape> shapes;
+};
+
+const bool registered[] = {
+    RegisterList<TwoMeansListOp>(
+        "Grace>TwoMeansList", {"xs: N * float", "residuals: M * float"},
+        {"means: float", "signs: int32", "indices: int32", "counts: int32", "kept: M * float",
+         "finite: bool"},
+        {"N: int >= 1", "M: int >= 0", "multiplier: float", "ks: list(int)"}),
+    RegisterList<ScatterMeansListOp>(
+        "Grace>ScatterMeansList",
+        {"means: float", "signs: int32", "words: int32", "counts: int32", "factor: float"},
+        {"totals: N * float", "finite: bool"},
+        {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)"}),
+};
+
+}  // namespace
+}  // namespace grace

@@ -1,0 +1,127 @@
+// Sets of indices: what is packed comes back, and any words decode without touching anything else.
+#include "../kernels/index_sets.h"
+
+#include <numeric>
+
+#include "garbage.h"
+
+namespace grace {
+
+const std::vector<int64_t> kLengths = {1, 2, 31, 32, 33, 64, 257, 4096, 4096, 70001, 300007};
+const std::vector<int64_t> kCounts = {1, 1, 1, 32, 5, 16, 2, 1024, 1025, 997, 3000};
+
+// k of the numbers below n, ascending; the last ones for an odd tensor of the first seed.
+std::vector<int32_t> Set(int64_t n, int64_t k, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> set;
+  for (int64_t i = 0; i < n && int64_t(set.size()) < k; ++i) {
+    const int64_t left = n - i, wanted = k - set.size();
+    if (seed == 0 ? left == wanted : int64_t(random() % left) < wanted) set.push_back(int32_t(i));
+  }
+  return set;
+}
+
+// What words mean, bit by bit.
+std::vector<int32_t> Decoded(const IndexLayout& layout, const uint32_t* words) {
+  const auto bit = [words](int64_t i) { return words[i / 32] >> (i % 32) & 1; };
+  std::vector<int32_t> entries;
+  for (int64_t p = 0; p < layout.upper_bits && int64_t(entries.size()) < layout.k; ++p) {
+    if (!bit(32 * layout.low_words + p)) continue;
+    const int64_t rank = entries.size();
+    int64_t low = 0;
+    for (int b = 0; b < layout.low; ++b) low |= int64_t{bit(rank * layout.low + b)} << b;
+    const int64_t index = layout.plain ? p : (p - rank) << layout.low | low;
+    entries.push_back(int32_t(std::min(index, layout.n)));
+  }
+  entries.resize(layout.k, int32_t(layout.n));
+  return entries;
+}
+
+void TestRoundTrip() {
+  const IndexLayouts layouts(kLengths, kCounts);
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    std::vector<int32_t> all, used;
+    std::vector<int32_t> counts;
+    for (size_t i = 0; i < kCounts.size(); ++i) {
+      const std::vector<int32_t> set = Set(kLengths[i], kCounts[i], seed);
+      all.insert(all.end(), set.begin(), set.end());
+      counts.push_back(int32_t(kCounts[i] * seed / 3) - (seed == 0));
+      for (int64_t j = 0; j < kCounts[i]; ++j) {
+        used.push_back(j < counts[i] ? set[j] : int32_t(kLengths[i]));
+      }
+    }
+    const Guarded<int32_t> indices(all, seed);
+    OnEveryIsa([&](const Executor& executor) {
+      for (const bool counted : {false, true}) {
+        Guarded<uint32_t> words(layouts.words.back(), seed % 3);
+        Guarded<int32_t> back(layouts.entries.back());
+        const std::string fault = PackIndexList(executor, layouts, indices.data(),
+                                                counted ? counts.data() : nullptr, words.data());
+        UnpackIndexList(executor, layouts, words.data(), 1, back.data());
+        EXPECT(fault.empty() && words.Intact() && back.Intact(), "%s", fault.c_str());
+        EXPECT(back.Equals(counted ? used : all), "seed %d", int(seed));
+      }
+    });
+  }
+}
+
+void TestGarbage() {
+  const IndexLayouts layouts(kLengths, kCounts);
+  const int64_t row = layouts.words.back();
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    Guarded<uint32_t> words = Garbage<uint32_t>(2 * row, seed);
+    // Few bits in some, so that entries lack theirs.
+    for (int64_t i = 0; seed % 3 && i < 2 * row; ++i) words[i] &= words[(7 * i + seed) % (2 * row)];
+    std::vector<int32_t> wanted;
+    for (int64_t w = 0; w < 2; ++w) {
+      for (size_t i = 0; i < kCounts.size(); ++i) {
+        const auto own = Decoded(layouts.each[i], words.data() + w * row + layouts.words[i]);
+        wanted.insert(wanted.end(), own.begin(), own.end());
+      }
+    }
+    OnEveryIsa([&](const Executor& executor) {
+      Guarded<int32_t> indices(2 * layouts.entries.back(), seed % 3);
+      UnpackIndexList(executor, layouts, words.data(), 2, indices.data());
+      EXPECT(indices.Equals(wanted) && indices.Intact(), "seed %d", int(seed));
+    });
+  }
+}
+
+// Indices that are nothing but random bits are refused, and nothing is written outside.
+void TestFaults() {
+  const IndexLayouts layouts(kLengths, kCounts);
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const Guarded<int32_t> indices = Garbage<int32_t>(layouts.entries.back(), seed);
+    const Guarded<int32_t> counts = Garbage<int32_t>(kCounts.size(), seed);
+    OnEveryIsa([&](const Executor& executor) {
+      Guarded<uint32_t> words(layouts.words.back());
+      EXPECT(!PackIndexList(executor, layouts, indices.data(), nullptr, words.data()).empty(),
+             "seed %d", int(seed));
+      PackIndexList(executor, layouts, indices.data(), counts.data(), words.data());
+      EXPECT(words.Intact(), "seed %d", int(seed));
+    });
+  }
+}
+
+void TestLayouts() {
+  for (const int64_t n : {1, 2, 3, 31, 32, 33, 100, 1000, 65536, INT32_MAX}) {
+    for (int64_t k = 1; k <= n; k = k < 40 ? k + 1 : k * 3) {
+      const IndexLayout layout(n, k);
+      const int64_t plain = CeilDiv(n, 32);
+      EXPECT(layout.words <= plain && layout.plain == (layout.words == plain), "%ld of %ld",
+             long(k), long(n));
+      EXPECT(layout.plain || (k << layout.low <= n && n < k << (layout.low + 1)), "%ld of %ld",
+             long(k), long(n));
+    }
+  }
+}
+
+}  // namespace grace
+
+int main() {
+  grace::TestLayouts();
+  grace::TestRoundTrip();
+  grace::TestGarbage();
+  grace::TestFaults();
+  return grace::Finish("index sets");
+}

@@ -1,0 +1,122 @@
+"""The elements that reach furthest to either side of zero, and one mean for each side; on lists.
+
+Of P positive and N negative elements, a denormal counting as neither, k are sent, or all P + N if
+they are fewer: floor(k P / (P + N) + 1/2) of the positive ones and the rest of the negative ones.
+They are the largest of their side in magnitude, of equal ones those of lower index. The mean of a
+side is the sum of what is sent of it, over the number of these: in float64, the k entries in order
+of index, with 0 for those of the other side, filled up with zeros to a power of two and added over
+adjacent pairs, then pairs of pairs; the quotient is rounded to float32. An empty side has mean 0.
+
+The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+`grace_tf.ops.reference_two_means`, which gives the same bits. The parts of the tensors of a list
+lie one after another. The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of
+`sparse_lists`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.ops import arguments, index_sets, lists, native
+from grace_tf.ops import reference_two_means as reference
+from grace_tf.ops.reference_low_rank import accs
+from grace_tf.ops.sparse_lists import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.words import packed_words
+
+__all__ = ["TwoMeans", "scatter_means_list", "two_means_list"]
+
+
+class TwoMeans(NamedTuple):
+    """What `two_means_list` gives."""
+
+    means: tf.Tensor
+    """float32 [2 N]: of each tensor the positive side's mean, then the negative side's."""
+    signs: tf.Tensor
+    """int32 [sum of packed_words(k, 1)]: bit j of a tensor is set where its entry j is positive."""
+    indices: tf.Tensor
+    """int32 [sum of ks], ascending within each tensor; from its count on 0."""
+    counts: tf.Tensor
+    """int32 [N], how many of the entries count."""
+    kept: Kept
+    """acc minus what stands in its place, each of its tensor's shape; None without residuals."""
+    finite: tf.Tensor
+    """A bool scalar: whether every element of every acc is finite."""
+
+
+def two_means_list(
+    xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int]
+) -> TwoMeans:
+    """The two means of each acc, from at most its k elements."""
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
+    shapes = [x.shape for x in xs]
+    arguments.check_counts(ks, shapes)
+    if not lists.runs_here(xs):
+        sums = accs(xs, residuals or None, multiplier)
+        parts, kept = reference.encode_list(sums, ks), None
+        if residuals:
+            lengths = [shape.num_elements() for shape in shapes]
+            means, signs, indices, counts = parts
+            words = index_sets.pack_list(indices, counts, lengths, ks)[None]
+            one, row = tf.constant(1.0), (means[None], signs[None], words, counts[None])
+            sent = reference.scatter_list(*row, ks, shapes, one)
+            kept = [acc - each for acc, each in zip(sums, sent)]
+        return TwoMeans(*parts, kept, ops.all_finite(sums))
+    *parts, kept, finite = native._ops().grace_two_means_list(
+        xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
+    )
+    sizes = [2 * len(ks), _sign_words(ks), sum(ks), len(ks)]
+    parts = shaped_like(parts, [[size] for size in sizes])
+    return TwoMeans(*parts, kept_list(kept, residuals), scalar(finite))
+
+
+def scatter_means_list(
+    means: tf.Tensor,
+    signs: tf.Tensor,
+    words: tf.Tensor,
+    counts: tf.Tensor,
+    ks: Sequence[int],
+    shapes: Sequence,
+    factor: tf.Tensor,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """The sum of what W workers' two means stand for, times factor: (totals, finite).
+
+    Every part has a row for each worker; words are the indices as `index_sets.pack_list` writes
+    them. As in `index_sets.scatter_list`, indices that count must be inside and ascend.
+    """
+    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    shapes = arguments.shape_list(shapes)
+    arguments.check_counts(ks, shapes)
+    lengths = [shape.num_elements() for shape in shapes]
+    sizes = {
+        "means": 2 * len(ks),
+        "signs": _sign_words(ks),
+        "words": sum(index_sets.index_words(n, k) for n, k in zip(lengths, ks)),
+        "counts": len(ks),
+    }
+    parts = []
+    for (name, size), part in zip(sizes.items(), (means, signs, words, counts)):
+        dtype = tf.float32 if name == "means" else tf.int32
+        parts.append(arguments.tensor(part, dtype, 2, name))
+        arguments.check_size(parts[-1], size, name)
+        if parts[-1].shape[0] != parts[0].shape[0]:
+            raise ValueError(f"{name} has {parts[-1].shape[0]} rows, means {parts[0].shape[0]}.")
+    if not lists.runs_here(parts):
+        totals = reference.scatter_list(*parts, ks, shapes, factor)
+        return totals, ops.all_finite(totals)
+    totals, finite = native._ops().grace_scatter_means_list(
+        **dict(zip(sizes, parts)),
+        factor=factor,
+        N=len(shapes),
+        ks=list(ks),
+        **dims_of(shapes),
+    )
+    return shaped_like(totals, shapes), scalar(finite)
+
+
+def _sign_words(ks: Sequence[int]) -> int:
+    return sum(packed_words(k, 1) for k in ks)
