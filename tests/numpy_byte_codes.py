@@ -58,9 +58,9 @@ def power_values(codes):
     return np.float32(0) + np.where(codes & 0x80, -each, each)
 
 
-def decode(rows, values, factor):
-    """The sum over workers of values(worker, codes), times factor; rows are a worker's codes."""
+def summed(rows, factor):
+    """The sum of what workers sent, times factor."""
     total = np.float32(0)
-    for worker, codes in enumerate(rows):
-        total = flush(total + values(worker, codes))
+    for values in rows:
+        total = flush(total + values)
     return flush(total * np.float32(factor))

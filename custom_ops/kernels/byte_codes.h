@@ -39,9 +39,9 @@ inline constexpr TreeTable kTree;
 constexpr uint32_t kPowerOffset = 32;
 
 // Writes of each source the scales of its blocks, the largest |acc|, 0 below 2^-110, and the codes
-// nearest to |acc| / scale. A block of 0 is the whole tensor; else it is a multiple of 32. kept gets
-// acc minus what was sent. Returns whether every acc is finite. words and scales are those of all
-// sources, one after another.
+// nearest to |acc| / scale. A block of 0 is the whole tensor; else it is a multiple of 32. kept
+// gets acc minus what was sent. Returns whether every acc is finite. words and scales are those of
+// all sources, one after another.
 bool EncodeTree(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                 int64_t block, uint32_t* words, float* scales);
 

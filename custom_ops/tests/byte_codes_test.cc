@@ -30,7 +30,7 @@ float Sent(uint8_t code, float magnitude) {
   return 0.0f + (code & 0x80 ? -magnitude : magnitude);
 }
 
-// A list of gradients of all sizes, in a buffer each between guards, and where they keep what is left.
+// A list of gradients of all sizes, and where what is left of them is kept.
 struct List {
   explicit List(const std::vector<int64_t>& lengths) {
     for (const int64_t n : lengths) {

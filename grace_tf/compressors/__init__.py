@@ -2,6 +2,7 @@
 
 from grace_tf.compressors import bf16 as bf16
 from grace_tf.compressors import fp16 as fp16
+from grace_tf.compressors import inceptionn as inceptionn
 from grace_tf.compressors import natural as natural
 from grace_tf.compressors import none as none
 from grace_tf.compressors import powersgd as powersgd

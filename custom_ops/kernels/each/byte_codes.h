@@ -44,8 +44,8 @@ GRACE_INLINE F PowerValue(U byte) {
 // x less what was sent of it, of which zero has no sign.
 GRACE_INLINE F Left(F x, F sent) { return Sub(x, Add(Set(0.0f), sent)); }
 
-// Where denormals are zero: the codes of whole groups of a tensor from element `begin` on, and, where
-// kKeep, what they fail to carry. `kept` may be x.
+// Where denormals are zero: the codes of whole groups of a tensor from element `begin` on, and,
+// where kKeep, what they fail to carry. `kept` may be x.
 template <bool kKeep>
 static void TreeGroups(const TreeJob& job, int64_t begin, int64_t groups, const float* x,
                        uint8_t* bytes, float* kept) {
