@@ -114,20 +114,13 @@ class ByteCodesTest(SameBits):
                     wanted, wanted_scales = own.encode_tree(x, block or n)
                     self.assert_same_bits(codes, wanted, f"{what}, {n}")
                     self.assert_same_bits(scales, wanted_scales, f"{what}, {n}")
-                    (total,), _ = byte_codes.decode_tree(
-                        tf.stack([codes, codes]),
-                        tf.stack([scales, 0.5 * scales]),
-                        [[n]],
-                        0.5,
-                        block,
-                    )
-                    both = [wanted.view(np.uint8)[:n]] * 2
-                    rows = [wanted_scales, numpy_ops.flush(0.5 * wanted_scales)]
-                    decoded = own.decode(
-                        both,
-                        lambda w, c: own.tree_values(c, rows[w], block or n),  # noqa: B023
-                        0.5,
-                    )
+                    rows = np.stack([wanted_scales, numpy_ops.flush(0.5 * wanted_scales)])
+                    both = np.stack([wanted, wanted])
+                    (total,), _ = byte_codes.decode_tree(both, rows, [[n]], 0.5, block)
+                    each = [
+                        own.tree_values(wanted.view(np.uint8)[:n], row, block or n) for row in rows
+                    ]
+                    decoded = own.summed(each, 0.5)
                     self.assert_same_bits(total, decoded, f"{what}, {n}")
                 key = LIST_KEY._replace(variables=(i,))
                 codes, _, _ = byte_codes.encode_powers([x], None, 1.0, key)

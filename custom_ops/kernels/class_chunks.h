@@ -17,9 +17,9 @@ struct ClassEdges {
       : byte(bound.LeastByte() + shift),
         half(bound.LeastHalf() + shift),
         whole(bound.LeastWhole() + shift) {}
-  // What the lowest bits of a byte and of a half are worth.
+  // What the lowest bits of a byte and of a half are worth; where there are no halves, anything.
   float ByteUnit() const { return FloatOf(static_cast<uint32_t>(half - 7) << 23); }
-  float HalfUnit() const { return FloatOf(static_cast<uint32_t>(std::min(whole, 256) - 15) << 23); }
+  float HalfUnit() const { return FloatOf(static_cast<uint32_t>(std::min(whole - 15, 254)) << 23); }
 };
 
 // The parts of a tensor, whose places in those of the list are `at`.

@@ -51,7 +51,7 @@ std::vector<float> Sent(const Payload& payload, ErrorBound bound, const Room& ro
   const int told = payload.counts.data()[w * row.counts + at.counts];
   const int shift = std::min(std::max(told, 0), bound.LargestShift());
   const float byte_unit = std::ldexp(1.0f, bound.LeastHalf() + shift - 134);
-  const float half_unit = std::ldexp(1.0f, std::min(bound.LeastWhole() + shift, 256) - 142);
+  const float half_unit = std::ldexp(1.0f, std::min(bound.LeastWhole() + shift - 15, 254) - 127);
   int64_t next[4] = {};
   std::vector<float> out(n);
   for (int64_t i = 0; i < n; ++i) {

@@ -108,7 +108,7 @@ def _decode(parts, n: int, bound: int, room) -> tf.Tensor:
     shift = tf.clip_by_value(counts[0], 0, largest_shift(bound))
     tags = reference._unpack(tags, n, 2)
     byte_unit = _unit(half + shift - 7)
-    half_unit = _unit(tf.minimum(whole + shift, 256) - 15)
+    half_unit = _unit(tf.minimum(whole + shift - 15, 254))
     return (
         _taken(_numbers(_parted(bytes_, 8, room.bytes), 7, byte_unit), tags == 1)
         + _taken(_numbers(_parted(halves, 16, room.halves), 15, half_unit), tags == 2)

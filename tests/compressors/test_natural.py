@@ -37,8 +37,9 @@ class NaturalTest(tf.test.TestCase):
         below = np.copysign(2.0 ** np.floor(np.log2(np.abs(x.astype(np.float64)))), x)
         seen = draws(x, 40)
         self.assertTrue(((seen == below) | (seen == 2 * below)).all())
-        self.assertGreater((seen == below).any(0).mean(), 0.99)
-        self.assertGreater((seen != below).any(0).mean(), 0.9)
+        # An element is missed by one side on all 40 steps with a chance of 1/41 on average.
+        self.assertGreater((seen == below).any(0).mean(), 0.95)
+        self.assertGreater((seen != below).any(0).mean(), 0.95)
 
     def test_it_is_unbiased_with_the_variance_of_the_paper(self):
         x = np.concatenate([cases.normal((24,)), np.linspace(1, 2, 24), [-1e-20, 3e8, 0]])
