@@ -36,7 +36,13 @@ _OPERATIONS = (
 # Those of whole lists: other operations say what they mean, see grace_tf.ops.lists.
 _LIST_OPERATIONS = (
     "cast_list",
+    "decode_classes_list",
+    "decode_powers_list",
+    "decode_tree_list",
     "dequantize_list",
+    "encode_classes_list",
+    "encode_powers_list",
+    "encode_tree_list",
     "expand_list",
     "orthonormal_list",
     "pack_index_list",

@@ -109,6 +109,10 @@ GRACE_INLINE U Compress(M m, U v) {
       v, _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes)));
 }
 
+GRACE_INLINE F Pick(const float* table, U u) {
+  return _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), u);
+}
+
 GRACE_INLINE F FromInt(U v) { return _mm256_cvtepi32_ps(v); }
 GRACE_INLINE U ToInt(F v) { return _mm256_cvttps_epi32(v); }
 GRACE_INLINE F Rint(F v) {

@@ -76,6 +76,13 @@ GRACE_INLINE U Compress(M m, U v) {
   return LoadU(kept);
 }
 
+GRACE_INLINE F Pick(const float* table, U u) {
+  const uint8x16x2_t bytes{{vreinterpretq_u8_f32(vld1q_f32(table)),
+                            vreinterpretq_u8_f32(vld1q_f32(table + 4))}};
+  const U places = vmlaq_n_u32(SetU(0x03020100), And(u, SetU(7)), 0x04040404);
+  return vreinterpretq_f32_u8(vqtbl2q_u8(bytes, vreinterpretq_u8_u32(places)));
+}
+
 GRACE_INLINE F FromInt(U v) { return vcvtq_f32_s32(Signed(v)); }
 GRACE_INLINE U ToInt(F v) { return Unsigned(vcvtq_s32_f32(v)); }
 GRACE_INLINE F Rint(F v) { return vrndnq_f32(v); }

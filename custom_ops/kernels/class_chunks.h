@@ -1,0 +1,52 @@
+// What the encoder and the decoder of classes share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "classes.h"
+#include "words.h"
+
+namespace grace {
+
+// The least biased exponents of the classes at a shift.
+struct ClassEdges {
+  int32_t byte, half, whole;
+  ClassEdges(ErrorBound bound, int32_t shift)
+      : byte(bound.LeastByte() + shift),
+        half(bound.LeastHalf() + shift),
+        whole(bound.LeastWhole() + shift) {}
+  // What the lowest bits of a byte and of a half are worth; where there are no halves, anything.
+  float ByteUnit() const { return FloatOf(static_cast<uint32_t>(half - 7) << 23); }
+  float HalfUnit() const { return FloatOf(static_cast<uint32_t>(std::min(whole - 15, 254)) << 23); }
+};
+
+// The parts of a tensor, whose places in those of the list are `at`.
+inline ClassParts PartsAt(const ClassParts& parts, const ClassLengths& at) {
+  return {parts.tags + at.tags, parts.bytes + at.bytes, parts.halves + at.halves,
+          parts.wholes + at.wholes, parts.counts + at.counts};
+}
+
+// How many elements of a stretch are in each class but nothing, or where its numbers begin.
+struct ClassCounts {
+  int64_t bytes = 0, halves = 0, wholes = 0;
+};
+
+// The elements of a tensor in chunks, and where their numbers are.
+template <class Tensor>
+struct ClassChunks {
+  explicit ClassChunks(const std::vector<Tensor>& list) {
+    for (const Tensor& own : list) first.push_back(first.back() + CeilDiv(own.n, kChunk));
+  }
+  // The number of the chunk of tensor t at element `begin`.
+  int64_t At(size_t t, int64_t begin) const { return first[t] + begin / kChunk; }
+  int64_t count() const { return first.back(); }
+  std::vector<int64_t> first{0};
+};
+
+// What a chunk's classes and numbers stand for. The numbers have room for one more than kChunk.
+void ExpandClasses(const ClassEdges& edges, const uint8_t* classes, const uint8_t* bytes,
+                   const uint16_t* halves, const float* wholes, int64_t count, float* out);
+
+}  // namespace grace

@@ -1,0 +1,188 @@
+#include <atomic>
+
+#include "accumulate.h"
+#include "class_chunks.h"
+
+#define GRACE_KERNEL "each/encode_classes.h"
+#include "each_isa.h"
+
+namespace grace {
+namespace {
+
+constexpr int kExponents = 256;
+
+// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on.
+struct Window {
+  int64_t wanted, room, start;
+  bool Has(int64_t rank) const {
+    return (rank >= start ? rank - start : rank + wanted - start) < room;
+  }
+  // How many ranks below this one it has.
+  int64_t Below(int64_t rank) const {
+    // Those from the circle's beginning on.
+    const int64_t over = std::max<int64_t>(0, start + room - wanted);
+    return std::min(rank, over) + std::min(std::max<int64_t>(0, rank - start), room - over);
+  }
+};
+
+class Encoder {
+ public:
+  Encoder(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+          ErrorBound bound, const std::vector<Room>& rooms, uint64_t step, const ClassParts& parts)
+      : executor_(executor), sources_(sources), multiplier_(multiplier), bound_(bound),
+        rooms_(rooms), step_(step), parts_(parts), chunks_(sources),
+        exponents_(chunks_.count() * kExponents), starts_(chunks_.count()) {
+    std::vector<int64_t> sizes;
+    for (const Source& own : sources) sizes.push_back(own.n);
+    places_ = ClassPlaces(sizes, rooms);
+  }
+
+  bool Run() {
+    Count();
+    for (size_t t = 0; t < sources_.size(); ++t) Settle(t);
+    return Emit();
+  }
+
+ private:
+  // How often each exponent occurs in each chunk.
+  void Count() {
+    LoopOver(sources_).For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
+      const Accumulated source{sources_[t].x, sources_[t].residual, multiplier_};
+      alignas(64) float room[kChunk];
+      for (int64_t begin = first; begin < last; begin += kChunk) {
+        const int64_t count = std::min(kChunk, last - begin);
+        const float* acc = source.At(begin, count, room);
+        // Several tables, since a counter cannot be raised again before it is written.
+        uint16_t tables[4][kExponents] = {};
+        for (int64_t i = 0; i < count; ++i) ++tables[i % 4][BitsOf(acc[i]) >> 23 & 0xff];
+        uint16_t* own = exponents_.data() + chunks_.At(t, begin) * kExponents;
+        for (int e = 0; e < kExponents; ++e) {
+          own[e] = tables[0][e] + tables[1][e] + tables[2][e] + tables[3][e];
+        }
+      }
+    });
+  }
+
+  // The shift of a tensor, its window, and where the numbers of its chunks begin.
+  void Settle(size_t t) {
+    int64_t all[kExponents] = {};
+    for (int64_t c = chunks_.first[t]; c < chunks_.first[t + 1]; ++c) {
+      for (int e = 0; e < kExponents; ++e) all[e] += exponents_[c * kExponents + e];
+    }
+    int32_t shift = 0;
+    ClassCounts found = Of(all, ClassEdges(bound_, shift));
+    while (found.halves > rooms_[t].halves || found.wholes > rooms_[t].wholes) {
+      found = Of(all, ClassEdges(bound_, ++shift));
+    }
+    const int64_t room = std::min(found.bytes, rooms_[t].bytes);
+    const int64_t start =
+        found.bytes > room ? static_cast<int64_t>(step_ * static_cast<uint64_t>(room) %
+                                                  static_cast<uint64_t>(found.bytes))
+                           : 0;
+    windows_.push_back({found.bytes, room, start});
+    ClassCounts at;
+    for (int64_t c = chunks_.first[t]; c < chunks_.first[t + 1]; ++c) {
+      starts_[c] = at;
+      const ClassCounts own = Of(exponents_.data() + c * kExponents, ClassEdges(bound_, shift));
+      at = {at.bytes + own.bytes, at.halves + own.halves, at.wholes + own.wholes};
+    }
+    const ClassParts parts = PartsAt(parts_, places_[t]);
+    const ClassLengths lengths(sources_[t].n, rooms_[t]);
+    auto* bytes = reinterpret_cast<uint8_t*>(parts.bytes);
+    auto* halves = reinterpret_cast<uint16_t*>(parts.halves);
+    std::fill(bytes + room, bytes + 4 * lengths.bytes, uint8_t{0});
+    std::fill(halves + found.halves, halves + 2 * lengths.halves, uint16_t{0});
+    std::fill(parts.wholes + found.wholes, parts.wholes + lengths.wholes, 0.0f);
+    const int64_t counts[] = {shift, found.bytes, found.halves, found.wholes};
+    std::copy(counts, counts + kClassCounts, parts.counts);
+  }
+
+  // The counts of the classes, from those of the exponents.
+  template <class Table>
+  static ClassCounts Of(const Table* table, const ClassEdges& edges) {
+    ClassCounts counts;
+    for (int e = edges.byte; e < std::min(edges.half, kExponents); ++e) counts.bytes += table[e];
+    for (int e = edges.half; e < std::min(edges.whole, kExponents); ++e) counts.halves += table[e];
+    for (int e = edges.whole; e < kExponents; ++e) counts.wholes += table[e];
+    return counts;
+  }
+
+  bool Emit() {
+    const Compensate compensate = ChooseCompensate();
+    const ListLoop loop = LoopOver(sources_);
+    const bool bypass = TooLargeToCache(loop.total());
+    std::atomic<bool> all{true};
+    loop.For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
+      const DenormalsAreZero scope;
+      const bool finite = EncodePiece(
+          sources_[t], multiplier_, compensate, first, last, bypass,
+          [&](int64_t begin, int64_t count, const float* acc, float* kept) {
+            EmitChunk(t, begin, count, acc, kept);
+          });
+      if (!finite) all.store(false, std::memory_order_relaxed);
+    });
+    return all;
+  }
+
+  void EmitChunk(size_t t, int64_t begin, int64_t count, const float* acc, float* kept) const {
+    const ClassParts parts = PartsAt(parts_, places_[t]);
+    const ClassEdges edges(bound_, parts.counts[0]);
+    uint8_t classes[kChunk + kGroup], byte[kChunk], bytes[kChunk + 1];
+    uint16_t half[kChunk], halves[kChunk + 1];
+    float wholes[kChunk + 1];
+    GRACE_CHOOSE(Classify)(acc, count, edges, classes, byte, half);
+    const Window window = windows_[t];
+    const ClassCounts& at = starts_[chunks_.At(t, begin)];
+    ClassCounts found;
+    int64_t rank = at.bytes;
+    // Every number is written where the next of its class belongs, and stays there if it is one.
+    for (int64_t i = 0; i < count; ++i) {
+      const bool fits = window.Has(rank);
+      rank += classes[i] == 1;
+      classes[i] = static_cast<uint8_t>(classes[i] == 1 && !fits ? 0 : classes[i]);
+      bytes[found.bytes] = byte[i], found.bytes += classes[i] == 1;
+      halves[found.halves] = half[i], found.halves += classes[i] == 2;
+      wholes[found.wholes] = acc[i], found.wholes += classes[i] == 3;
+    }
+    std::copy(bytes, bytes + found.bytes,
+              reinterpret_cast<uint8_t*>(parts.bytes) + window.Below(at.bytes));
+    std::copy(halves, halves + found.halves,
+              reinterpret_cast<uint16_t*>(parts.halves) + at.halves);
+    std::copy(wholes, wholes + found.wholes, parts.wholes + at.wholes);
+    std::fill(classes + count, classes + CeilDiv(count, kGroup) * kGroup, uint8_t{0});
+    GRACE_CHOOSE(PackClasses)
+    (classes, CeilDiv(count, kGroup), parts.tags + PackedWords(begin, 2));
+    if (kept) Keep(edges, classes, bytes, halves, wholes, count, kept);
+  }
+
+  // acc less what is sent of it.
+  static void Keep(const ClassEdges& edges, const uint8_t* classes, const uint8_t* bytes,
+                   const uint16_t* halves, const float* wholes, int64_t count, float* acc) {
+    alignas(64) float sent[kChunk];
+    ExpandClasses(edges, classes, bytes, halves, wholes, count, sent);
+    GRACE_CHOOSE(Subtract)(sent, count, acc);
+  }
+
+  const Executor& executor_;
+  const std::vector<Source>& sources_;
+  const float multiplier_;
+  const ErrorBound bound_;
+  const std::vector<Room>& rooms_;
+  const uint64_t step_;
+  const ClassParts& parts_;
+  const ClassChunks<Source> chunks_;
+  std::vector<uint16_t> exponents_;
+  std::vector<ClassCounts> starts_;
+  std::vector<ClassLengths> places_;
+  std::vector<Window> windows_;
+};
+
+}  // namespace
+
+bool EncodeClasses(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                   ErrorBound bound, const std::vector<Room>& rooms, uint64_t step,
+                   const ClassParts& parts) {
+  return Encoder(executor, sources, multiplier, bound, rooms, step, parts).Run();
+}
+
+}  // namespace grace
