@@ -1,11 +1,14 @@
 """The methods.  One file and one import line each; everything else reads the registry."""
 
 from grace_tf.compressors import bf16 as bf16
+from grace_tf.compressors import efsignsgd as efsignsgd
 from grace_tf.compressors import fp16 as fp16
 from grace_tf.compressors import none as none
+from grace_tf.compressors import onebit as onebit
 from grace_tf.compressors import powersgd as powersgd
 from grace_tf.compressors import qsgd as qsgd
 from grace_tf.compressors import randomk as randomk
 from grace_tf.compressors import signsgd as signsgd
+from grace_tf.compressors import signum as signum
 from grace_tf.compressors import threshold as threshold
 from grace_tf.compressors import topk as topk
