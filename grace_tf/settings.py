@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import grace_tf.compressors  # noqa: F401  (fills the registry)
@@ -60,15 +60,22 @@ class Settings:
 
     def config(self) -> dict[str, Any]:
         """JSON-able keywords that make equal settings: `from_config(config)`."""
-        memories = {spec_of(m) for _, _, m in self.routes}
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
             _, compressor, memory = self.routes[0]
             return {"compressor": str(compressor), "memory": spec_of(memory), **config}
-        memory = memories.pop() if len(memories) == 1 else "auto"
-        return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
+        compressors = {p: str(c) for p, c, _ in self.routes}
+        return {"compressor": compressors, "memory": self._memories(), **config}
+
+    def _memories(self) -> str | dict[str, str]:
+        """One spec for all patterns, "auto" where that gives them, or a spec for each."""
+        specs = {p: spec_of(m) for p, _, m in self.routes}
+        if len(set(specs.values())) == 1:
+            return next(iter(specs.values()))
+        own = all(m == _pair(str(c), "auto")[1] for _, c, m in self.routes)
+        return "auto" if own else specs
 
 
 ANY = ".*"
@@ -78,7 +85,7 @@ DENSE = (registry.get("none"), registry.get_memory("none"))
 def settings(
     compressor: str | Compressor | Mapping[str, Any] = "qsgd",
     *,
-    memory: str | Memory = "auto",
+    memory: str | Memory | Mapping[str, str | Memory] = "auto",
     granularity: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
@@ -98,8 +105,11 @@ def settings(
             )
         if not compressor:
             raise ValueError("The mapping of patterns to compressors is empty.")
-        routes = tuple((p, *_pair(c, memory)) for p, c in compressor.items())
+        own = memory if isinstance(memory, Mapping) else dict.fromkeys(compressor, memory)
+        _check_memories(own, compressor)
+        routes = tuple((p, *_pair(c, own[p])) for p, c in compressor.items())
     else:
+        _check_memories(memory, ())
         routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
     if not isinstance(exclude, (str, list, tuple, set, frozenset)):
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
@@ -132,6 +142,11 @@ def _pair(what: Any, memory: str | Memory, **hyperparameters: Any) -> tuple[Comp
             f'is not; use memory="none"{nearest}.'
         )
     return compressor, chosen
+
+
+def _check_memories(memory: Any, patterns: Collection[str]) -> None:
+    if isinstance(memory, Mapping) and set(memory) != set(patterns):
+        raise ValueError("memory is a mapping only with the patterns of the compressors' mapping.")
 
 
 def _check_pattern(pattern: Any) -> None:
