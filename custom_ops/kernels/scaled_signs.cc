@@ -88,6 +88,7 @@ class Encoder {
     // What needs one pass, then first and second passes of the rest.
     Visit(small, true, [this](size_t i, int64_t at, int64_t n, const float* acc, float* rest) {
       const int64_t block = cells_[i].block;
+      Pack(i, at, n, acc);
       for (int64_t b = 0; b < n; b += block) {
         const int64_t own = std::min(block, n - b), cell = (at + b) / block;
         SetLevels(i, cell, SumsOf(i, at + b, own, acc + b), own);
@@ -99,12 +100,13 @@ class Encoder {
       if (large(i)) partial_[i].resize(CeilDiv(sources_[i].n, kChunk));
     }
     Visit(large, false, [this](size_t i, int64_t at, int64_t n, const float* acc, float*) {
+      Pack(i, at, n, acc);
       partial_[i][at / kChunk] = SumsOf(i, at, n, acc);
     });
     JoinChunks();
     SumAllColumns();
     Visit(columns, true, [this](size_t i, int64_t at, int64_t n, const float* acc, float* rest) {
-      PackSigns(Serial(), acc, n, parts_[i].words + at / kGroup);
+      Pack(i, at, n, acc);
       if (rest) SubtractEach(i, at, n, rest);
     });
     if (!sources_[0].kept) return finite_;
@@ -134,18 +136,20 @@ class Encoder {
     });
   }
 
-  // Packs and sums elements of one cell, at most kChunk.
+  void Pack(size_t i, int64_t at, int64_t n, const float* acc) const {
+    PackSigns(Serial(), acc, n, parts_[i].words + at / kGroup);
+  }
+
+  // Of elements of one cell, at most kChunk, which are packed already.
   Sums SumsOf(size_t i, int64_t at, int64_t n, const float* acc) const {
-    uint32_t* words = parts_[i].words + at / kGroup;
-    PackSigns(Serial(), acc, n, words);
-    alignas(64) double room[kChunk / 2];
     Sums sums;
     if (!parts_[i].low) {
-      sums.high = sum_magnitudes_(acc, n, room);
+      sums.high = sum_magnitudes_(acc, n);
       return sums;
     }
-    sums.low = sum_side_(acc, n, false, room);
-    sums.high = sum_side_(acc, n, true, room);
+    const uint32_t* words = parts_[i].words + at / kGroup;
+    sums.low = sum_side_(acc, n, false);
+    sums.high = sum_side_(acc, n, true);
     sums.lows = n;
     for (int64_t g = 0; g < CeilDiv(n, kGroup); ++g) sums.lows -= __builtin_popcount(words[g]);
     return sums;
@@ -213,7 +217,6 @@ class Encoder {
 
   void SumPatch(const Patch& patch, Columns& sums) {
     alignas(64) float acc[kChunk];
-    alignas(64) double room[kChunk];
     const Source& source = sources_[patch.tensor];
     const int64_t columns = cells_[patch.tensor].columns;
     for (int64_t r = 0; r < patch.rows; ++r) {
@@ -228,7 +231,7 @@ class Encoder {
       }
     }
     const int64_t at = patch.row / kColumnRows * columns + patch.first;
-    sum_columns_(acc, patch.rows, patch.width, room, sums.low.empty() ? nullptr : &sums.low[at],
+    sum_columns_(acc, patch.rows, patch.width, sums.low.empty() ? nullptr : &sums.low[at],
                  &sums.high[at], &sums.lows[at]);
   }
 
