@@ -176,9 +176,7 @@ class ScaledSignsTest(SameBits):
                         self.assertFalse(encoded.finite, f"{name}, {bad}, {cells}, {i}")
                     rows = [each[None] for each in encoded.levels]
                     one = tf.constant(1.0)
-                    _, finite = sum_scaled_sign_list(
-                        encoded.words[None], rows, SHAPES, one, cells
-                    )
+                    _, finite = sum_scaled_sign_list(encoded.words[None], rows, SHAPES, one, cells)
                     self.assertFalse(finite, f"{name}, sum of {bad}, {cells}, {i}")
                     self.assertFalse(momentum_sign_list(xs, xs, 1.0, 0.5)[-1])
 

@@ -20,6 +20,10 @@ constexpr CutAt kChunks{kChunk};
 // Columns that are summed at a time.
 constexpr int64_t kStrip = kChunk / kColumnRows;
 
+// Tensors that together have so many elements take both passes before the next ones do, so that the
+// second finds them in the last cache.
+constexpr int64_t kTogether = 1 << 20;
+
 // Of some elements of a cell.
 struct Sums {
   double low = 0.0, high = 0.0;
@@ -75,9 +79,9 @@ struct Patch {
 class Encoder {
  public:
   Encoder(const Executor& executor, const std::vector<Source>& sources, float multiplier,
-          const std::vector<Cells>& cells, const std::vector<ScaledSigns>& parts)
+          const std::vector<Cells>& cells, const std::vector<ScaledSigns>& parts, bool bypass)
       : executor_(executor), sources_(sources), multiplier_(multiplier), cells_(cells),
-        parts_(parts), bypass_(TooLargeToCache(LoopOver(sources).total())) {}
+        parts_(parts), bypass_(bypass) {}
 
   bool Run() {
     const auto columns = [this](size_t i) { return cells_[i].columns > 1; };
@@ -288,7 +292,22 @@ class Encoder {
 
 bool ScaledSignList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                     const std::vector<Cells>& cells, const std::vector<ScaledSigns>& parts) {
-  return sources.empty() || Encoder(executor, sources, multiplier, cells, parts).Run();
+  const bool bypass = TooLargeToCache(LoopOver(sources).total());
+  bool finite = true;
+  for (size_t first = 0, last = 0; first < sources.size(); first = last) {
+    int64_t elements = 0;
+    do {
+      elements += sources[last++].n;
+    } while (last < sources.size() && elements + sources[last].n <= kTogether);
+    const auto some = [first, last](const auto& all) {
+      return std::decay_t<decltype(all)>(all.begin() + first, all.begin() + last);
+    };
+    const auto own = some(sources);
+    const auto own_cells = some(cells);
+    const auto own_parts = some(parts);
+    finite &= Encoder(executor, own, multiplier, own_cells, own_parts, bypass).Run();
+  }
+  return finite;
 }
 
 bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
