@@ -15,11 +15,13 @@ _HYPERPARAMETERS = {
     "quantum_num": "levels",
     "bucket_size": "block",
     "compress_rank": "rank",
+    "momentum": "momentum",
 }
 _IGNORED = {
     "communicator": "the collective follows from the method",
     "world_size": "the size follows from the surroundings",
     "kernel": "there is one kernel an operation",
+    "lr": "the learning rate is the optimizer's",
 }
 
 
@@ -30,10 +32,11 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
         optimizer = grace_tf.wrap(optimizer, **grace_tf.from_params(params))
 
     Args:
-      params: GRACE's dictionary.  `communicator`, `world_size` and `kernel` are dropped: ours
-        follow from the method and the surroundings.  Without `memory` it is GRACE's default, none.
-        Absent hyperparameters have our defaults; only qsgd without `bucket_size` is made GRACE's:
-        norm l2, one block, 127 levels unless `quantum_num` is given.
+      params: GRACE's dictionary.  `communicator`, `world_size`, `kernel` and `lr` are dropped:
+        ours follow from the method, the surroundings and the optimizer.  Without `memory` it is
+        GRACE's default, none; for signum that keeps its momentum.  Absent hyperparameters have our
+        defaults; only qsgd without `bucket_size` is made GRACE's: norm l2, one block, 127 levels
+        unless `quantum_num` is given.
     Returns: a new dictionary: "compressor", "memory" and the method's hyperparameters.
     Raises: ValueError for methods and memories that are not available, and values out of range;
       TypeError for keys that GRACE or the method does not have.
@@ -41,10 +44,11 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     params = dict(params)
     name = params.pop("compressor", "none")
     memory = params.pop("memory", "none")
-    if name == memory == "powersgd":
-        memory = (
-            "residual"  # GRACE's PowerSGD memory is a residual; Q is the compressor's own state
-        )
+    if name == memory and name in ("powersgd", "efsignsgd"):
+        # GRACE's memories of these names are residuals; PowerSGD's Q is the compressor's own state.
+        memory = "residual"
+    if name == "signum" and memory == "none":
+        memory = "auto"  # GRACE's compressor keeps the momentum itself
     for key in _IGNORED:
         params.pop(key, None)
     keywords: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import grace_tf.compressors  # noqa: F401  (fills the registry)
@@ -107,11 +107,23 @@ class Settings:
         config = dataclasses.asdict(dataclasses.replace(self, routes=()))
         del config["routes"]
         config["exclude"] = list(self.exclude)
-        memories = {_memory_of(c, m) for _, c, m in self.routes}
-        memory = memories.pop() if len(memories) == 1 else "auto"
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
-            return {"compressor": str(self.routes[0][1]), "memory": memory, **config}
-        return {"compressor": {p: str(c) for p, c, _ in self.routes}, "memory": memory, **config}
+            _, compressor, memory = self.routes[0]
+            return {
+                "compressor": str(compressor),
+                "memory": _memory_of(compressor, memory),
+                **config,
+            }
+        compressors = {p: str(c) for p, c, _ in self.routes}
+        return {"compressor": compressors, "memory": self._memories(), **config}
+
+    def _memories(self) -> str | dict[str, str]:
+        """One spec for all patterns, "auto" where that gives them, or a spec for each."""
+        specs = {p: _memory_of(c, m) for p, c, m in self.routes}
+        if len(set(specs.values())) == 1:
+            return next(iter(specs.values()))
+        own = all(_pair(str(c), "auto") == (c, m) for _, c, m in self.routes)
+        return "auto" if own else specs
 
 
 ANY = ".*"
@@ -121,7 +133,7 @@ DENSE = (registry.get("none"), registry.get_memory("none"))
 def settings(
     compressor: str | Compressor | Mapping[str, Any] = "qsgd",
     *,
-    memory: str | Memory = "auto",
+    memory: str | Memory | Mapping[str, str | Memory] = "auto",
     granularity: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
@@ -141,8 +153,11 @@ def settings(
             )
         if not compressor:
             raise ValueError("The mapping of patterns to compressors is empty.")
-        routes = tuple((p, *_pair(c, memory)) for p, c in compressor.items())
+        own = memory if isinstance(memory, Mapping) else dict.fromkeys(compressor, memory)
+        _check_memories(own, compressor)
+        routes = tuple((p, *_pair(c, own[p])) for p, c in compressor.items())
     else:
+        _check_memories(memory, ())
         routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
     if not isinstance(exclude, (str, list, tuple, set, frozenset)):
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
@@ -213,6 +228,11 @@ def _check_pair(compressor: Compressor, chosen: Memory) -> None:
             f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} "
             f'is not; use memory="none"{nearest}.'
         )
+
+
+def _check_memories(memory: Any, patterns: Collection[str]) -> None:
+    if isinstance(memory, Mapping) and set(memory) != set(patterns):
+        raise ValueError("memory is a mapping only with the patterns of the compressors' mapping.")
 
 
 def _check_pattern(pattern: Any) -> None:

@@ -1,0 +1,65 @@
+// One bit an element, its sign, and what the bits stand for: levels, which are means of elements.
+//
+// Elements that share their levels make a cell: a block of consecutive elements, a whole tensor, or
+// a column of it. With one side, a cell has one level, the mean of |x|, which bit 1 stands for, and
+// bit 0 for its negative. With two sides it has two, each the mean of the elements with that bit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compensate.h"
+#include "parallel.h"
+#include "scatter_list.h"
+
+namespace grace {
+
+struct Cells {
+  int64_t block;    // elements that share levels, a power of two of at least kGroup; 0: all
+  int64_t columns;  // above 1: every column has levels instead, as many as this
+
+  int64_t Count(int64_t n) const {
+    return columns > 1 ? columns : block ? CeilDiv(n, block) : n > 0;
+  }
+};
+
+// Where the parts of one tensor's payload are. Without a second side, `low` is null and `high` is
+// the only level.
+struct ScaledSigns {
+  uint32_t* words;  // as PackSigns
+  float* low;
+  float* high;
+};
+
+// Signs and levels of the accs of the sources, and what these fail to carry. Sums are in double:
+// those of blocks over chunks of kChunk elements, those of columns over chunks of kColumnRows rows,
+// the upper half of a chunk, filled up with zeros, added to the lower half until one is left, and
+// the chunks' sums likewise. A denormal counts as 0, and so does a level below 2^-110.
+// Returns whether all accs are finite.
+bool ScaledSignList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
+                    const std::vector<Cells>& cells, const std::vector<ScaledSigns>& parts);
+constexpr int64_t kColumnRows = 32;
+
+// The rows of all workers, each of so many words and levels. One side: `low` is null.
+struct ScaledRows {
+  const uint32_t* words;
+  const float *low, *high;
+  int64_t workers, words_stride, levels_stride;
+};
+
+// The sums over the workers of what these stand for, times `factor`: ((0 + d0) + d1) + ... in order
+// of the workers; a sum that is denormal counts as 0. Returns whether all totals are finite.
+bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
+                       const std::vector<Cells>& cells, const std::vector<Target>& targets,
+                       float factor);
+
+// m = momentum * beta + (x * multiplier) * (1 - beta), and the signs of m. The momentum is a
+// source's `residual`, m its `kept`; `words` has a place for each. Returns whether every m is finite.
+struct Momentum {
+  float beta, rest;  // rest: 1 - beta
+};
+bool MomentumSignList(const Executor& executor, const std::vector<Source>& sources,
+                      float multiplier, const Momentum& momentum,
+                      const std::vector<uint32_t*>& words);
+
+}  // namespace grace
