@@ -22,7 +22,7 @@ GRACE_INLINE F TreeValue(U byte, F scale) {
   const F c = FromInt(code);
   const U power = And(AsU(c), SetU(kInfinity));
   const F count = Sub(Mul(Add(c, Set(1.0f)), Set(9.0f)), Mul(AsF(power), Set(8.0f)));
-  const F unit = Pick(kTree.units, Sub(ShiftRight<23>(power), SetU(127)));
+  const F unit = Lookup(kTree.units, Sub(ShiftRight<23>(power), SetU(127)));
   const F value = Mul(Mul(Keep(Greater(code, SetU(0)), count), unit), scale);
   return AsF(Or(AsU(value), ShiftLeft<24>(And(byte, SetU(0x80)))));
 }

@@ -109,7 +109,7 @@ GRACE_INLINE U Compress(M m, U v) {
       v, _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes)));
 }
 
-GRACE_INLINE F Pick(const float* table, U u) {
+GRACE_INLINE F Lookup(const float* table, U u) {
   return _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), u);
 }
 

@@ -76,7 +76,7 @@ GRACE_INLINE U Compress(M m, U v) {
   return LoadU(kept);
 }
 
-GRACE_INLINE F Pick(const float* table, U u) {
+GRACE_INLINE F Lookup(const float* table, U u) {
   const uint8x16x2_t bytes{{vreinterpretq_u8_f32(vld1q_f32(table)),
                             vreinterpretq_u8_f32(vld1q_f32(table + 4))}};
   const U places = vmlaq_n_u32(SetU(0x03020100), And(u, SetU(7)), 0x04040404);
