@@ -183,7 +183,8 @@ class AggregatorTest(tf.test.TestCase):
         self.assertAllEqual(several(grads), wanted)
 
     def test_bytes_and_log_lines_are_those_of_the_stage(self):
-        sent = (484, 92, 180, 100)  # 120 floats; (12 + 10)·rank floats; 12 pairs; a flag of 4
+        # 120 floats; (12 + 10)·rank floats; 12 values and 3 words of indices; a flag of 4
+        sent = (484, 92, 180, 64)
         for traced in (False, True):
             aggregate, step = made()
             step = tf.function(step, autograph=False) if traced else step
