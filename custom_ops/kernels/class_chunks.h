@@ -17,9 +17,12 @@ struct ClassEdges {
       : byte(bound.LeastByte() + shift),
         half(bound.LeastHalf() + shift),
         whole(bound.LeastWhole() + shift) {}
-  // What the lowest bits of a byte and of a half are worth; where there are no halves, anything.
+  // What the lowest bits of a byte and of a half are worth, and how many of these make 1; of halves
+  // anything where there are none.
   float ByteUnit() const { return FloatOf(static_cast<uint32_t>(half - 7) << 23); }
   float HalfUnit() const { return FloatOf(static_cast<uint32_t>(std::min(whole - 15, 254)) << 23); }
+  float BytesIn() const { return FloatOf(static_cast<uint32_t>(261 - half) << 23); }
+  float HalvesIn() const { return FloatOf(static_cast<uint32_t>(std::max(269 - whole, 1)) << 23); }
 };
 
 // The parts of a tensor, whose places in those of the list are `at`.
@@ -44,9 +47,5 @@ struct ClassChunks {
   int64_t count() const { return first.back(); }
   std::vector<int64_t> first{0};
 };
-
-// What a chunk's classes and numbers stand for. The numbers have room for one more than kChunk.
-void ExpandClasses(const ClassEdges& edges, const uint8_t* classes, const uint8_t* bytes,
-                   const uint16_t* halves, const float* wholes, int64_t count, float* out);
 
 }  // namespace grace

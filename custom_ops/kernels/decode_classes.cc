@@ -2,6 +2,16 @@
 #include <cstring>
 
 #include "class_chunks.h"
+#include "collect.h"
+
+namespace grace {
+
+// The numbers of a chunk. A kernel may read some more than there are.
+struct ClassValues {
+  alignas(64) float bytes[kChunk + kSlack], halves[kChunk + kSlack], wholes[kChunk + kSlack];
+};
+
+}  // namespace grace
 
 #define GRACE_KERNEL "each/decode_classes.h"
 #include "each_isa.h"
@@ -22,21 +32,6 @@ std::vector<ClassLengths> ClassPlaces(const std::vector<int64_t>& sizes,
     places.push_back(places.back() + ClassLengths(sizes[i], rooms[i]));
   }
   return places;
-}
-
-void ExpandClasses(const ClassEdges& edges, const uint8_t* classes, const uint8_t* bytes,
-            const uint16_t* halves, const float* wholes, int64_t count, float* out) {
-  float of_bytes[kChunk + 1], of_halves[kChunk + 1];
-  int64_t b = 0, h = 0, w = 0;
-  GRACE_CHOOSE(ByteNumbers)(bytes, count, edges.ByteUnit(), of_bytes);
-  GRACE_CHOOSE(HalfNumbers)(halves, count, edges.HalfUnit(), of_halves);
-  of_bytes[count] = of_halves[count] = 0.0f;
-  for (int64_t i = 0; i < count; ++i) {
-    const int own = classes[i];
-    const float small = own == 1 ? of_bytes[b] : 0.0f, large = own == 2 ? of_halves[h] : wholes[w];
-    out[i] = own >= 2 ? large : small;
-    b += own == 1, h += own == 2, w += own == 3;
-  }
 }
 
 namespace {
@@ -60,15 +55,19 @@ class Decoder {
     std::atomic<bool> all{true};
     loop.For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
       const DenormalsAreZero scope;
-      alignas(64) float values[kChunk], out[kChunk];
+      alignas(64) float out[kChunk];
+      ClassValues values;
       bool finite = true;
       for (int64_t begin = first; begin < last; begin += kChunk) {
-        const int64_t count = std::min(kChunk, last - begin), groups = CeilDiv(count, kGroup);
+        const int64_t count = std::min(kChunk, last - begin);
         for (int64_t w = 0; w < workers_; ++w) {
-          Numbers(t, w, begin, count, values);
-          std::fill(values + count, values + kGroup * groups, 0.0f);
-          finite &= GRACE_CHOOSE(AddClasses)(values, groups, w == 0, w + 1 == workers_, factor_,
-                                             out);
+          Numbers(t, w, begin, count, &values);
+          const bool ends = w + 1 == workers_;
+          const auto add = w ? (ends ? GRACE_CHOOSE(AddGroups<false, true>)
+                                     : GRACE_CHOOSE(AddGroups<false, false>))
+                             : (ends ? GRACE_CHOOSE(AddGroups<true, true>)
+                                     : GRACE_CHOOSE(AddGroups<true, false>));
+          finite &= add(Row(t, w).tags + PackedWords(begin, 2), count, values, factor_, out);
         }
         Store(out, 4 * count, bypass, targets_[t].total + begin);
       }
@@ -88,21 +87,26 @@ class Decoder {
     return PartsAt(parts_, at);
   }
 
+  // How many of a chunk of so many elements are of each class.
+  static ClassCounts CountsOf(const uint32_t* tags, int64_t count) {
+    ClassCounts found;
+    for (int64_t at = 0; at < count; at += kGroup, tags += 2) {
+      const uint32_t mask = GroupMask(count - at), low = tags[0] & mask, high = tags[1] & mask;
+      found.bytes += __builtin_popcount(low & ~high);
+      found.halves += __builtin_popcount(high & ~low);
+      found.wholes += __builtin_popcount(low & high);
+    }
+    return found;
+  }
+
   // Where the numbers of every chunk begin.
   void Count() {
     LoopOver(targets_).For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
       for (int64_t w = 0; w < workers_; ++w) {
         const uint32_t* tags = Row(t, w).tags;
         for (int64_t begin = first; begin < last; begin += kChunk) {
-          ClassCounts& own = starts_[w * chunks_.count() + chunks_.At(t, begin)];
-          const int64_t end = std::min(last, begin + kChunk);
-          for (int64_t g = begin / kGroup; g < CeilDiv(end, kGroup); ++g) {
-            const uint32_t mask = GroupMask(end - kGroup * g);
-            const uint32_t low = tags[2 * g] & mask, high = tags[2 * g + 1] & mask;
-            own.bytes += __builtin_popcount(low & ~high);
-            own.halves += __builtin_popcount(high & ~low);
-            own.wholes += __builtin_popcount(low & high);
-          }
+          starts_[w * chunks_.count() + chunks_.At(t, begin)] =
+              CountsOf(tags + PackedWords(begin, 2), std::min(kChunk, last - begin));
         }
       }
     });
@@ -119,28 +123,33 @@ class Decoder {
     }
   }
 
-  // The numbers of a chunk from place `at` on, as many as there is room for, then zeros.
-  template <class T>
-  static void Take(const T* from, int64_t at, int64_t room, int64_t count, T* out) {
-    const int64_t some = std::min(count, std::max<int64_t>(0, room - at));
-    if (some) std::memcpy(out, from + at, some * sizeof(T));
-    std::fill(out + some, out + count + 1, T{0});
-  }
-
-  void Numbers(size_t t, int64_t w, int64_t begin, int64_t count, float* out) const {
+  // The numbers of a chunk. Those that there is no room for are zeros.
+  void Numbers(size_t t, int64_t w, int64_t begin, int64_t count, ClassValues* out) const {
     const ClassParts parts = Row(t, w);
     const ClassCounts& at = starts_[w * chunks_.count() + chunks_.At(t, begin)];
-    uint8_t classes[kChunk], bytes[kChunk + 1];
-    uint16_t halves[kChunk + 1];
-    float wholes[kChunk + 1];
-    GRACE_CHOOSE(UnpackClasses)
-    (parts.tags + PackedWords(begin, 2), CeilDiv(count, kGroup), classes);
-    Take(reinterpret_cast<const uint8_t*>(parts.bytes), at.bytes, rooms_[t].bytes, count, bytes);
-    Take(reinterpret_cast<const uint16_t*>(parts.halves), at.halves, rooms_[t].halves, count,
-         halves);
-    Take(parts.wholes, at.wholes, rooms_[t].wholes, count, wholes);
+    const ClassCounts found = CountsOf(parts.tags + PackedWords(begin, 2), count);
     const int32_t shift = std::min(std::max(parts.counts[0], 0), bound_.LargestShift());
-    ExpandClasses(ClassEdges(bound_, shift), classes, bytes, halves, wholes, count, out);
+    const ClassEdges edges(bound_, shift);
+    // read(first, n, out) of those that there is room for.
+    const auto take = [](int64_t first, int64_t wanted, int64_t room, float* out, auto read) {
+      const int64_t n = std::min(wanted, std::max<int64_t>(0, room - first));
+      if (n) read(first, n, out);
+      std::fill(out + n, out + wanted, 0.0f);
+    };
+    take(at.bytes, found.bytes, rooms_[t].bytes, out->bytes,
+         [&](int64_t first, int64_t n, float* numbers) {
+           const auto* bytes = reinterpret_cast<const uint8_t*>(parts.bytes);
+           GRACE_CHOOSE(ByteNumbers)(bytes + first, n, edges.ByteUnit(), numbers);
+         });
+    take(at.halves, found.halves, rooms_[t].halves, out->halves,
+         [&](int64_t first, int64_t n, float* numbers) {
+           const auto* halves = reinterpret_cast<const uint16_t*>(parts.halves);
+           GRACE_CHOOSE(HalfNumbers)(halves + first, n, edges.HalfUnit(), numbers);
+         });
+    take(at.wholes, found.wholes, rooms_[t].wholes, out->wholes,
+         [&](int64_t first, int64_t n, float* numbers) {
+           std::memcpy(numbers, parts.wholes + first, n * sizeof(float));
+         });
   }
 
   const Executor& executor_;

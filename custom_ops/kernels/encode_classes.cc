@@ -1,7 +1,48 @@
 #include <atomic>
+#include <cstring>
 
 #include "accumulate.h"
 #include "class_chunks.h"
+#include "collect.h"
+
+namespace grace {
+
+// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on. `rank` is
+// that of the next one asked for.
+struct ClassWindow {
+  int64_t wanted, room, start, rank = 0;
+  bool Has(int64_t own) const {
+    return (own >= start ? own - start : own + wanted - start) < room;
+  }
+  // How many ranks below this one it has.
+  int64_t Below(int64_t own) const {
+    // Those from the circle's beginning on.
+    const int64_t over = std::max<int64_t>(0, start + room - wanted);
+    return std::min(own, over) + std::min(std::max<int64_t>(0, own - start), room - over);
+  }
+  // Those of the next bytes, a bit for each, that it has.
+  uint32_t Admit(uint32_t bits) {
+    if (room == wanted) return bits;
+    const int64_t next = rank + __builtin_popcount(bits), has = Below(next) - Below(rank);
+    uint32_t admitted = has ? bits : 0;
+    if (has && has < next - rank) {
+      admitted = 0;
+      for (uint32_t left = bits; left; left &= left - 1, ++rank) {
+        if (Has(rank)) admitted |= left & (~left + 1);
+      }
+    }
+    rank = next;
+    return admitted;
+  }
+};
+
+// The numbers of a chunk. A kernel may write some more than there are.
+struct ClassNumbers {
+  uint32_t bytes[kChunk + kSlack], halves[kChunk + kSlack], wholes[kChunk + kSlack];
+  ClassCounts found;
+};
+
+}  // namespace grace
 
 #define GRACE_KERNEL "each/encode_classes.h"
 #include "each_isa.h"
@@ -10,20 +51,6 @@ namespace grace {
 namespace {
 
 constexpr int kExponents = 256;
-
-// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on.
-struct Window {
-  int64_t wanted, room, start;
-  bool Has(int64_t rank) const {
-    return (rank >= start ? rank - start : rank + wanted - start) < room;
-  }
-  // How many ranks below this one it has.
-  int64_t Below(int64_t rank) const {
-    // Those from the circle's beginning on.
-    const int64_t over = std::max<int64_t>(0, start + room - wanted);
-    return std::min(rank, over) + std::min(std::max<int64_t>(0, rank - start), room - over);
-  }
-};
 
 class Encoder {
  public:
@@ -52,13 +79,8 @@ class Encoder {
       for (int64_t begin = first; begin < last; begin += kChunk) {
         const int64_t count = std::min(kChunk, last - begin);
         const float* acc = source.At(begin, count, room);
-        // Several tables, since a counter cannot be raised again before it is written.
-        uint16_t tables[4][kExponents] = {};
-        for (int64_t i = 0; i < count; ++i) ++tables[i % 4][BitsOf(acc[i]) >> 23 & 0xff];
-        uint16_t* own = exponents_.data() + chunks_.At(t, begin) * kExponents;
-        for (int e = 0; e < kExponents; ++e) {
-          own[e] = tables[0][e] + tables[1][e] + tables[2][e] + tables[3][e];
-        }
+        GRACE_CHOOSE(CountExponents)
+        (acc, count, exponents_.data() + chunks_.At(t, begin) * kExponents);
       }
     });
   }
@@ -126,41 +148,26 @@ class Encoder {
 
   void EmitChunk(size_t t, int64_t begin, int64_t count, const float* acc, float* kept) const {
     const ClassParts parts = PartsAt(parts_, places_[t]);
-    const ClassEdges edges(bound_, parts.counts[0]);
-    uint8_t classes[kChunk + kGroup], byte[kChunk], bytes[kChunk + 1];
-    uint16_t half[kChunk], halves[kChunk + 1];
-    float wholes[kChunk + 1];
-    GRACE_CHOOSE(Classify)(acc, count, edges, classes, byte, half);
-    const Window window = windows_[t];
     const ClassCounts& at = starts_[chunks_.At(t, begin)];
-    ClassCounts found;
-    int64_t rank = at.bytes;
-    // Every number is written where the next of its class belongs, and stays there if it is one.
-    for (int64_t i = 0; i < count; ++i) {
-      const bool fits = window.Has(rank);
-      rank += classes[i] == 1;
-      classes[i] = static_cast<uint8_t>(classes[i] == 1 && !fits ? 0 : classes[i]);
-      bytes[found.bytes] = byte[i], found.bytes += classes[i] == 1;
-      halves[found.halves] = half[i], found.halves += classes[i] == 2;
-      wholes[found.wholes] = acc[i], found.wholes += classes[i] == 3;
+    const int64_t groups = CeilDiv(count, kGroup);
+    alignas(64) float padded[kChunk];
+    if (count % kGroup) {
+      std::copy(acc, acc + count, padded);
+      std::fill(padded + count, padded + kGroup * groups, 0.0f);
+      acc = padded;
     }
-    std::copy(bytes, bytes + found.bytes,
-              reinterpret_cast<uint8_t*>(parts.bytes) + window.Below(at.bytes));
-    std::copy(halves, halves + found.halves,
-              reinterpret_cast<uint16_t*>(parts.halves) + at.halves);
-    std::copy(wholes, wholes + found.wholes, parts.wholes + at.wholes);
-    std::fill(classes + count, classes + CeilDiv(count, kGroup) * kGroup, uint8_t{0});
-    GRACE_CHOOSE(PackClasses)
-    (classes, CeilDiv(count, kGroup), parts.tags + PackedWords(begin, 2));
-    if (kept) Keep(edges, classes, bytes, halves, wholes, count, kept);
-  }
-
-  // acc less what is sent of it.
-  static void Keep(const ClassEdges& edges, const uint8_t* classes, const uint8_t* bytes,
-                   const uint16_t* halves, const float* wholes, int64_t count, float* acc) {
-    alignas(64) float sent[kChunk];
-    ExpandClasses(edges, classes, bytes, halves, wholes, count, sent);
-    GRACE_CHOOSE(Subtract)(sent, count, acc);
+    ClassWindow window = windows_[t];
+    window.rank = at.bytes;
+    ClassNumbers own;
+    // There is room for whole groups: `kept` is a buffer for a chunk.
+    const auto emit = kept ? GRACE_CHOOSE(EmitGroups<true>) : GRACE_CHOOSE(EmitGroups<false>);
+    emit(ClassEdges(bound_, parts.counts[0]), &window, acc, groups,
+         parts.tags + PackedWords(begin, 2), &own, kept);
+    auto* bytes = reinterpret_cast<uint8_t*>(parts.bytes) + window.Below(at.bytes);
+    auto* halves = reinterpret_cast<uint16_t*>(parts.halves) + at.halves;
+    for (int64_t i = 0; i < own.found.bytes; ++i) bytes[i] = static_cast<uint8_t>(own.bytes[i]);
+    for (int64_t i = 0; i < own.found.halves; ++i) halves[i] = static_cast<uint16_t>(own.halves[i]);
+    std::memcpy(parts.wholes + at.wholes, own.wholes, own.found.wholes * sizeof(float));
   }
 
   const Executor& executor_;
@@ -174,7 +181,7 @@ class Encoder {
   std::vector<uint16_t> exponents_;
   std::vector<ClassCounts> starts_;
   std::vector<ClassLengths> places_;
-  std::vector<Window> windows_;
+  std::vector<ClassWindow> windows_;
 };
 
 }  // namespace

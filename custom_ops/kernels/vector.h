@@ -28,7 +28,8 @@
 //   Blend(m, a, b)         a where m, else b; Keep(m, a): a where m, else +0
 //   Bits(m), MaskOf(bits)  bit i stands for lane i; MaskOf ignores further bits
 //   Compress(m, u)         the lanes of u where m, moved together at the front; others are anything
-//   Lookup(table, u)      table[u % 8] of 8 floats
+//   Spread(m, u)           the front lanes of u moved apart to where m; others are anything
+//   Lookup(table, u)       table[u % 8] of 8 floats
 //   FromInt, ToInt         signed integers to F and back, the latter towards zero
 //   Rint                   to the nearest integer, ties to even, for 0 <= f < 2^22
 //   Narrow(u), Widen(h)    U to its low halves, at most 0xffff each, and back

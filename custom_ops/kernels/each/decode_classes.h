@@ -12,27 +12,38 @@ static void HalfNumbers(const uint16_t* halves, int64_t count, float unit, float
   }
 }
 
-// The classes of whole groups, from their planes.
-static void UnpackClasses(const uint32_t* words, int64_t groups, uint8_t* classes) {
-  for (int64_t g = 0; g < groups; ++g) {
-    const B own = Push(Push(B{}, words[2 * g + 1]), words[2 * g]);
-    std::memcpy(classes + kGroup * g, &own, kGroup);
-  }
+// The next numbers at the lanes of `bits`, else 0.
+GRACE_INLINE U Next(uint32_t bits, const float* numbers, int64_t* next) {
+  const M own = MaskOf(bits);
+  const U v = AsU(Keep(own, AsF(Spread(own, AsU(Load(numbers + *next))))));
+  *next += __builtin_popcount(Bits(own));
+  return v;
 }
 
-// Where denormals are zero: values of whole groups added to 0 (`first`) or to `out`, a denormal sum
-// becoming 0; where `last`, times the factor. Returns whether all are finite then.
-static bool AddClasses(const float* values, int64_t groups, bool first, bool last, float factor,
-                       float* out) {
+// Where denormals are zero: what the tags and numbers of a chunk of `count` elements stand for,
+// added to 0 (kFirst) or to `out`, which has whole groups, a denormal sum becoming 0. Where kLast,
+// the sums are multiplied by the factor, and the result is whether all are finite.
+template <bool kFirst, bool kLast>
+static bool AddGroups(const uint32_t* tags, int64_t count, const ClassValues& values, float factor,
+                      float* out) {
   U largest = SetU(0);
-  for (int64_t i = 0; i < kGroup * groups; i += kLanes) {
-    F sum = Add(first ? Set(0.0f) : Load(out + i), Load(values + i));
-    sum = Keep(Normal(AsU(sum)), sum);
-    if (last) {
-      sum = Mul(sum, Set(factor));
-      largest = MaxInt(largest, And(AsU(sum), SetU(kMagnitude)));
+  int64_t bytes = 0, halves = 0, wholes = 0;
+  for (int64_t at = 0; at < count; at += kGroup, tags += 2) {
+    const uint32_t mask = GroupMask(count - at), low = tags[0] & mask, high = tags[1] & mask;
+    for (int i = 0; i < kGroup; i += kLanes) {
+      U v = Next((low & ~high) >> i, values.bytes, &bytes);
+      if (high) {
+        v = Or(v, Next((high & ~low) >> i, values.halves, &halves));
+        v = Or(v, Next((high & low) >> i, values.wholes, &wholes));
+      }
+      F sum = Add(kFirst ? Set(0.0f) : Load(out + at + i), AsF(v));
+      sum = Keep(Normal(AsU(sum)), sum);
+      if (kLast) {
+        sum = Mul(sum, Set(factor));
+        largest = MaxInt(largest, And(AsU(sum), SetU(kMagnitude)));
+      }
+      Store(out + at + i, sum);
     }
-    Store(out + i, sum);
   }
   return MaxOf(largest) < kInfinity;
 }

@@ -109,6 +109,25 @@ GRACE_INLINE U Compress(M m, U v) {
       v, _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes)));
 }
 
+// Of each lane of each mask how many lanes before it are set.
+struct RankTable {
+  alignas(32) int32_t ranks[256][8] = {};
+  constexpr RankTable() {
+    for (int mask = 0; mask < 256; ++mask) {
+      int count = 0;
+      for (int lane = 0; lane < 8; ++lane) {
+        ranks[mask][lane] = count;
+        count += mask >> lane & 1;
+      }
+    }
+  }
+};
+inline constexpr RankTable kRankTable;
+GRACE_INLINE U Spread(M m, U v) {
+  const int32_t* ranks = kRankTable.ranks[Bits(m)];
+  return _mm256_permutevar8x32_epi32(
+      v, _mm256_load_si256(reinterpret_cast<const __m256i*>(ranks)));
+}
 GRACE_INLINE F Lookup(const float* table, U u) {
   return _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), u);
 }

@@ -82,6 +82,7 @@ GRACE_INLINE uint32_t Bits(M m) { return m; }
 GRACE_INLINE M MaskOf(uint32_t bits) { return static_cast<M>(bits); }
 GRACE_INLINE U Compress(M m, U v) { return _mm512_maskz_compress_epi32(m, v); }
 
+GRACE_INLINE U Spread(M m, U v) { return _mm512_maskz_expand_epi32(m, v); }
 GRACE_INLINE F Lookup(const float* table, U u) {
   return _mm512_permutexvar_ps(u, _mm512_broadcast_f32x8(_mm256_loadu_ps(table)));
 }

@@ -77,6 +77,7 @@ GRACE_INLINE F Keep(M m, F v) { return FloatOf(m & BitsOf(v)); }
 GRACE_INLINE uint32_t Bits(M m) { return m & 1; }
 GRACE_INLINE M MaskOf(uint32_t bits) { return -(bits & 1); }
 GRACE_INLINE U Compress(M, U v) { return v; }
+GRACE_INLINE U Spread(M, U v) { return v; }
 GRACE_INLINE F Lookup(const float* table, U u) { return table[u & 7]; }
 
 GRACE_INLINE F FromInt(U v) { return static_cast<float>(v); }

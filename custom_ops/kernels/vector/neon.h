@@ -76,6 +76,12 @@ GRACE_INLINE U Compress(M m, U v) {
   return LoadU(kept);
 }
 
+GRACE_INLINE U Spread(M m, U v) {
+  uint32_t all[kLanes], spread[kLanes] = {}, bits = Bits(m);
+  StoreU(all, v);
+  for (int count = 0; bits; bits &= bits - 1) spread[__builtin_ctz(bits)] = all[count++];
+  return LoadU(spread);
+}
 GRACE_INLINE F Lookup(const float* table, U u) {
   const uint8x16x2_t bytes{{vreinterpretq_u8_f32(vld1q_f32(table)),
                             vreinterpretq_u8_f32(vld1q_f32(table + 4))}};
