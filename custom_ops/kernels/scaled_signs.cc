@@ -48,28 +48,6 @@ Sums Joined(Sums* sums, int64_t count) {
   return sums[0];
 }
 
-// The levels of n elements from `at` on, one for each: `levels` are the tensor's.
-void Spread(const Cells& cells, const float* levels, int64_t at, int64_t n, float* out) {
-  if (cells.columns > 1) {
-    for (int64_t i = 0, run; i < n; i += run) {
-      const int64_t column = (at + i) % cells.columns;
-      run = std::min(n - i, cells.columns - column);
-      std::copy_n(levels + column, run, out + i);
-    }
-    return;
-  }
-  for (int64_t i = 0, run; i < n; i += run) {
-    run = std::min(n - i, cells.block - (at + i) % cells.block);
-    std::fill_n(out + i, run, levels[(at + i) / cells.block]);
-  }
-}
-
-// Whether a chunk has one pair of levels, and which.
-bool OnePair(const Cells& cells) {
-  return cells.columns <= 1 && (cells.block == 0 || cells.block >= kChunk);
-}
-int64_t CellOf(const Cells& cells, int64_t at) { return cells.block ? at / cells.block : 0; }
-
 // One tensor's columns [first, first + width) of rows [row, row + rows).
 struct Patch {
   size_t tensor;
@@ -115,7 +93,7 @@ class Encoder {
     });
     if (!sources_[0].kept) return finite_;
     Visit(large, true, [this](size_t i, int64_t at, int64_t n, const float*, float* rest) {
-      Subtract(i, CellOf(cells_[i], at), n, rest);
+      Subtract(i, cells_[i].Of(at), n, rest);
     });
     return finite_;
   }
@@ -262,9 +240,9 @@ class Encoder {
 
   void SubtractEach(size_t i, int64_t at, int64_t n, float* acc) const {
     alignas(64) float low[kChunk], high[kChunk];
-    Spread(cells_[i], parts_[i].high, at, n, high);
+    cells_[i].Spread(parts_[i].high, at, n, high);
     if (parts_[i].low) {
-      Spread(cells_[i], parts_[i].low, at, n, low);
+      cells_[i].Spread(parts_[i].low, at, n, low);
     } else {
       for (int64_t k = 0; k < n; ++k) low[k] = 0.0f - high[k];
     }
@@ -308,76 +286,6 @@ bool ScaledSignList(const Executor& executor, const std::vector<Source>& sources
     finite &= Encoder(executor, own, multiplier, own_cells, own_parts, bypass).Run();
   }
   return finite;
-}
-
-bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
-                       const std::vector<Cells>& cells, const std::vector<Target>& targets,
-                       float factor) {
-  std::vector<int64_t> words_at{0}, levels_at{0};
-  for (size_t i = 0; i < targets.size(); ++i) {
-    words_at.push_back(words_at[i] + PackedWords(targets[i].n, 1));
-    levels_at.push_back(levels_at[i] + cells[i].Count(targets[i].n));
-  }
-  const auto add = GRACE_CHOOSE(AddSigns<true>), add_each = GRACE_CHOOSE(AddSigns<false>);
-  const Compensate times = ChooseCompensate();
-  const ListLoop loop = LoopOver(targets);
-  const bool bypass = TooLargeToCache(loop.total());
-  std::atomic<bool> all{true};
-  loop.For(executor, kChunks, [&](size_t i, int64_t begin, int64_t end) {
-    const DenormalsAreZero scope;
-    alignas(64) float total[kChunk], low[kChunk] = {}, high[kChunk] = {};
-    const bool one = OnePair(cells[i]);
-    bool finite = true;
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at), levels = one ? 1 : n;
-      for (int64_t w = 0; w < rows.workers; ++w) {
-        const int64_t own = w * rows.levels_stride + levels_at[i];
-        const auto spread = [&](const float* from, float* to) {
-          if (one) *to = from[own + CellOf(cells[i], at)];
-          if (!one) Spread(cells[i], from + own, at, n, to);
-        };
-        spread(rows.high, high);
-        if (rows.low) {
-          spread(rows.low, low);
-        } else {
-          for (int64_t k = 0; k < levels; ++k) low[k] = 0.0f - high[k];
-        }
-        const uint32_t* words = rows.words + w * rows.words_stride + words_at[i] + at / kGroup;
-        (one ? add : add_each)(words, low, high, CeilDiv(n, kGroup), w == 0, total);
-      }
-      finite &= times(total, nullptr, factor, n, total);
-      Store(total, 4 * n, bypass, targets[i].total + at);
-    }
-    EndStores(bypass);
-    if (!finite) all.store(false, std::memory_order_relaxed);
-  });
-  return all;
-}
-
-bool MomentumSignList(const Executor& executor, const std::vector<Source>& sources,
-                      float multiplier, const Momentum& momentum,
-                      const std::vector<uint32_t*>& words) {
-  const auto average = GRACE_CHOOSE(Average);
-  const ListLoop loop = LoopOver(sources);
-  const bool large = TooLargeToCache(loop.total());
-  std::atomic<bool> all{true};
-  loop.For(executor, kChunks, [&](size_t i, int64_t begin, int64_t end) {
-    const DenormalsAreZero scope;
-    alignas(64) float room[kChunk];
-    const Source& own = sources[i];
-    const bool bypass = large && own.kept != own.x;  // lines of x are in the caches already
-    bool finite = true;
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at);
-      finite &= average(own.x + at, own.residual + at, multiplier, momentum.beta, momentum.rest, n,
-                        room);
-      PackSigns(Serial(), room, n, words[i] + at / kGroup);
-      Store(room, 4 * n, bypass, own.kept + at);
-    }
-    EndStores(bypass);
-    if (!finite) all.store(false, std::memory_order_relaxed);
-  });
-  return all;
 }
 
 }  // namespace grace

@@ -1,27 +1,18 @@
 // One bit an element, its sign, and what the bits stand for: levels, which are means of elements.
 //
-// Elements that share their levels make a cell: a block of consecutive elements, a whole tensor, or
-// a column of it. With one side, a cell has one level, the mean of |x|, which bit 1 stands for, and
-// bit 0 for its negative. With two sides it has two, each the mean of the elements with that bit.
+// With one side, a cell has one level, the mean of |x|, which bit 1 stands for, and bit 0 for its
+// negative. With two sides it has two, each the mean of the elements with that bit.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "cells.h"
 #include "compensate.h"
 #include "parallel.h"
 #include "scatter_list.h"
 
 namespace grace {
-
-struct Cells {
-  int64_t block;    // elements that share levels, a power of two of at least kGroup; 0: all
-  int64_t columns;  // above 1: every column has levels instead, as many as this
-
-  int64_t Count(int64_t n) const {
-    return columns > 1 ? columns : block ? CeilDiv(n, block) : n > 0;
-  }
-};
 
 // Where the parts of one tensor's payload are. Without a second side, `low` is null and `high` is
 // the only level.
@@ -52,14 +43,5 @@ struct ScaledRows {
 bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
                        const std::vector<Cells>& cells, const std::vector<Target>& targets,
                        float factor);
-
-// m = momentum * beta + (x * multiplier) * (1 - beta), and the signs of m. The momentum is a
-// source's `residual`, m its `kept`; `words` has a place for each. Returns whether every m is finite.
-struct Momentum {
-  float beta, rest;  // rest: 1 - beta
-};
-bool MomentumSignList(const Executor& executor, const std::vector<Source>& sources,
-                      float multiplier, const Momentum& momentum,
-                      const std::vector<uint32_t*>& words);
 
 }  // namespace grace

@@ -1,3 +1,4 @@
+#include "../kernels/momentum_signs.h"
 #include "../kernels/scaled_signs.h"
 #include "list_call.h"
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "../kernels/momentum_signs.h"
 #include "testing.h"
 
 namespace grace {

@@ -6,8 +6,10 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.memories.momentum import Momentum
 from grace_tf.memories.none import NoMemory
 from grace_tf.ops import lists
+from grace_tf.ops.scaled_signs import momentum_sign_list
 
 
 @register("signsgd", family="quantisation", paper="arXiv:1802.04434", memory="none")
@@ -47,3 +49,15 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     shapes = [spec.shape for spec in ctx.specs]
     votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
     return Outcome(votes, memories, states, tf.constant(True))  # a vote is -1, 0 or 1
+
+
+@fuses(SignSGD, Momentum, when=lambda compressor, xs: lists.runs_here(xs))
+def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
+    """The averages, their signs and the flag from one read; every vote is written once."""
+    momenta = [state["momentum"] for state in memories]
+    words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
+    (reply,) = yield Gather([{"signs": words}], finite)
+    shapes = [spec.shape for spec in ctx.specs]
+    votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
+    kept = [{"momentum": average} for average in averages]
+    return Outcome(votes, kept, states, tf.constant(True))

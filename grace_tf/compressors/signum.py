@@ -1,13 +1,7 @@
 """Signs of a moving average, and a majority vote."""
 
-import tensorflow as tf
-
-from grace_tf.compressors.signsgd import SignSGD
-from grace_tf.core.registry import recipe
-from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.core.registry import get, recipe
 from grace_tf.memories.momentum import Momentum
-from grace_tf.ops import lists
-from grace_tf.ops.scaled_signs import momentum_sign_list
 
 
 @recipe(
@@ -30,16 +24,4 @@ def signum(momentum: float = 0.9):
     Differs: a tied vote gives 0 (the paper leaves it open); m is not corrected for its beginning
     at 0, which changes no sign.  The optimizer's own momentum is to be 0.
     """
-    return SignSGD(), Momentum(momentum)
-
-
-@fuses(SignSGD, Momentum, when=lambda compressor, xs: lists.runs_here(xs))
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """The averages, their signs and the flag from one read; every vote is written once."""
-    momenta = [state["momentum"] for state in memories]
-    words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
-    (reply,) = yield Gather([{"signs": words}], finite)
-    shapes = [spec.shape for spec in ctx.specs]
-    votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
-    kept = [{"momentum": average} for average in averages]
-    return Outcome(votes, kept, states, tf.constant(True))  # a vote is -1, 0 or 1
+    return get("signsgd"), Momentum(momentum)

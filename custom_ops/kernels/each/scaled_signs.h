@@ -106,35 +106,3 @@ static void TakeOut(const float* __restrict low, const float* __restrict high, i
     x[i] -= IsUp(x[i]) ? (kOnePair ? one_high : high[i]) : (kOnePair ? one_low : low[i]);
   }
 }
-
-// Adds what the signs stand for to whole groups of `total`, or to 0 for the first worker.
-template <bool kOnePair>
-static void AddSigns(const uint32_t* words, const float* low, const float* high, int64_t groups,
-                     bool first, float* total) {
-  F minus = Set(*low), plus = Set(*high);
-  for (int64_t g = 0; g < groups; ++g) {
-    for (int i = 0; i < kGroup; i += kLanes) {
-      const int64_t at = kGroup * g + i;
-      if (!kOnePair) {
-        minus = Load(low + at);
-        plus = Load(high + at);
-      }
-      const F value = Blend(MaskOf(words[g] >> i), plus, minus);
-      const F sum = Add(first ? Set(0.0f) : Load(total + at), value);
-      Store(total + at, Keep(Normal(AsU(sum)), sum));
-    }
-  }
-}
-
-// m * beta + (x * multiplier) * rest; returns whether all of it is finite.
-static bool Average(const float* x, const float* m, float multiplier, float beta, float rest,
-                    int64_t n, float* __restrict out) {
-  uint32_t bad = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float product = x[i] * multiplier;
-    const float own = product * rest;
-    out[i] = m[i] * beta + own;
-    bad |= (BitsOf(out[i]) & kInfinity) == kInfinity;
-  }
-  return bad == 0;
-}
