@@ -138,7 +138,10 @@ class RefusalsTest(ListsTest):
             ),
             lambda: module.grace_random_indices(n=4, k=5, **stream),
             lambda: module.grace_scatter_random_list(
-                values=x, factor=one, N=1, ks=[5], ranks=[1], dims=[5], **stream
+                values=x, factor=one, N=1, ks=[5], scales=[], ranks=[1], dims=[5], **stream
+            ),
+            lambda: module.grace_scatter_random_list(
+                values=x, factor=one, N=1, ks=[4], scales=[1, 1], ranks=[1], dims=[4], **stream
             ),
             lambda: module.grace_scatter_list(ks=[3], ranks=[1], dims=[4], counted=False, **sparse),
             lambda: module.grace_scatter_list(ks=[2], ranks=[2], dims=[4], counted=False, **sparse),

@@ -72,11 +72,20 @@ void WriteBitmap(const IndexLayout& layout, const int32_t* indices, int64_t used
       high = middle;
     }
   }
+  // A word is written once all its bits are known.
+  int64_t word = first;
+  uint32_t bits = 0;
   for (int64_t i = low; i < used; ++i) {
     const int64_t at = place(i);
-    if (at >= 32 * last) return;
-    bitmap[at >> 5] |= 1u << (at & 31);
+    if (at >> 5 != word) {
+      bitmap[word] = bits;
+      if (at >= 32 * last) return;
+      word = at >> 5;
+      bits = 0;
+    }
+    bits |= 1u << (at & 31);
   }
+  bitmap[word] = bits;
 }
 
 }  // namespace
@@ -106,7 +115,8 @@ std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
       const int64_t groups = CeilDiv(layout.k, 32), size = CeilDiv(layout.upper_bits, 32);
       const int64_t from = groups * piece.first / size, until = groups * piece.last / size;
       const int64_t first = 32 * from, last = std::min(layout.k, 32 * until);
-      const int64_t count = std::clamp<int64_t>(used - first, 0, std::max<int64_t>(0, last - first));
+      const int64_t most = std::max<int64_t>(0, last - first);
+      const int64_t count = std::clamp<int64_t>(used - first, 0, most);
       uint32_t* low = out + layout.low * from;
       pack_low(own + first, count, layout.low, low);
       std::fill(low + CeilDiv(count * layout.low, 32),
@@ -143,7 +153,8 @@ void UnpackIndexList(const Executor& executor, const IndexLayouts& layouts, cons
     for (int64_t p = begin; p < end; ++p) {
       const Piece& piece = pieces[p];
       const IndexLayout& layout = layouts.each[piece.tensor];
-      int32_t* own = indices + piece.worker * layouts.entries.back() + layouts.entries[piece.tensor];
+      int32_t* own =
+          indices + piece.worker * layouts.entries.back() + layouts.entries[piece.tensor];
       const uint32_t* upper = bitmap(piece);
       const bool ends = 32 * piece.last >= layout.upper_bits;
       const uint32_t last = ends ? GroupMask(layout.upper_bits - 32 * (piece.last - 1)) : ~0u;

@@ -1,15 +1,16 @@
 // Sets of indices in few bits.
 //
 // A set of at most k of the numbers below n is written in a fixed number of words, as a code of
-// Elias and Fano. With l the largest number of bits for which k * 2^l <= n, entry i of the ascending
-// indices is split into its l low bits and the rest, h. The low bits lie one after another, from the
-// lowest bit of the first word on, and fill up whole words. After them comes a bitmap of
-// k + floor((n - 1) / 2^l) bits, also filled up to words, in which bit h + i is set. A plain bitmap
-// of n bits takes the place of both where its words are not more. What is not used is zero.
+// Elias and Fano. With l the largest number of bits for which k * 2^l <= n, entry i of the
+// ascending indices is split into its l low bits and the rest, h. The low bits lie one after
+// another, from the lowest bit of the first word on, and fill up whole words. After them comes a
+// bitmap of k + floor((n - 1) / 2^l) bits, also filled up to words, in which bit h + i is set. A
+// plain bitmap of n bits takes the place of both where its words are not more. What is not used is
+// zero.
 //
 // Any words decode: the j-th of the bits set in the bitmap gives entry j, the j-th low bits
-// included. Bits set beyond the k-th count for nothing, and an entry that lacks its bit, or comes to
-// n or more, is n.
+// included. Bits set beyond the k-th count for nothing, and an entry that lacks its bit, or comes
+// to n or more, is n.
 #pragma once
 
 #include <cstdint>

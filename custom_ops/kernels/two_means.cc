@@ -1,7 +1,7 @@
 // How: a sample gives, for each side, a key that somewhat more elements reach than are sent. One
-// pass over memory computes acc, writes it to `kept`, counts the elements of each side, and collects
-// those that reach their key, out of which the largest are found exactly. Where the sample misled,
-// all elements are collected in a second pass.
+// pass over memory computes acc, writes it to `kept`, counts the elements of each side, and
+// collects those that reach their key, out of which the largest are found exactly. Where the sample
+// misled, all elements are collected in a second pass.
 #include "two_means.h"
 
 #include <algorithm>
@@ -116,7 +116,8 @@ class SideSelector {
     if (n < kWorthSampling || k > n / 4) return;
     const double share = static_cast<double>(k) / static_cast<double>(n);
     const int64_t wanted = std::clamp(static_cast<int64_t>(400 / share), n / 512, n / 256);
-    const int64_t runs = std::clamp<int64_t>(wanted, std::min<int64_t>(1024, n / 4), 1 << 16) / kRun;
+    const int64_t fewest = std::min<int64_t>(1024, n / 4);
+    const int64_t runs = std::clamp<int64_t>(wanted, fewest, 1 << 16) / kRun;
     const int64_t step = (n / kRun / runs) | 1;
     std::array<std::vector<uint32_t>, 2> keys;
     for (int64_t r = 0; r < runs; ++r) {
@@ -289,33 +290,6 @@ class SideSelector {
 bool TwoMeansList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                   const TwoMeans& sent) {
   return SideSelector(executor, sources, multiplier, sent).Run();
-}
-
-void ExpandMeans(const Executor& executor, const float* means, const uint32_t* signs,
-                 int64_t workers, const std::vector<int64_t>& ks, float* values) {
-  struct Part {
-    const float* means;
-    const uint32_t* signs;
-    float* values;
-    int64_t size;
-  };
-  std::vector<Part> parts;
-  for (int64_t w = 0; w < workers; ++w) {
-    for (const int64_t k : ks) {
-      parts.push_back({means, signs, values, k});
-      means += 2;
-      signs += PackedWords(k, 1);
-      values += k;
-    }
-  }
-  executor.For(parts.size(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) {
-      const Part& part = parts[p];
-      for (int64_t j = 0; j < part.size; ++j) {
-        part.values[j] = part.means[part.signs[j >> 5] >> (j & 31) & 1 ? 0 : 1];
-      }
-    }
-  });
 }
 
 }  // namespace grace

@@ -1,11 +1,12 @@
 // The elements that reach furthest to either side of zero, and one mean for each side.
 //
-// Of an acc with P positive and N negative elements, a denormal counting as neither, k elements are
-// sent, or all P + N if they are fewer: floor(k P / (P + N) + 1/2) of the positive ones and the rest
-// of the negative ones, so that of each side as large a share is sent. They are the largest of their
-// side, of equal ones those of lower index, and in their place stands the mean of what was sent of
-// their side: its sum over the entries in order of index, with 0 for those of the other side, added
-// over adjacent pairs, then pairs of pairs, in double precision, divided by their number there.
+// Of an acc with P positive and N negative elements, a denormal counting as neither, k elements
+// are sent, or all P + N if they are fewer: floor(k P / (P + N) + 1/2) of the positive ones and the
+// rest of the negative ones, so that of each side as large a share is sent. They are the largest of
+// their side, of equal ones those of lower index, and in their place stands the mean of what was
+// sent of their side: its sum over the entries in order of index, with 0 for those of the other
+// side, added over adjacent pairs, then pairs of pairs, in double precision, divided by their
+// number there.
 #pragma once
 
 #include <cstdint>

@@ -187,7 +187,8 @@ class Corner {
     results->Take("RandomKList", values, entries_);
     if (keep_) results->Take("RandomKList kept", kept, lengths_);
     results->Take("ScatterRandomList finite",
-                  ScatterRandomList(executor, Targets(totals), keys_, ks_, {}, values.data(), kFactor));
+                  ScatterRandomList(executor, Targets(totals), keys_, ks_, {}, values.data(),
+                                    kFactor));
     results->Take("ScatterRandomList", totals, lengths_);
   }
 

@@ -104,6 +104,8 @@ def fp32_share(compressor: Compressor, shape: Sequence[int]) -> str:
 
 
 def _link(paper: str) -> str:
+    if paper.startswith("doi:"):
+        return f"[{paper}](https://doi.org/{paper.removeprefix('doi:')})"
     if not paper.startswith("arXiv:"):
         return paper
     return f"[{paper}](https://arxiv.org/abs/{paper.removeprefix('arXiv:')})"

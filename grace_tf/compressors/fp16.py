@@ -38,6 +38,16 @@ class FP16(Compressor):
     def decompress(self, payload, ctx):
         return tf.cast(tf.reshape(payload["values"], ctx.spec.shape), tf.float32)
 
+    def compress_list(self, xs, ctx):
+        flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
+        return {"values": tf.cast(tf.concat(flat, 0), tf.float16)}
+
+    def decompress_list(self, payload, ctx):
+        shapes = [spec.shape for spec in ctx.specs]
+        values = tf.cast(payload["values"], tf.float32)
+        parts = tf.split(values, [shape.num_elements() for shape in shapes])
+        return [x if s.rank == 1 else tf.reshape(x, s) for x, s in zip(parts, shapes)]
+
 
 @fuses(FP16, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):

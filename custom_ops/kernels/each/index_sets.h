@@ -30,23 +30,23 @@ static int64_t UnpackSets(const IndexLayout& layout, const uint32_t* low, const 
                           int32_t* indices) {
   const int64_t most = (layout.n - 1) >> layout.low;
   const uint32_t mask = (1u << layout.low) - 1;
-  for (int64_t w = 0; w < count; ++w, bit += 32) {
+  const int64_t from = rank;
+  for (int64_t w = 0; w < count && rank < layout.k; ++w, bit += 32) {
     uint32_t word = w + 1 == count ? bitmap[w] & last : bitmap[w];
-    for (; word; word &= word - 1, ++rank) {
-      if (rank == layout.k) return rank;
-      const int64_t place = bit + __builtin_ctz(word);
-      if (layout.plain) {
-        indices[rank] = static_cast<int32_t>(place);
-        continue;
-      }
-      // There is a word of the bitmap after the last word of low bits.
-      const int64_t at = rank * layout.low;
-      const uint64_t pair = low[at >> 5] | static_cast<uint64_t>(low[(at >> 5) + 1]) << 32;
-      const int64_t index =
-          (place - rank) << layout.low | static_cast<int64_t>((pair >> (at & 31)) & mask);
-      const bool inside = (place - rank <= most) & (index < layout.n);
-      indices[rank] = static_cast<int32_t>(inside ? index : layout.n);
+    for (; word && rank < layout.k; word &= word - 1, ++rank) {
+      indices[rank] = static_cast<int32_t>(bit + __builtin_ctz(word));
     }
+  }
+  if (layout.plain) return rank;
+  for (int64_t i = from; i < rank; ++i) {
+    // There is a word of the bitmap after the last word of low bits.
+    const int64_t at = i * layout.low;
+    const uint64_t pair = low[at >> 5] | static_cast<uint64_t>(low[(at >> 5) + 1]) << 32;
+    const int64_t upper = indices[i] - i;
+    const int64_t index =
+        upper << layout.low | static_cast<int64_t>(pair >> (at & 31) & mask);
+    const bool inside = (upper <= most) & (index < layout.n);
+    indices[i] = static_cast<int32_t>(inside ? index : layout.n);
   }
   return rank;
 }

@@ -7,7 +7,6 @@ static int64_t PickSides(const float* x, int64_t first, int64_t count, const uin
   const U zero = SetU(0), step = SetU(kLanes);
   U at = Add(SetU(static_cast<uint32_t>(first)), Lanes());
   int64_t found = 0, i = 0, above = 0, nonzero = 0;
-#pragma GCC unroll 4
   for (; i + kLanes <= count; i += kLanes) {
     const U own = AsU(Load(x + i)), key = And(own, magnitude);
     const M reaches = Greater(key, Blend(Greater(zero, own), below_negative, below_positive));
