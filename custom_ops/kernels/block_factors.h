@@ -9,25 +9,29 @@
 namespace grace {
 
 // s / c: what an element is multiplied by to be counted in levels.
-inline float Inverse(float scale, int32_t levels) {
+inline float Inverse(float scale, float levels) {
   if (scale < kSmallestScale) return 0.0f;
   // The quotient of a huge scale is denormal: 0 whatever the processor's mode.
-  return Flush(static_cast<float>(levels) / scale);
+  return Flush(levels / scale);
 }
 
 // c / s: what one level is worth.
-inline float Unit(float scale, int32_t levels) {
-  return scale < kSmallestScale ? 0.0f : scale / static_cast<float>(levels);
+inline float Unit(float scale, float levels) {
+  return scale < kSmallestScale ? 0.0f : scale / levels;
 }
 
+// m: what the lowest level is worth, which is told beside the scale.
+inline float Lowest(float lowest, float) { return lowest; }
+
 // Walks over the elements from `begin` on, a group at a time.
-template <float (*kFactor)(float scale, int32_t levels)>
+template <float (*kFactor)(float scale, float levels)>
 class BlockFactors {
  public:
-  BlockFactors(const float* scales, int64_t n, int64_t block, int32_t levels, int64_t begin)
-      : scales_(scales), n_(n), block_(block), levels_(levels), at_(begin / block) {
-    end_ = std::min(n, (at_ + 1) * block);
-    factor_ = kFactor(scales[at_], levels);
+  // scales[0] is of the first block, scales[floats] of the second.
+  BlockFactors(const float* scales, int64_t floats, int64_t n, int64_t block, float levels,
+               int64_t begin)
+      : scales_(scales), floats_(floats), n_(n), block_(block), levels_(levels) {
+    Advance(begin);
   }
 
   // The factors of the group at `first`; those beyond the last element are some block's.
@@ -51,12 +55,12 @@ class BlockFactors {
   void Advance(int64_t element) {
     at_ = element / block_;
     end_ = std::min(n_, (at_ + 1) * block_);
-    factor_ = kFactor(scales_[at_], levels_);
+    factor_ = kFactor(scales_[floats_ * at_], levels_);
   }
 
   const float* scales_;
-  int64_t n_, block_;
-  int32_t levels_;
+  int64_t floats_, n_, block_;
+  float levels_;
   int64_t at_, end_;
   float factor_;
 };

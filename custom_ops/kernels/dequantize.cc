@@ -27,7 +27,7 @@ struct DequantizeJob {
 namespace grace {
 namespace {
 
-using Decode = decltype(&generic::DequantizeGroups<Into::kPlain, false>);
+using Decode = decltype(&generic::DequantizeGroups<Into::kPlain, false, false>);
 
 // Elements [begin, end) of one worker, the last group perhaps incomplete; `words` are the tensor's.
 bool DecodeRange(Decode decode, const DequantizeJob& job, int64_t begin, int64_t end,
@@ -56,7 +56,7 @@ constexpr int64_t kStretch = 4096;
 
 void Dequantize(const Executor& executor, const uint32_t* words, const float* scales, int64_t n,
                 const Quantization& quantization, float* out) {
-  const Decode decode = GRACE_CHOOSE(DequantizeGroups<Into::kPlain, false>);
+  const Decode decode = GRACE_CHOOSE(DequantizeGroups<Into::kPlain, false, false>);
   const DequantizeJob job{scales, n, quantization};
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
     DecodeRange(decode, job, begin, end, words, out + begin);
@@ -65,8 +65,8 @@ void Dequantize(const Executor& executor, const uint32_t* words, const float* sc
 
 void DequantizeSum(const Executor& executor, const uint32_t* words, const float* scales,
                    int64_t workers, int64_t n, const Quantization& quantization, float* out) {
-  const Decode first = GRACE_CHOOSE(DequantizeGroups<Into::kZero, false>);
-  const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false>);
+  const Decode first = GRACE_CHOOSE(DequantizeGroups<Into::kZero, false, false>);
+  const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false, false>);
   const int64_t row_words = PackedWords(n, quantization.bits);
   const int64_t blocks = CeilDiv(n, quantization.block);
   executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
@@ -81,12 +81,19 @@ void DequantizeSum(const Executor& executor, const uint32_t* words, const float*
   });
 }
 
+template <Into kInto, bool kLast>
+static Decode ChooseDecode(bool minmax) {
+  return minmax ? GRACE_CHOOSE(DequantizeGroups<kInto, kLast, true>)
+                : GRACE_CHOOSE(DequantizeGroups<kInto, kLast, false>);
+}
+
 bool DequantizeList(const Executor& executor, const Rows& rows, const std::vector<Decoded>& list,
                     const Quantization& quantization, float factor) {
-  const Decode first = GRACE_CHOOSE(DequantizeGroups<Into::kZero, false>);
-  const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false>);
-  const Decode only = GRACE_CHOOSE(DequantizeGroups<Into::kZero, true>);
-  const Decode last = GRACE_CHOOSE(DequantizeGroups<Into::kSum, true>);
+  const bool minmax = quantization.minmax;
+  const Decode first = ChooseDecode<Into::kZero, false>(minmax);
+  const Decode next = ChooseDecode<Into::kSum, false>(minmax);
+  const Decode only = ChooseDecode<Into::kZero, true>(minmax);
+  const Decode last = ChooseDecode<Into::kSum, true>(minmax);
   std::vector<int64_t> sizes;
   for (const Decoded& own : list) sizes.push_back(own.n);
   std::atomic<bool> all_finite{true};

@@ -12,26 +12,38 @@
 namespace grace {
 namespace {
 
-using GroupsFunction = decltype(&generic::QuantizeGroups<true, 0, false>);
+using GroupsFunction = decltype(&generic::QuantizeGroups<true, 0, false, false>);
 
 // The usual widths are compiled for themselves, the others share one.
-template <bool kStochastic, bool kKeep>
+template <bool kStochastic, bool kKeep, bool kMinMax>
 GroupsFunction ChooseGroups(int32_t bits) {
   switch (bits) {
     case 2:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 2, kKeep>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 2, kKeep, kMinMax>);
     case 4:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 4, kKeep>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 4, kKeep, kMinMax>);
     case 8:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 8, kKeep>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 8, kKeep, kMinMax>);
     default:
-      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 0, kKeep>);
+      return GRACE_CHOOSE(QuantizeGroups<kStochastic, 0, kKeep, kMinMax>);
   }
 }
 
-GroupsFunction ChooseGroups(int32_t bits, bool stochastic, bool keep) {
-  if (keep) return stochastic ? ChooseGroups<true, true>(bits) : ChooseGroups<false, true>(bits);
-  return stochastic ? ChooseGroups<true, false>(bits) : ChooseGroups<false, false>(bits);
+template <bool kStochastic, bool kKeep>
+GroupsFunction ChooseGroups(int32_t bits, bool minmax) {
+  return minmax ? ChooseGroups<kStochastic, kKeep, true>(bits)
+                : ChooseGroups<kStochastic, kKeep, false>(bits);
+}
+
+GroupsFunction ChooseGroups(const Quantization& code, bool stochastic, bool keep) {
+  const int32_t bits = code.bits;
+  const bool minmax = code.minmax;
+  if (keep) {
+    return stochastic ? ChooseGroups<true, true>(bits, minmax)
+                      : ChooseGroups<false, true>(bits, minmax);
+  }
+  return stochastic ? ChooseGroups<true, false>(bits, minmax)
+                    : ChooseGroups<false, false>(bits, minmax);
 }
 
 }  // namespace
@@ -39,7 +51,8 @@ GroupsFunction ChooseGroups(int32_t bits, bool stochastic, bool keep) {
 void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
                    uint32_t* words, float* kept) {
   const int32_t bits = job.quantization.bits;
-  const GroupsFunction groups = ChooseGroups(bits, job.schedule != nullptr, kept != nullptr);
+  const GroupsFunction groups =
+      ChooseGroups(job.quantization, job.schedule != nullptr, kept != nullptr);
   const int64_t rest = (end - begin) % kGroup, whole = end - rest;
   const DenormalsAreZero scope;
   words += PackedWords(begin, bits);

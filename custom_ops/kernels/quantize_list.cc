@@ -49,7 +49,8 @@ class Encoder {
         const float* x = own.source.At(at, n, room);
         for (int64_t b = 0; b < n; b += block) {
           const Measure measure = MeasureOf(x + b, std::min(block, n - b), code_.norm);
-          own.scales[(at + b) / block] = ScaleOf(measure, code_.norm);
+          const int64_t floats = code_.quantization.Floats();
+          PutScale(measure, code_.norm, own.scales + floats * ((at + b) / block));
           Note(measure);
         }
         QuantizeJob job = JobOf(own, schedule);
@@ -64,7 +65,7 @@ class Encoder {
   void Scales() {
     std::vector<std::vector<Measure>> parts(list_.size());
     for (size_t i = 0; i < list_.size(); ++i) {
-      parts[i].resize(code_.ScalesOf(list_[i].n) * (ChunksOf(i) + 1));
+      parts[i].resize(code_.BlocksOf(list_[i].n) * (ChunksOf(i) + 1));
     }
     // Parts of a block are counted from its own first element.
     const auto cut = [this](size_t i, int64_t element) {
@@ -84,9 +85,9 @@ class Encoder {
     });
     for (size_t i = 0; i < list_.size(); ++i) {
       const int64_t chunks = ChunksOf(i);
-      for (int64_t b = 0; b < code_.ScalesOf(list_[i].n); ++b) {
+      for (int64_t b = 0; b < code_.BlocksOf(list_[i].n); ++b) {
         const Measure whole = Joined(parts[i].data() + b * (chunks + 1), chunks, code_.norm);
-        list_[i].scales[b] = ScaleOf(whole, code_.norm);
+        PutScale(whole, code_.norm, list_[i].scales + code_.quantization.Floats() * b);
       }
     }
   }
@@ -116,7 +117,7 @@ class Encoder {
   QuantizeJob JobOf(const Encoded& own, const PhiloxSchedule& schedule) const {
     Quantization quantization = code_.quantization;
     quantization.block = code_.BlockOf(own.n);
-    return {own.scales, own.n, quantization, key_ ? &schedule : nullptr, {}};
+    return {own.scales, own.n, quantization, key_ ? &schedule : nullptr, {}, own.stratum};
   }
 
   void Note(const Measure& measure) {

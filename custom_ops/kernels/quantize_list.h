@@ -11,7 +11,8 @@
 
 namespace grace {
 
-// How a list is encoded. A block of 0 elements is the whole of each tensor.
+// How a list is encoded. A block of 0 elements is the whole of each tensor. The norm is kMinMax
+// where the quantization is minmax.
 struct ListCode {
   Quantization quantization;
   Norm norm;
@@ -21,7 +22,9 @@ struct ListCode {
     return quantization.block ? quantization.block : (n > 0 ? n : 1);
   }
   int64_t WordsOf(int64_t n) const { return PackedWords(n, quantization.bits); }
-  int64_t ScalesOf(int64_t n) const { return CeilDiv(n, BlockOf(n)); }
+  int64_t BlocksOf(int64_t n) const { return CeilDiv(n, BlockOf(n)); }
+  // How many floats the scales take.
+  int64_t ScalesOf(int64_t n) const { return quantization.Floats() * BlocksOf(n); }
 };
 
 // One tensor of a list. `words` and `scales` are its own parts of the list's.
@@ -32,6 +35,7 @@ struct Encoded {
   float* scales;
   float* kept;             // null: not wanted
   uint32_t variable_draw;  // of the key
+  uint32_t stratum = 0;    // added to every random word
 };
 
 // BlockScales and Quantize of the sources, and what the codes fail to carry. The words of `key` are

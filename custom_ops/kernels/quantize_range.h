@@ -14,6 +14,7 @@ struct QuantizeJob {
   const PhiloxSchedule* schedule;  // null: to the nearest
   // What will be read next, to be fetched meanwhile; null for nothing.
   const float* next[2] = {nullptr, nullptr};
+  uint32_t stratum = 0;  // added to every random word
 };
 
 // Elements [begin, end) of the tensor, which x points at the first of, begin at the beginning of a

@@ -58,6 +58,8 @@ Measure MeasureOf(const float* x, int64_t n, Norm norm) {
   Measure measure;
   if (norm == Norm::kMax) {
     measure.largest = GRACE_CHOOSE(Largest)(x, n);
+  } else if (norm == Norm::kMinMax) {
+    GRACE_CHOOSE(Extremes)(x, n, &measure.lowest, &measure.highest);
   } else {
     measure.sum = SumSquares(x, n);
   }
@@ -68,6 +70,13 @@ Measure Joined(Measure* parts, int64_t count, Norm norm) {
   if (norm == Norm::kMax) {
     for (int64_t i = 1; i < count; ++i) {
       parts[0].largest = std::max(parts[0].largest, parts[i].largest);
+    }
+    return parts[0];
+  }
+  if (norm == Norm::kMinMax) {
+    for (int64_t i = 1; i < count; ++i) {
+      parts[0].lowest = std::min(parts[0].lowest, parts[i].lowest);
+      parts[0].highest = std::max(parts[0].highest, parts[i].highest);
     }
     return parts[0];
   }
@@ -87,7 +96,33 @@ float ScaleOf(const Measure& measure, Norm norm) {
   return scale < static_cast<double>(kSmallestScale) ? 0.0f : static_cast<float>(scale);
 }
 
+namespace {
+
+// The float whose place in the order this is.
+float FloatAt(int32_t place) {
+  const auto bits = static_cast<uint32_t>(place);
+  return Flush(FloatOf(place < 0 ? bits ^ kMagnitude : bits));
+}
+
+}  // namespace
+
+void PutScale(const Measure& measure, Norm norm, float* scale) {
+  if (norm != Norm::kMinMax) {
+    *scale = ScaleOf(measure, norm);
+    return;
+  }
+  const float low = FloatAt(measure.lowest), high = FloatAt(measure.highest);
+  // Halved first: the distance may be more than the largest float.
+  const float half = Flush(0.5f * high) - Flush(0.5f * low);
+  scale[0] = half < kSmallestScale ? 0.0f : half;
+  scale[1] = low;
+}
+
 bool IsFinite(const Measure& measure, Norm norm) {
+  if (norm == Norm::kMinMax) {
+    const auto infinity = static_cast<int32_t>(kInfinity);
+    return measure.highest < infinity && measure.lowest > -infinity - 1;
+  }
   // The sum of squares of floats cannot overflow a double.
   return norm == Norm::kMax ? measure.largest < kInfinity : std::isfinite(measure.sum);
 }

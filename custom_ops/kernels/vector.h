@@ -23,6 +23,7 @@
 //   MinInt, MaxInt         of U as signed integers; MaxOf: the largest lane
 //   And, Or, Xor           of U; And, Or, Not of M
 //   ShiftLeft<n>, ShiftRight<n>, SignBits    of U; SignBits is all ones where the top bit is set
+//   ShiftLeft(u, n), ShiftRight(u, n)        of U, where n, 0 to 31, is not known beforehand
 //   Greater, Equal         of U as signed integers; AtMost: unsigned
 //   Normal(u)              where the exponent bits are not all zero: not zero, not denormal
 //   Blend(m, a, b)         a where m, else b; Keep(m, a): a where m, else +0
@@ -41,6 +42,8 @@
 //   Push(b, word)          twice each byte, plus that byte's bit of the word
 //   Widen(b, i)            bytes i * kLanes and on, as U
 //   Square(x)              the squares of kDoubles floats as D, denormals as zero; StoreD
+//   Doubles(x), SetD       kDoubles floats as D, where denormals are zero; the same value in all
+//   AddD, MulD             of D
 //   AddEach(v)             of kFan vectors, a power of two: the sums of each kFan adjacent elements,
 //                          added over adjacent pairs, then pairs of pairs
 //   SetW, MulWide          the low halves' product; HighHalf: the upper 32 bits; XorWide: of three

@@ -3,19 +3,23 @@
 
 #include "../kernels/quantize_list.h"
 #include "../kernels/signs.h"
+#include "../kernels/strata.h"
 #include "op.h"
 
 namespace grace {
 namespace {
 
-ListCode ReadCode(const Attributes& attributes, bool norm) {
+ListCode ReadCode(const Attributes& attributes) {
   const int64_t levels = attributes.Int("levels"), bits = attributes.Int("bits");
-  const int64_t block = attributes.Int("block");
+  const int64_t block = attributes.Int("block"), norm = attributes.Int("norm");
   Require(bits >= 2 && bits <= 16, "There must be 2 to 16 bits.");
-  Require(levels >= 1 && 2 * levels < int64_t{1} << bits, "The levels do not fit into the bits.");
+  Require(norm >= 0 && norm <= 2, "The norm is 0, the maximum, 1, l2, or 2, minmax.");
+  const bool minmax = norm == 2;
+  Require(levels >= 1 && (minmax ? 1 : 2) * levels < int64_t{1} << bits,
+          "The levels do not fit into the bits.");
   Require(block >= 0, "A block must have at least one element, or 0 for whole tensors.");
-  return {{static_cast<int32_t>(levels), static_cast<int32_t>(bits), block},
-          norm && attributes.Bool("l2") ? Norm::kL2 : Norm::kMax};
+  return {{static_cast<int32_t>(levels), static_cast<int32_t>(bits), block, minmax},
+          static_cast<Norm>(norm)};
 }
 
 // The shapes of a list's outputs, told as their ranks and the dimensions of all.
@@ -39,8 +43,10 @@ struct Shapes {
 
 struct QuantizeListOp {
   explicit QuantizeListOp(const Attributes& attributes)
-      : code(ReadCode(attributes, true)),
+      : code(ReadCode(attributes)),
         stochastic(attributes.Bool("stochastic")),
+        strata(attributes.Int("strata")),
+        order(attributes.Int("order")),
         count(attributes.Int("N")),
         residuals(attributes.Int("R")),
         variables(attributes.Ints("variables")),
@@ -55,7 +61,8 @@ struct QuantizeListOp {
     for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(3 + i, i));
     const FloatList xs(call, 0, count), left(call, count, residuals);
     const int stream = count + residuals;
-    const PhiloxKey key{call.Word(stream), call.Word(stream + 1), call.Word(stream + 2), 0};
+    const uint32_t worker = call.Word(stream + 1);
+    const PhiloxKey key{call.Word(stream), strata ? kAll : worker, call.Word(stream + 2), 0};
     int64_t words_size = 0, scales_size = 0;
     for (const Floats& x : xs.views()) {
       words_size += code.WordsOf(x.size);
@@ -76,14 +83,23 @@ struct QuantizeListOp {
       list.push_back({{x.data, residual, multiplier}, x.size, word, scale,
                       residuals ? kept[i].data<float>() : nullptr,
                       static_cast<uint32_t>(variables[i] << 8 | draw)});
+      if (strata) {
+        const auto permuted = static_cast<uint32_t>(variables[i] << 8 | order);
+        list.back().stratum =
+            StratumOf({key.seed, key.worker, key.step, permuted}, worker, strata);
+      }
       word += code.WordsOf(x.size);
       scale += code.ScalesOf(x.size);
     }
     call.SetBool(0, QuantizeList(call.executor(), list, code, stochastic ? &key : nullptr));
   }
 
+  // The worker number of streams that all workers draw alike.
+  static constexpr uint32_t kAll = 0xffffffff;
+
   ListCode code;
   bool stochastic;
+  int64_t strata, order;
   int64_t count, residuals;
   std::vector<int64_t> variables;
   int64_t draw;
@@ -92,7 +108,7 @@ struct QuantizeListOp {
 
 struct DequantizeListOp {
   explicit DequantizeListOp(const Attributes& attributes)
-      : code(ReadCode(attributes, false)), shapes(attributes) {}
+      : code(ReadCode(attributes)), shapes(attributes) {}
 
   void Compute(const Call& call) const {
     const Tensor words = call.Input(0, 2), scales = call.Input(1, 2), factor = call.Input(2, 0);
@@ -169,15 +185,16 @@ const bool registered[] = {
         {"Grace>QuantizeList",
          {"xs: N * float", "residuals: R * float", "seed: int64", "worker: int64", "step: int64"},
          {"finite: bool", "words: int32", "scales: float", "kept: R * float"},
-         {"N: int >= 1", "R: int >= 0", "levels: int", "bits: int", "block: int", "l2: bool",
-          "stochastic: bool", "variables: list(int)", "draw: int", "multiplier: float"},
+         {"N: int >= 1", "R: int >= 0", "levels: int", "bits: int", "block: int", "norm: int",
+          "stochastic: bool", "strata: int >= 0", "order: int", "variables: list(int)",
+          "draw: int", "multiplier: float"},
          UnknownShapes}),
     Register<DequantizeListOp>(
         {"Grace>DequantizeList",
          {"words: int32", "scales: float", "factor: float"},
          {"finite: bool", "totals: N * float"},
          {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "levels: int", "bits: int",
-          "block: int"},
+          "block: int", "norm: int"},
          UnknownShapes}),
     Register<SignListOp>({"Grace>SignList",
                           {"xs: N * float"},

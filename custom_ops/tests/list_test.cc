@@ -3,6 +3,7 @@
 
 #include "../kernels/quantize_list.h"
 #include "../kernels/signs.h"
+#include "../kernels/strata.h"
 #include "testing.h"
 
 namespace grace {
@@ -120,13 +121,93 @@ void TestQuantizeList() {
   }
 }
 
+// Levels between the minimum and the maximum of each block, with an offset to all random words.
+void TestMinMax() {
+  const PhiloxKey key{11, 2, 3, 0};
+  const uint32_t stratum = 0x55555555;
+  for (const int64_t n : {1, 31, 32, 33, 513, 2049, 70001}) {
+    const std::vector<float> x = Gradient(n);
+    std::vector<uint32_t> random(n);
+    PhiloxKey stream = key;
+    stream.variable_draw = 7;
+    RandomWords(Serial(), stream, n, random.data());
+    for (const int64_t block : {0, 32, 100, 512, 70000}) {
+      for (const int32_t bits : {2, 4, 8, 10, 16}) {
+        const ListCode code{{(1 << bits) - 1, bits, block, true}, Norm::kMinMax};
+        const float top = static_cast<float>((1 << bits) - 1);
+        std::vector<float> scales(code.ScalesOf(n)), values(n), left(n);
+        std::vector<uint32_t> words(code.WordsOf(n));
+        const DenormalsAreZero scope;
+        for (int64_t b = 0, size = code.BlockOf(n); b < code.BlocksOf(n); ++b) {
+          const int64_t first = b * size, last = std::min(n, first + size);
+          float low = Flush(x[first]), high = low;
+          for (int64_t i = first; i < last; ++i) {
+            low = std::min(low, Flush(x[i]));
+            high = std::max(high, Flush(x[i]));
+          }
+          const float half = 0.5f * high - 0.5f * low, c = half < kSmallestScale ? 0.0f : half;
+          scales[2 * b] = c;
+          scales[2 * b + 1] = low == 0.0f ? 0.0f : low;
+          for (int64_t i = first; i < last; ++i) {
+            const float u = static_cast<float>((random[i] + stratum) >> 8) * 0x1p-24f;
+            const float a = (Flush(x[i]) - low) * (c == 0.0f ? 0.0f : 0.5f * top / c);
+            const float level = std::min(std::floor(a + u), top);
+            for (int32_t p = 0; p < bits; ++p) {
+              words[i / 32 * bits + p] |= (uint32_t(level) >> p & 1u) << (i % 32);
+            }
+            const float rise = level * (c == 0.0f ? 0.0f : c / (0.5f * top));
+            values[i] = Flush(scales[2 * b + 1] + rise);
+            left[i] = x[i] - values[i];
+          }
+        }
+        OnEveryIsa([&](const Executor& executor) {
+          Guarded<uint32_t> own_words(words.size());
+          Guarded<float> own_scales(scales.size()), kept(n), total(n);
+          const Encoded own{{x.data(), nullptr, 1.0f}, n, own_words.data(), own_scales.data(),
+                            kept.data(), 7, stratum};
+          bool same = QuantizeList(executor, {own}, code, &key);
+          const Rows rows{own_words.data(), own_scales.data(), 1, 0, 0};
+          const std::vector<Decoded> list{{n, 0, 0, total.data()}};
+          same &= DequantizeList(executor, rows, list, code.quantization, 1.0f);
+          same &= own_words.Equals(words) && own_words.Intact() && own_scales.Equals(scales);
+          same &= own_scales.Intact() && kept.Equals(left) && kept.Intact();
+          EXPECT(same && total.Equals(values) && total.Intact(), "%ld, %d bits, block %ld", long(n),
+                 bits, long(block));
+        });
+      }
+    }
+  }
+}
+
+// The workers' offsets are the multiples of 1/N of 2^32, in another order for another stream.
+void TestStrata() {
+  for (const int64_t workers : {1, 2, 3, 8, 100}) {
+    std::vector<uint32_t> first;
+    bool other = workers < 3;
+    for (uint32_t step = 0; step < 20; ++step) {
+      std::vector<uint32_t> offsets, sorted;
+      for (int64_t w = 0; w < workers; ++w) {
+        offsets.push_back(StratumOf({1, 0xffffffff, step, 2}, w, workers));
+        sorted.push_back(static_cast<uint32_t>((uint64_t(w) << 32) / workers));
+      }
+      if (first.empty()) first = offsets;
+      other |= offsets != first;
+      std::sort(offsets.begin(), offsets.end());
+      EXPECT(offsets == sorted, "%ld workers", long(workers));
+    }
+    EXPECT(other, "%ld workers", long(workers));
+  }
+}
+
 // One bad element anywhere, and whether the flags tell.
 void TestFlags() {
   std::vector<float> x = Gradient(3001), scales(94), total(3001);
   std::vector<uint32_t> words(PackedWords(3001, 4));
   for (const int64_t block : {32, 0}) {
-    for (const Norm norm : {Norm::kMax, Norm::kL2}) {
-      const ListCode code{{7, 4, block}, norm};
+    for (const Norm norm : {Norm::kMax, Norm::kL2, Norm::kMinMax}) {
+      const bool minmax = norm == Norm::kMinMax;
+      const ListCode code{{minmax ? 15 : 7, 4, block, minmax}, norm};
+      scales.resize(code.ScalesOf(3001));
       for (const int64_t at : {0, 1500, 2999, 3000}) {
         const float before = x[at];
         x[at] = at % 2 ? -INFINITY : NAN;
@@ -177,6 +258,8 @@ void TestSigns() {
 
 int main() {
   grace::TestQuantizeList();
+  grace::TestMinMax();
+  grace::TestStrata();
   grace::TestFlags();
   grace::TestSigns();
   return grace::Finish("lists");

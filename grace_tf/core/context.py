@@ -128,7 +128,7 @@ class Context:
 
     def shared_list_key(self) -> ListKey:
         """The names of the random streams of all lanes that every worker draws alike."""
-        return self._list_key(SHARED)
+        return self._list_key(self.lane(0).shared_key().worker)
 
     def _list_key(self, worker: Any) -> ListKey:
         return ListKey(self.seed, worker, self.step, self.variables, self.draw)

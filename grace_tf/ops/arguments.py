@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from grace_tf.ops.words import packed_words
 
+# In the order of the native library's numbers.
+NORMS = ("max", "l2", "minmax")
+
 
 def tensor(x, dtype: tf.DType, rank: int, name: str) -> tf.Tensor:
     """x as a tensor, which must be of this dtype and rank and of known shape."""
@@ -60,6 +63,35 @@ class ListKey(NamedTuple):
     draw: int
 
 
+class Strata(NamedTuple):
+    """Names random words of a list of variables that lie evenly apart on the workers.
+
+    Each word is the sum, modulo 2^32, of one that all workers draw alike and of ⌊2^32 p / size⌋, p
+    being the worker's place in a permutation of the workers, another one for each variable and
+    step. So the words of each worker are uniform.
+    """
+
+    key: ListKey
+    """Of the streams that all workers draw alike: its worker is 0xFFFFFFFF."""
+    order: int
+    """The draw, another than the key's, whose first `size` words tell the permutation: p is the
+    rank of the worker's word, of equal ones the first being least."""
+    worker: int | tf.Tensor
+    """This worker's number, which counts modulo `size`."""
+    size: int
+    """The number of workers."""
+
+
+def check_random(random: ListKey | Strata | None, tensors: int) -> None:
+    if isinstance(random, Strata):
+        check_draw(random.order)
+        if random.size < 1:
+            raise ValueError(f"There must be at least one worker, not {random.size}.")
+        random = random.key
+    if random is not None:
+        check_list_key(random, tensors)
+
+
 def check_list_key(key: ListKey, tensors: int) -> None:
     if len(key.variables) != tensors:
         raise ValueError(f"The key names {len(key.variables)} variables for {tensors} tensors.")
@@ -68,9 +100,15 @@ def check_list_key(key: ListKey, tensors: int) -> None:
     check_draw(key.draw)
 
 
-def check_codes(levels: int, bits: int) -> None:
+def check_codes(levels: int, bits: int, norm: str = "max") -> None:
     if not 2 <= bits <= 16:
         raise ValueError(f"bits must be from 2 to 16, not {bits}.")
+    if norm not in NORMS:
+        raise ValueError(f"There is no norm {norm!r}; there are {', '.join(NORMS)}.")
+    if norm == "minmax":
+        if levels != 2**bits - 1:
+            raise ValueError(f"minmax has 2^{bits} - 1 steps at {bits} bits, not {levels}.")
+        return
     most = (2**bits - 1) // 2
     if not 1 <= levels <= most:
         raise ValueError(f"levels must be from 1 to {most} at {bits} bits, not {levels}.")

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.ops import arguments, native
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops.arguments import ListKey, Strata
 from grace_tf.ops.words import packed_words
 
 
@@ -52,7 +52,7 @@ def quantize_list(
     bits: int,
     block: int | None,
     norm: str,
-    key: ListKey | None,
+    key: ListKey | Strata | None,
 ) -> Quantized:
     """Encodes x_i * multiplier + residual_i for each x_i of a list.
 
@@ -63,32 +63,35 @@ def quantize_list(
         words_i = quantize(acc_i, scales_i, levels, bits, block, key with variable variables[i])
         kept_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
 
-    key None rounds to the nearest. Raises ValueError and TypeError as those do.
+    key None rounds to the nearest; `grace_tf.ops.levels` says what "minmax" and `Strata` mean.
+    Raises ValueError and TypeError as those do.
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
-    _check_code(levels, bits, norm, key, len(xs))
+    arguments.check_codes(levels, bits, norm)
+    arguments.check_random(key, len(xs))
     sizes = _sizes([x.shape for x in xs])
-    scales_size = sum(_count_blocks(n, block) for n in sizes)
+    order, size = (key.order, key.size) if isinstance(key, Strata) else (0, 0)
+    key = key.key._replace(worker=key.worker) if size else key
     result = native._ops().grace_quantize_list(
         xs=xs,
         residuals=residuals,
         levels=levels,
         bits=bits,
         block=0 if block is None else block,
-        l2=norm == "l2",
+        norm=arguments.NORMS.index(norm),
         stochastic=key is not None,
+        strata=size,
+        order=order,
         variables=key.variables if key else [0] * len(xs),
         draw=key.draw if key else 0,
         multiplier=float(np.float32(multiplier)),
         **native._stream(key or ListKey(0, 0, 0, (), 0)),
     )
-    for kept, x in zip(result.kept, xs):
-        kept.set_shape(x.shape)
     return Quantized(
         native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
-        native._shaped(result.scales, scales_size),
-        list(result.kept) if residuals else None,
+        native._shaped(result.scales, _scales_size(sizes, block, norm)),
+        _of_shapes(result.kept, [x.shape for x in xs]) if residuals else None,
         _flag(result.finite),
     )
 
@@ -101,6 +104,7 @@ def dequantize_list(
     levels: int,
     bits: int,
     block: int | None,
+    norm: str = "max",
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The sums over the workers of what `quantize_list` encoded, times a factor.
 
@@ -111,10 +115,10 @@ def dequantize_list(
     """
     words = arguments.tensor(words, tf.int32, 2, "words")
     scales = arguments.tensor(scales, tf.float32, 2, "scales")
-    arguments.check_codes(levels, bits)
+    arguments.check_codes(levels, bits, norm)
     sizes = _sizes(shapes)
     arguments.check_size(words, sum(packed_words(n, bits) for n in sizes), "words")
-    arguments.check_size(scales, sum(_count_blocks(n, block) for n in sizes), "scales")
+    arguments.check_size(scales, _scales_size(sizes, block, norm), "scales")
     if words.shape[0] != scales.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
     finite, totals = native._ops().grace_dequantize_list(
@@ -124,6 +128,7 @@ def dequantize_list(
         levels=levels,
         bits=bits,
         block=0 if block is None else block,
+        norm=2 if norm == "minmax" else 0,
         **_told(shapes),
     )
     return _of_shapes(totals, shapes), _flag(finite)
@@ -182,20 +187,13 @@ def made_here(x: tf.Tensor) -> bool:
     return not tf.executing_eagerly() and x.op.type.startswith("Grace>")
 
 
-def _check_code(levels: int, bits: int, norm: str, key: ListKey | None, count: int) -> None:
-    arguments.check_codes(levels, bits)
-    if norm not in ("max", "l2"):
-        raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
-    if key is not None:
-        arguments.check_list_key(key, count)
-
-
 def _sizes(shapes: Sequence[Sequence[int]]) -> list[int]:
     return [math.prod(shape) for shape in shapes]
 
 
-def _count_blocks(n: int, block: int | None) -> int:
-    return min(n, 1) if block is None else arguments.count_blocks(n, block)
+def _scales_size(sizes: Sequence[int], block: int | None, norm: str) -> int:
+    blocks = sum(min(n, 1) if block is None else arguments.count_blocks(n, block) for n in sizes)
+    return (2 if norm == "minmax" else 1) * blocks
 
 
 def _told(shapes: Sequence[Sequence[int]]) -> dict:

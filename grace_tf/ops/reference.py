@@ -187,12 +187,18 @@ def _quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
+    u = None if key is None else uniform(x.shape[0], key)
+    return quantize_with(x, scales, levels, bits, block, u)
+
+
+def quantize_with(x, scales, levels: int, bits: int, block: int, u) -> tf.Tensor:
+    """`quantize` with these numbers in [0, 1) instead of those of a key."""
     n = x.shape[0]
     levels_f = tf.constant(levels, tf.float32)
     # The quotient of a huge scale is denormal, hence the flush.
     inverse = tf.where(scales < SMALLEST_SCALE, 0.0, _flush(_quotient(levels_f, scales)))
     a = _flush(tf.abs(x)) * _per_element(inverse, n, block)
-    q = tf.round(a) if key is None else tf.floor(a + uniform(n, key))
+    q = tf.round(a) if u is None else tf.floor(a + u)
     # Written as a comparison so that NaN, which compares false, becomes the top level.
     q = tf.cast(tf.where(q < levels_f, q, levels_f), tf.int32)
     return _pack(tf.where(_bits(x) < 0, levels - q, levels + q), bits)

@@ -103,3 +103,93 @@ class QSGDTest(tf.test.TestCase):
         got = Workers(3, "qsgd:rounding=nearest")(grads)[1][0]
         expected = np.mean([nearest(g[0], 7, 512) for g in grads], 0)
         self.assertAllClose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+def levels_between(x, bits, block):
+    """Of each block the element, rounded to the nearest of 2^bits levels from end to end."""
+    out = np.empty_like(x)
+    for start in range(0, x.size, block):
+        piece = x[start : start + block].astype(np.float64)
+        low, step = piece.min(), (piece.max() - piece.min()) / (2**bits - 1)
+        out[start : start + block] = low + step * np.rint((piece - low) / step)
+    return out
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 512), (2, 32), (8, 10**6)])
+def test_minmax_is_the_formula(bits, block):
+    x = cases.normal((1613,)) + np.float32(0.7)
+    options = f"bits={bits},block={block if block < 10**6 else 'none'}"
+    got = roundtrip(f"qsgd:norm=minmax,rounding=nearest,{options}", x)
+    np.testing.assert_allclose(got, levels_between(x, bits, block), rtol=0, atol=1e-6)
+    for start in range(0, x.size, block):
+        piece, sent = x[start : start + block], got[start : start + block]
+        for extreme in (np.argmin(piece), np.argmax(piece)):
+            np.testing.assert_allclose(sent[extreme], piece[extreme], rtol=1e-6)
+        assert len(np.unique(sent)) <= 2**bits
+
+
+def test_minmax_keeps_a_block_of_equal_elements():
+    for value in (0.0, 0.3, -1e-20, 7e30):
+        x = np.full(700, value, np.float32)
+        for rounding in ("nearest", "stochastic", "stratified"):
+            np.testing.assert_array_equal(roundtrip(f"qsgd:norm=minmax,rounding={rounding}", x), x)
+
+
+def test_minmax_bytes_and_traits():
+    spec = tf.TensorSpec([1_024_000], tf.float32)
+    assert grace_tf.get("qsgd:norm=minmax").nbytes(spec) == 512_000 + 16_000
+    assert grace_tf.get("qsgd:norm=minmax,bits=3,block=none").nbytes(spec) == 384_000 + 8
+    assert not grace_tf.get("qsgd:norm=minmax,rounding=nearest").nonexpansive
+    with pytest.raises(ValueError, match="levels are not given beside"):
+        grace_tf.get("qsgd:norm=minmax,levels=7")
+    # Zeros between two far elements are rounded away from zero: no contraction.
+    x = np.zeros(512, np.float32)
+    x[:2] = 1, -1
+    error = roundtrip("qsgd:norm=minmax,bits=2,rounding=nearest", x) - x
+    assert np.linalg.norm(error) > np.linalg.norm(x)
+
+
+UNBIASED = [
+    f"qsgd:{norm}rounding={rounding}"
+    for norm in ("", "norm=minmax,", "norm=l2,bits=8,")
+    for rounding in ("stochastic", "stratified")
+]
+
+
+@pytest.mark.parametrize("spec", UNBIASED)
+def test_the_mean_is_unbiased(spec):
+    grads = [[cases.normal((37,), w)] for w in range(3)]
+    workers = Workers(3, spec)
+    means = np.stack([workers(grads)[0][0].numpy() for _ in range(2000)])
+    error = means.std(0, ddof=1) / np.sqrt(2000) + 1e-7
+    assert np.all(np.abs(means.mean(0) - np.mean([g[0] for g in grads], 0)) <= 4 * error)
+
+
+@pytest.mark.parametrize("norm", ["max", "minmax"])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_stratified_rounding_of_equal_gradients_cancels_errors(size, norm):
+    x = cases.normal((4096,), 5)
+
+    def variance(rounding):
+        """Of the mean, over steps and elements, in levels."""
+        workers = Workers(size, f"qsgd:bits=4,norm={norm},rounding={rounding}")
+        errors = [workers([[x]] * size)[0][0].numpy() - x for _ in range(20)]
+        assert np.abs(np.mean(errors)) < 0.02
+        return np.mean(np.square(errors)), np.abs(errors).max()
+
+    (alone, _), (together, furthest) = variance("stochastic"), variance("stratified")
+    # Of a level squared, errors of their own leave 1/(6N) on average, evenly spaced ones 1/(6N²).
+    assert together * size < 1.05 * alone
+    level = np.abs(x).max() * (2 / 15 if norm == "minmax" else 1 / 7)
+    assert furthest < 1.01 * level / size
+
+
+def test_stratified_rounding_is_each_workers_own_and_common_to_all():
+    spec, x = tf.TensorSpec([4096], tf.float32), tf.constant(cases.normal((4096,)))
+    compressor = grace_tf.get("qsgd:rounding=stratified")
+    contexts = [Context((spec,), (0,), 0, 0, 2, w) for w in range(2)]
+    errors = [
+        compressor.decompress(compressor.compress(x, c), c.public()).numpy() - x for c in contexts
+    ]
+    # Half a cycle apart: where the one is rounded up, the other mostly is not.
+    assert np.corrcoef(errors[0], errors[1])[0, 1] < -0.4

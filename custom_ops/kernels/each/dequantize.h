@@ -1,18 +1,21 @@
 // The values of whole groups: stored, or added to 0 or to what is there. Where kLast, and there
 // denormals must be zero, the result is multiplied by the job's factor, and the function returns
 // whether all results are finite; else it returns true.
-template <Into kInto, bool kLast>
+template <Into kInto, bool kLast, bool kMinMax>
 static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t end,
                              const uint32_t* words, float* out) {
   const Quantization& q = job.quantization;
-  BlockFactors<Unit> units(job.scales, job.n, q.block, q.levels, begin);
+  const int64_t floats = kMinMax ? 2 : 1;
+  BlockFactors<Unit> units(job.scales, floats, job.n, q.block, q.Half(), begin);
+  BlockFactors<Lowest> minima(job.scales + floats - 1, floats, job.n, q.block, 0.0f, begin);
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const U top = SetU(static_cast<uint32_t>(2 * q.levels));
   const F last = Set(job.factor);
   U largest = SetU(0);
   for (int64_t i = begin; i < end; i += kGroup, words += q.bits, out += kGroup) {
-    F factors[kGroup / kLanes];
+    F factors[kGroup / kLanes], lowest[kGroup / kLanes];
     FactorsOf(units, i, factors);
+    if (kMinMax) FactorsOf(minima, i, lowest);
     B low{}, high{};
     for (int32_t p = std::min(q.bits, 8) - 1; p >= 0; --p) low = Push(low, words[p]);
     for (int32_t p = q.bits - 1; p >= 8; --p) high = Push(high, words[p]);
@@ -22,8 +25,10 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
       codes[j] = Or(codes[j], ShiftLeft<8>(Widen(high, j)));
     }
     for (int j = 0; j < kGroup / kLanes; ++j) {
-      const U level = Sub(MinInt(codes[j], top), levels);
+      const U level = kMinMax ? codes[j] : Sub(MinInt(codes[j], top), levels);
       F value = Mul(FromInt(level), factors[j]);
+      if (kMinMax) value = Add(lowest[j], value);
+      if (kMinMax) value = Keep(Normal(AsU(value)), value);
       if (kInto != Into::kPlain) {
         value = Add(kInto == Into::kZero ? Set(0.0f) : Load(out + kLanes * j), value);
         value = Keep(Normal(AsU(value)), value);

@@ -1,11 +1,15 @@
-// What becomes of x, in levels, with the sign of x: a * factor rounded, at most `top`.
-template <bool kStochastic>
-GRACE_INLINE U Level(U x, F factor, U random, F top) {
-  F q = Mul(Keep(Normal(x), AsF(And(x, SetU(kMagnitude)))), factor);
+// What becomes of x, in levels, with the sign of x: |x| * factor rounded, at most `top`; for
+// kMinMax (x - lowest) * factor.
+template <bool kStochastic, bool kMinMax>
+GRACE_INLINE U Level(U x, F lowest, F factor, U random, F top) {
+  F a = Keep(Normal(x), AsF(kMinMax ? x : And(x, SetU(kMagnitude))));
+  if (kMinMax) a = Sub(a, lowest);
+  F q = Mul(a, factor);
   if (kStochastic) q = Add(q, Mul(FromInt(ShiftRight<8>(random)), Set(0x1p-24f)));
   // Clamped before it is rounded, which is the same as after, and makes NaN the top level.
   q = Min(q, top);
   if (!kStochastic) q = Rint(q);
+  if (kMinMax) return ToInt(q);
   // Of 0 there is one only, so the sign of minus zero needs no care.
   const U sign = SignBits(x);
   return Sub(Xor(ToInt(q), sign), sign);
@@ -32,20 +36,24 @@ GRACE_INLINE void Prefetch(const float* x) {
 
 // Where denormals are zero: the words of whole groups and, where kKeep, what they fail to carry, x
 // less its decoded value.
-template <bool kStochastic, int kBits, bool kKeep>
+template <bool kStochastic, int kBits, bool kKeep, bool kMinMax>
 static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
                            uint32_t* words, float* kept) {
   const Quantization& q = job.quantization;
   const int32_t bits = kBits ? kBits : q.bits;
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const F top = Set(static_cast<float>(q.levels));
-  BlockFactors<Inverse> inverses(job.scales, job.n, q.block, q.levels, begin);
-  BlockFactors<Unit> units(job.scales, job.n, q.block, q.levels, begin);
+  const U stratum = SetU(job.stratum);
+  const int64_t floats = kMinMax ? 2 : 1;
+  BlockFactors<Inverse> inverses(job.scales, floats, job.n, q.block, q.Half(), begin);
+  BlockFactors<Unit> units(job.scales, floats, job.n, q.block, q.Half(), begin);
+  BlockFactors<Lowest> minima(job.scales + floats - 1, floats, job.n, q.block, 0.0f, begin);
   alignas(64) uint32_t random[kBatch];
   for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
-    F factors[kGroup / kLanes], worth[kGroup / kLanes];
+    F factors[kGroup / kLanes], worth[kGroup / kLanes], lowest[kGroup / kLanes];
     FactorsOf(inverses, i, factors);
     if (kKeep) FactorsOf(units, i, worth);
+    if (kMinMax) FactorsOf(minima, i, lowest);
     const int64_t at = (i - begin) % kBatch;
     for (const float* next : job.next) {
       if (next) Prefetch(next + (i - begin));
@@ -54,11 +62,15 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
       const F v = Load(x + kLanes * j);
-      const U drawn = kStochastic ? LoadU(random + at + kLanes * j) : AsU(v);
-      const U level = Level<kStochastic>(AsU(v), factors[j], drawn, top);
-      codes[j] = Add(levels, level);
+      const U drawn = kStochastic ? Add(LoadU(random + at + kLanes * j), stratum) : AsU(v);
+      const F least = kMinMax ? lowest[j] : v;
+      const U level = Level<kStochastic, kMinMax>(AsU(v), least, factors[j], drawn, top);
+      codes[j] = kMinMax ? level : Add(levels, level);
       if (kKeep) {
-        Store(kept + (i - begin) + kLanes * j, Sub(v, Mul(FromInt(level), worth[j])));
+        F value = Mul(FromInt(level), worth[j]);
+        if (kMinMax) value = Add(least, value);
+        if (kMinMax) value = Keep(Normal(AsU(value)), value);
+        Store(kept + (i - begin) + kLanes * j, Sub(v, value));
       }
     }
     Planes(codes, bits, words);

@@ -10,6 +10,21 @@ static uint32_t Largest(const float* x, int64_t n) {
   return std::max(MaxOf(largest), rest);
 }
 
+// The smallest and the largest x as integers in the order of floats.
+static void Extremes(const float* x, int64_t n, int32_t* lowest, int32_t* highest) {
+  const U magnitude = SetU(kMagnitude), ones = SetU(0xffffffffu);
+  U low = SetU(kMagnitude), high = SetU(kSignBit);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const U v = AsU(Load(x + i)), ordered = Xor(v, And(SignBits(v), magnitude));
+    low = MinInt(low, ordered);
+    high = MaxInt(high, ordered);
+  }
+  *lowest = std::min(*lowest, static_cast<int32_t>(~MaxOf(Xor(low, ones))));
+  *highest = std::max(*highest, static_cast<int32_t>(MaxOf(high)));
+  if (kLanes > 1 && i < n) generic::Extremes(x + i, n - i, lowest, highest);
+}
+
 // kCount vectors' squares as one vector: each lane is the sum of kCount adjacent ones, added over
 // adjacent pairs, then pairs of pairs.
 template <int kCount>

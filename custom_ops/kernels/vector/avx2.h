@@ -74,6 +74,8 @@ template <int n>
 GRACE_INLINE U ShiftRight(U v) {
   return _mm256_srli_epi32(v, n);
 }
+GRACE_INLINE U ShiftLeft(U v, int n) { return _mm256_sll_epi32(v, _mm_cvtsi32_si128(n)); }
+GRACE_INLINE U ShiftRight(U v, int n) { return _mm256_srl_epi32(v, _mm_cvtsi32_si128(n)); }
 GRACE_INLINE U SignBits(U v) { return _mm256_srai_epi32(v, 31); }
 
 GRACE_INLINE M Greater(U a, U b) { return _mm256_cmpgt_epi32(a, b); }
@@ -179,6 +181,10 @@ GRACE_INLINE D AddEach(const D* v) {
   return _mm256_add_pd(_mm256_permute2f128_pd(p, q, 0x20), _mm256_permute2f128_pd(p, q, 0x31));
 }
 GRACE_INLINE void StoreD(double* out, D v) { _mm256_storeu_pd(out, v); }
+GRACE_INLINE D Doubles(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+GRACE_INLINE D SetD(double x) { return _mm256_set1_pd(x); }
+GRACE_INLINE D AddD(D a, D b) { return _mm256_add_pd(a, b); }
+GRACE_INLINE D MulD(D a, D b) { return _mm256_mul_pd(a, b); }
 
 GRACE_INLINE W SetW(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
 GRACE_INLINE W MulWide(W a, W b) { return _mm256_mul_epu32(a, b); }

@@ -69,6 +69,8 @@ template <int n>
 GRACE_INLINE U ShiftRight(U v) {
   return _mm512_srli_epi32(v, n);
 }
+GRACE_INLINE U ShiftLeft(U v, int n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(n)); }
+GRACE_INLINE U ShiftRight(U v, int n) { return _mm512_srl_epi32(v, _mm_cvtsi32_si128(n)); }
 GRACE_INLINE U SignBits(U v) { return _mm512_srai_epi32(v, 31); }
 
 GRACE_INLINE M Greater(U a, U b) { return _mm512_cmpgt_epi32_mask(a, b); }
@@ -131,6 +133,10 @@ GRACE_INLINE D AddEach(const D* v) {
   return AddHalves(AddHalves(pairs[0], pairs[1]), AddHalves(pairs[2], pairs[3]));
 }
 GRACE_INLINE void StoreD(double* out, D v) { _mm512_storeu_pd(out, v); }
+GRACE_INLINE D Doubles(const float* x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+GRACE_INLINE D SetD(double x) { return _mm512_set1_pd(x); }
+GRACE_INLINE D AddD(D a, D b) { return _mm512_add_pd(a, b); }
+GRACE_INLINE D MulD(D a, D b) { return _mm512_mul_pd(a, b); }
 
 GRACE_INLINE W SetW(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
 GRACE_INLINE W MulWide(W a, W b) { return _mm512_mul_epu32(a, b); }

@@ -59,6 +59,8 @@ template <int n>
 GRACE_INLINE U ShiftRight(U v) {
   return static_cast<U>(static_cast<uint32_t>(v) >> n);
 }
+GRACE_INLINE U ShiftLeft(U v, int n) { return static_cast<U>(static_cast<uint32_t>(v) << n); }
+GRACE_INLINE U ShiftRight(U v, int n) { return static_cast<U>(static_cast<uint32_t>(v) >> n); }
 GRACE_INLINE U SignBits(U v) { return v >> 31; }
 
 GRACE_INLINE M Greater(U a, U b) { return -static_cast<M>(a > b); }
@@ -126,6 +128,10 @@ GRACE_INLINE D Square(const float* x) {
 }
 GRACE_INLINE D AddEach(const D* v) { return v[0] + v[1]; }
 GRACE_INLINE void StoreD(double* out, D v) { *out = v; }
+GRACE_INLINE D Doubles(const float* x) { return *x; }
+GRACE_INLINE D SetD(double x) { return x; }
+GRACE_INLINE D AddD(D a, D b) { return a + b; }
+GRACE_INLINE D MulD(D a, D b) { return a * b; }
 
 GRACE_INLINE W SetW(uint64_t x) { return x; }
 GRACE_INLINE W MulWide(W a, W b) {

@@ -58,6 +58,8 @@ template <int n>
 GRACE_INLINE U ShiftRight(U v) {
   return vshrq_n_u32(v, n);
 }
+GRACE_INLINE U ShiftLeft(U v, int n) { return vshlq_u32(v, vdupq_n_s32(n)); }
+GRACE_INLINE U ShiftRight(U v, int n) { return vshlq_u32(v, vdupq_n_s32(-n)); }
 GRACE_INLINE U SignBits(U v) { return Unsigned(vshrq_n_s32(Signed(v), 31)); }
 
 GRACE_INLINE M Greater(U a, U b) { return vcgtq_s32(Signed(a), Signed(b)); }
@@ -148,6 +150,10 @@ GRACE_INLINE D Square(const float* x) {
 }
 GRACE_INLINE D AddEach(const D* v) { return vpaddq_f64(v[0], v[1]); }
 GRACE_INLINE void StoreD(double* out, D v) { vst1q_f64(out, v); }
+GRACE_INLINE D Doubles(const float* x) { return vcvt_f64_f32(vld1_f32(x)); }
+GRACE_INLINE D SetD(double x) { return vdupq_n_f64(x); }
+GRACE_INLINE D AddD(D a, D b) { return vaddq_f64(a, b); }
+GRACE_INLINE D MulD(D a, D b) { return vmulq_f64(a, b); }
 
 GRACE_INLINE W SetW(uint64_t x) { return vdupq_n_u64(x); }
 GRACE_INLINE W MulWide(W a, W b) { return vmull_u32(vmovn_u64(a), vmovn_u64(b)); }

@@ -1,0 +1,119 @@
+#include "../kernels/trits.h"
+#include "list_call.h"
+
+namespace grace {
+namespace {
+
+int32_t ReadBits(const ListAttributes& attributes) {
+  const int64_t bits = attributes.Int("bits");
+  Require(bits == kTrits || (bits >= 2 && bits <= 16), "Fields have 2 to 16 bits; 0 means trits.");
+  return static_cast<int32_t>(bits);
+}
+
+// The tensors of a list, with what they are multiplied by.
+std::vector<Ternary> Sources(const FloatList& xs, float multiplier) {
+  std::vector<Ternary> list;
+  for (const Floats& x : xs.views()) {
+    list.push_back({{x.data, nullptr, multiplier}, x.size, 0.0f, 0.0f, nullptr, 0});
+  }
+  return list;
+}
+
+struct TernaryScalesListOp {
+  explicit TernaryScalesListOp(const ListAttributes& attributes)
+      : multiplier(attributes.Float("multiplier")), clip(attributes.Float("clip")) {}
+
+  void Compute(const ListCall& call) const {
+    const FloatList xs(call, 0, call.inputs());
+    const Tensor scales = call.Vector(0, TF_FLOAT, call.inputs());
+    const std::vector<Ternary> list = Sources(xs, multiplier);
+    call.SetBool(1, TernaryScales(call.executor(), list, clip, scales.data<float>()));
+  }
+
+  float multiplier, clip;
+};
+
+struct TernaryEncodeListOp {
+  explicit TernaryEncodeListOp(const ListAttributes& attributes)
+      : bits(ReadBits(attributes)),
+        count(static_cast<int>(attributes.Int("N"))),
+        variables(attributes.Ints("variables")),
+        draw(attributes.Int("draw")),
+        multiplier(attributes.Float("multiplier")) {
+    Require(static_cast<int>(variables.size()) == count, "Every input needs its variable.");
+  }
+
+  void Compute(const ListCall& call) const {
+    const FloatList xs(call, 0, count);
+    const Tensor own = call.Input(count, 1), scales = call.Input(count + 1, 1);
+    Require(own.size() == count && scales.size() == count, "Every input needs its scales.");
+    const PhiloxKey key{call.Word(count + 2), call.Word(count + 3), call.Word(count + 4), 0};
+    std::vector<Ternary> list = Sources(xs, multiplier);
+    int64_t size = 0;
+    for (const Ternary& tensor : list) size += TernaryWords(tensor.n, bits);
+    const Tensor words = call.Vector(0, TF_INT32, size);
+    uint32_t* word = words.data<uint32_t>();
+    for (int i = 0; i < count; ++i) {
+      list[i].own = own.data<float>()[i];
+      list[i].scale = scales.data<float>()[i];
+      list[i].words = word;
+      list[i].variable_draw = static_cast<uint32_t>(variables[i] << 8 | draw);
+      word += TernaryWords(list[i].n, bits);
+    }
+    TernaryEncode(call.executor(), list, bits, key);
+  }
+
+  int32_t bits;
+  int count;
+  std::vector<int64_t> variables;
+  int64_t draw;
+  float multiplier;
+};
+
+struct TernaryDecodeListOp {
+  explicit TernaryDecodeListOp(const ListAttributes& attributes)
+      : bits(ReadBits(attributes)), shapes(attributes.Shapes()) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor words = call.Input(0, 2), scales = call.Input(1, 2);
+    const auto count = static_cast<int64_t>(shapes.size());
+    Require(words.size(0) == scales.size(0), "Words and scales are of different workers.");
+    Require(words.size(0) >= 1, "There must be a worker.");
+    Require(scales.size(1) == count, "Every tensor needs its scale.");
+    const DecodedList outputs(call, shapes);
+    std::vector<TernaryDecoded> list;
+    int64_t words_at = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const Target& target = outputs.targets()[i];
+      list.push_back({target.n, words_at, i, target.total});
+      words_at += TernaryWords(target.n, bits);
+    }
+    Require(words.size(1) == words_at, "The words do not fit the shapes.");
+    const TernaryRows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
+                           count};
+    call.SetBool(call.outputs() - 1,
+                 TernaryDecode(call.executor(), rows, list, bits, call.Scalar(2)));
+  }
+
+  int32_t bits;
+  std::vector<Shape> shapes;
+};
+
+const bool registered[] = {
+    RegisterList<TernaryScalesListOp>("Grace>TernaryScalesList", {"xs: N * float"},
+                                      {"scales: float", "finite: bool"},
+                                      {"N: int >= 1", "multiplier: float", "clip: float"}),
+    RegisterList<TernaryEncodeListOp>(
+        "Grace>TernaryEncodeList",
+        {"xs: N * float", "own: float", "scales: float", "seed: int64", "worker: int64",
+         "step: int64"},
+        {"words: int32"},
+        {"N: int >= 1", "bits: int", "variables: list(int)", "draw: int", "multiplier: float"}),
+    RegisterList<TernaryDecodeListOp>(
+        "Grace>TernaryDecodeList", {"words: int32", "scales: float", "factor: float"},
+        {"totals: N * float", "finite: bool"},
+        {"N: int >= 1", "bits: int", "ranks: list(int)", "dims: list(int)"}),
+};
+
+}  // namespace
+}  // namespace grace

@@ -1,0 +1,137 @@
+"""Ternary gradients: −s, 0 or s, by chance."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_choice, check_integer, check_number
+from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Max, Outcome, Sum, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.ops import lists, trits
+
+
+@register(
+    "terngrad",
+    family="quantisation",
+    paper="arXiv:1705.07878",
+    memory="none",
+    examples=(
+        "terngrad:clip=none",
+        "terngrad:clip=none,packing=bits",
+        "terngrad:shared=true",
+        "terngrad:shared=true,clip=none,workers=3",
+    ),
+)
+class TernGrad(Compressor):
+    """Sends −1, 0 or 1 and a scale: C(x) = s·sign(x)·b, b = 1 with probability |x̂|/s, else 0.
+
+    x̂ is x clipped to ±clip·σ, σ the standard deviation of the variable's elements, and
+    s = max |x̂|, so that C(x) is x̂ on average; `clip=none` clips nothing, and C is unbiased.
+    With `shared` all workers use the largest of their scales, found by a first round.  Their
+    digits are then summed on the way, in fields wide enough for `workers` of them.
+    Shapes: any float32 tensor.
+    Wire: trits int32[⌈n/20⌉] (`packing="trits"`) or int32[⌈n/16⌉] (`packing="bits"`) and
+    scale float32[1], gathered: n/5 or n/4 bytes, and 4.
+    With `shared` two rounds of all-reduce: scale float32[1] and sums int32[⌈n/⌊32/f⌋⌉], where
+    fields have f = 1 + ⌈log2(workers + 1)⌉ bits: n/2 bytes for 4 to 7 workers, and 4.
+    Raises: ValueError or TypeError for a clip that is not positive, another packing, or workers
+    outside 1 … 32767; ValueError at the first step of more workers than fields have room for.
+    Paper: Wen et al. 2017, TernGrad, section 3: equations 1 to 3, gradient clipping and scaler
+    sharing.
+    Differs: a variable whose elements are equal, so that σ is 0, is not clipped; the scale may be
+    each worker's own; with scales shared the server's sums travel in fixed fields.
+    """
+
+    clip: float | None = 2.5
+    packing: str = "trits"
+    shared: bool = False
+    workers: int = 7
+
+    homogeneous = True
+
+    def __post_init__(self):
+        if self.clip is not None:
+            check_number("terngrad", "clip", self.clip)
+            if not self.clip > 0:
+                raise ValueError(f"terngrad: clip is positive or none, not {self.clip!r}.")
+        check_choice("terngrad", "packing", self.packing, ("trits", "bits"))
+        check_choice("terngrad", "shared", self.shared, (False, True))
+        check_integer("terngrad", "workers", self.workers, 1, 2**15 - 1)
+
+    unbiased = property(lambda self: self.clip is None)
+    one_round = property(lambda self: not self.shared)
+
+    @property
+    def _bits(self):
+        """The bits of a field; None for trits."""
+        if self.shared:
+            return 1 + self.workers.bit_length()
+        return 2 if self.packing == "bits" else None
+
+    def wire(self, spec):
+        words = trits.word_count(spec.shape.num_elements(), self._bits)
+        digits = tf.TensorSpec([words], tf.int32)
+        scale = tf.TensorSpec([1], tf.float32)
+        return (
+            {"scale": scale, "sums": digits} if self.shared else {"trits": digits, "scale": scale}
+        )
+
+    def compress_list(self, xs, ctx):
+        scales, _ = trits.scales_of(xs, 1.0, self.clip)
+        words = trits.encode(xs, 1.0, scales, scales, self._bits, ctx.list_key())
+        return {"trits": words, "scale": scales}
+
+    def decompress_list(self, payload, ctx):
+        rows = {name: part[None] for name, part in payload.items()}
+        return self._decode(rows["trits"], rows["scale"], 1.0, ctx)[0]
+
+    def compress(self, x, ctx):
+        return self.compress_list([x], ctx)
+
+    def decompress(self, payload, ctx):
+        return self.decompress_list(payload, ctx)[0]
+
+    def aggregate(self, payloads, ctx):
+        return self._decode(payloads["trits"], payloads["scale"], 1.0, ctx)[0][0]
+
+    def _decode(self, words, scales, factor, ctx):
+        return trits.decode(words, scales, [spec.shape for spec in ctx.specs], factor, self._bits)
+
+    def _summed(self, xs, multiplier, ctx):
+        """The two rounds of a shared scale; returns (own words, sums, scales), rows of one."""
+        if ctx.size > self.workers:
+            raise ValueError(
+                f"terngrad: its sums have room for workers={self.workers}, but there are "
+                f"{ctx.size} workers; set workers={ctx.size} or more."
+            )
+        own, finite = trits.scales_of(xs, multiplier, self.clip)
+        (first,) = yield Max([{"scale": own}], finite)
+        scales = first["scale"]
+        words = trits.encode(xs, multiplier, own, scales, self._bits, ctx.list_key())
+        (second,) = yield Sum([{"sums": words}])
+        return words[None], second["sums"][None], scales[None]
+
+    def rounds(self, xs, states, ctx):
+        if not self.shared:
+            return (yield from super().rounds(xs, states, ctx))
+        words, sums, scales = yield from self._summed(xs, 1.0, ctx)
+        totals, _ = self._decode(sums, scales, 1.0, ctx)
+        sent = self._decode(words, scales, 1.0, ctx)[0] if ctx.needs_sent else None
+        return totals, sent, list(states)
+
+
+@fuses(TernGrad, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+def in_two_passes(compressor, memory, xs, memories, states, ctx):
+    """Gradients are read for the scales and for the digits; the aggregate is written once."""
+    if compressor.shared:
+        _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)
+    else:
+        own, finite = trits.scales_of(xs, ctx.multiplier, compressor.clip)
+        key = ctx.list_key()
+        words = trits.encode(xs, ctx.multiplier, own, own, compressor._bits, key)
+        (reply,) = yield Gather([{"trits": words, "scale": own}], finite)
+        words, scales = reply["trits"], reply["scale"]
+    means, finite = compressor._decode(words, scales, 1 / ctx.size, ctx)
+    return Outcome(means, memories, states, finite)
