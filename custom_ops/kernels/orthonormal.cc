@@ -107,6 +107,24 @@ void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& si
   });
 }
 
+void RemoveList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* w,
+                const float* basis, float* rest) {
+  const auto remove = GRACE_CHOOSE(Remove);
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t at, int64_t) {
+    const int64_t rows = sizes[i].rows, rank = sizes[i].rank;
+    int64_t n = 1;
+    while (n < rows) n *= 2;
+    std::vector<float> all((rank + 3) * n), cosines(rank);
+    for (int64_t j = 0; j < rows * rank; ++j) all[j % rank * n + j / rank] = basis[at + j];
+    float* own = all.data() + rank * n;
+    for (int64_t k = 0; k < rank; ++k) {
+      for (int64_t j = 0; j < rows; ++j) own[j] = w[at + j * rank + k];
+      remove(all.data(), rank, n, own, own + n, own + 2 * n, cosines.data());
+      for (int64_t j = 0; j < rows; ++j) rest[at + j * rank + k] = own[j];
+    }
+  });
+}
+
 void UnitColumnsList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                      const float* q, const std::vector<float*>& units) {
   ForMatrices(executor, sizes, [&](int64_t i, int64_t, int64_t at) {

@@ -14,6 +14,10 @@ namespace grace {
 void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                      const float* p, float* basis);
 
+// w [rows, rank] of each matrix less what it has of a basis [rows, rank]: w - basis (basist w).
+void RemoveList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* w,
+                const float* basis, float* rest);
+
 // Each column of each Q divided by its largest magnitude; columns of zeros and denormals become
 // zeros.
 void UnitColumnsList(const Executor& executor, const std::vector<MatrixSize>& sizes,

@@ -179,3 +179,34 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         maximum_iterations=rank,
     )
     return basis
+
+
+def alternate(accs: Tensors, left: tf.Tensor, right: tf.Tensor, sizes) -> tuple[tf.Tensor, ...]:
+    ps, _ = project(accs, [b for b in _factors(right, sizes, 1) if b.shape[1]], sizes)
+    dense = _joined([acc for acc, size in zip(accs, sizes) if not size[2]])
+    return ps, reproject(accs, left, sizes), dense
+
+
+def remove(w: tf.Tensor, basis: tf.Tensor, sizes) -> tf.Tensor:
+    """w - B (Bᵀ w) of each matrix; the sums of Bᵀ w are by halves, as those of `orthonormal`."""
+    rests = []
+    for own, b, (rows, _, rank) in zip(_factors(w, sizes, 0), _factors(basis, sizes, 0), sizes):
+        if rank:
+            padded = _power_of_two(rows)
+            columns, b = _padded(own, padded)[tf.newaxis], _padded(b, padded)[tf.newaxis]
+            cosines = _sum_by_halves(b[:, :, :, tf.newaxis] * columns[:, :, tf.newaxis])
+            share = zip(tf.split(b, rank, 2), tf.unstack(-cosines[:, :, tf.newaxis], axis=1))
+            rests.append((columns - _sum_of_products(*zip(*share)))[0, :rows])
+    return _joined(rests)
+
+
+def expand_sides(bases, rest, q, dense, sizes, shapes) -> list[tf.Tensor]:
+    left, right = bases
+    doubled = [(rows, columns, 2 * rank) for rows, columns, rank in sizes]
+    p = _side_by_side(rest, left, sizes, 0)
+    return expand(p, _side_by_side(right, q, sizes, 1), dense, doubled, shapes)
+
+
+def _side_by_side(a: tf.Tensor, b: tf.Tensor, sizes, axis: int) -> tf.Tensor:
+    pairs = zip(_factors(a, sizes, axis), _factors(b, sizes, axis))
+    return _joined([tf.concat(pair, 1) for pair in pairs])
