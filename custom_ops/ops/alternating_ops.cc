@@ -29,6 +29,59 @@ struct AlternateListOp : Encoder {
   }
 };
 
+struct BasesListOp {
+  explicit BasesListOp(const ListAttributes& attributes) : matrices(attributes) {}
+
+  void Compute(const ListCall& call) const {
+    const FloatList given(call, 0, call.inputs());
+    std::vector<const float*> factors;
+    auto factor = given.views().begin();
+    for (const MatrixSize& size : matrices.sizes()) {
+      factors.push_back(nullptr);
+      if (!size.rank) continue;
+      Require(factor != given.views().end() &&
+                  factor->size == (size.rows + size.columns) * size.rank,
+              "Every matrix needs its factors.");
+      factors.back() = (factor++)->data;
+    }
+    const Tensor left = call.Vector(0, TF_FLOAT, matrices.p());
+    const Tensor right = call.Vector(1, TF_FLOAT, matrices.q());
+    BasesList(call.executor(), matrices.sizes(), factors, left.data<float>(),
+              right.data<float>());
+  }
+
+  Matrices matrices;
+};
+
+struct TurnListOp {
+  explicit TurnListOp(const ListAttributes& attributes) : matrices(attributes) {}
+
+  void Compute(const ListCall& call) const {
+    const Tensor p = call.Input(0, 1), q = call.Input(1, 1);
+    const Tensor left = call.Input(2, 1), right = call.Input(3, 1);
+    Require(p.size() == matrices.p() && left.size() == matrices.p() && q.size() == matrices.q() &&
+                right.size() == matrices.q(),
+            "The factors do not fit the matrices.");
+    const bool p_first = call.Word(4) % 2 == 0;
+    std::vector<Tensor> outputs;
+    std::vector<float*> factors;
+    for (const MatrixSize& size : matrices.sizes()) {
+      factors.push_back(nullptr);
+      if (!size.rank) continue;
+      const int i = static_cast<int>(outputs.size());
+      Require(i < call.outputs(), "There must be one output for each matrix.");
+      outputs.push_back(call.Vector(i, TF_FLOAT, (size.rows + size.columns) * size.rank));
+      factors.back() = outputs.back().data<float>();
+    }
+    Require(static_cast<int>(outputs.size()) == call.outputs(),
+            "There must be one output for each matrix.");
+    TurnList(call.executor(), matrices.sizes(), p.data<float>(), q.data<float>(),
+             left.data<float>(), right.data<float>(), p_first, factors);
+  }
+
+  Matrices matrices;
+};
+
 struct RemoveListOp {
   explicit RemoveListOp(const ListAttributes& attributes) : matrices(attributes) {}
 
@@ -77,6 +130,15 @@ const bool registered[] = {
         {"p: float", "q: float", "dense: float", "kept: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "rows: list(int)",
          "columns: list(int)", "ranks: list(int)"}),
+    RegisterList<BasesListOp>("Grace>BasesList", {"factors: K * float"},
+                              {"left: float", "right: float"},
+                              {"K: int >= 0", "rows: list(int)", "columns: list(int)",
+                               "ranks: list(int)"}),
+    RegisterList<TurnListOp>(
+        "Grace>TurnList",
+        {"p: float", "q: float", "left: float", "right: float", "step: int64"},
+        {"factors: K * float"},
+        {"K: int >= 0", "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     RegisterList<RemoveListOp>("Grace>RemoveList", {"w: float", "basis: float"}, {"rest: float"},
                                {"rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     RegisterList<ExpandSidesListOp>(

@@ -38,11 +38,11 @@ struct List {
 
 // The products are those of ProjectList and ReprojectList; what is kept is acc less its expansion.
 void TestAlternate() {
+  const DenormalsAreZero scope;
   const std::vector<MatrixSize> sizes = Sizes();
   for (const float multiplier : {1.0f, 0.7f}) {
     const List list(multiplier);
     OnEveryIsa([&](const Executor& executor) {
-      const DenormalsAreZero scope;
       std::vector<Guarded<float>> kept;
       std::vector<Source> sources, plain;
       std::vector<const float*> qs;

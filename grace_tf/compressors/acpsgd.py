@@ -27,7 +27,7 @@ class ACPSGD(Compressor):
     Shapes: any float32 tensor.
     Wire: one all-reduce of p float32[a·r/2] and q float32[b·r/2]: 2r(a + b) bytes on every step, or
     dense float32[n]: 4n bytes.
-    State: p float32[a·r/2] and q float32[b·r/2] per variable, the same on every worker.
+    State: factors float32[(a + b)·r/2] per variable, p and then q, the same on every worker.
     Raises: ValueError for a rank below 2, or an odd one.
     Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression, section IV.
     Differs: the paper sends P of all columns in one step and Q of all in the next.  Of a matrix of
@@ -70,8 +70,7 @@ class ACPSGD(Compressor):
         rows, columns, half = self._size(spec)
         if not half:
             return {}
-        drawn = ops.random_normal((rows + columns) * half, ctx.shared_key())
-        return {"p": drawn[: rows * half], "q": drawn[rows * half :]}
+        return {"factors": ops.random_normal((rows + columns) * half, ctx.shared_key())}
 
     def rounds(self, xs, states, ctx):
         sizes, shapes = [self._size(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
@@ -79,34 +78,22 @@ class ACPSGD(Compressor):
         mine, _, _ = alternating.alternate(xs, None, 1.0, bases, sizes)
         (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
         sums = mine._replace(**reply)
-        rest = alternating.remove(sums.p, bases.left, sizes)
-        totals, _ = alternating.expand_sides(bases, sums, 1.0, sizes, shapes, rest)
+        totals, _ = alternating.expand_sides(bases, sums, 1.0, sizes, shapes)
         sent = None
         if ctx.needs_sent:
             sent, _ = alternating.expand_sides(bases, mine, 1.0, sizes, shapes)
-        return totals, sent, _states(sums, rest, bases, sizes, ctx.step)
+        return totals, sent, _states(sums, bases, sizes, ctx.step)
 
 
 def _bases(states, sizes):
     """Orthonormal columns from what was received last."""
-    ps, qs = ([state[name] for state in states if state] for name in ("p", "q"))
-    if not ps:
-        return Bases(tf.zeros([0]), tf.zeros([0]))
-    left = low_rank.orthonormal(tf.concat(ps, 0), sizes)
-    return Bases(left, low_rank.orthonormal(tf.concat(qs, 0), alternating.transposed(sizes)))
+    return alternating.bases([state["factors"] for state in states if state], sizes)
 
 
-def _states(sums: Products, rest, bases, sizes, step):
-    """The next p and q: those of the halves that are second this time without the first's."""
-    if not any(size.rank for size in sizes):
-        return [{} for _ in sizes]
-    other = alternating.remove(sums.q, bases.right, alternating.transposed(sizes))
-    first = tf.equal(step % 2, 0)
-    p, q = tf.where(first, sums.p, rest), tf.where(first, other, sums.q)
-    ps = tf.split(p, [size.rows * size.rank for size in sizes if size.rank])
-    qs = tf.split(q, [size.columns * size.rank for size in sizes if size.rank])
-    pairs = iter(zip(ps, qs))
-    return [dict(zip("pq", next(pairs))) if size.rank else {} for size in sizes]
+def _states(sums: Products, bases: Bases, sizes, step):
+    """The next states: of the half that is second in this step, what the first has not captured."""
+    factors = iter(alternating.turned(sums, bases, step, sizes))
+    return [{"factors": next(factors)} if size.rank else {} for size in sizes]
 
 
 @fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
@@ -118,8 +105,7 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     mine, kept, finite = alternating.alternate(*gradients, bases, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
     sums = mine._replace(**reply)
-    rest = alternating.remove(sums.p, bases.left, sizes)
     shapes = [spec.shape for spec in ctx.specs]
-    means, finite = alternating.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes, rest)
-    next_states = _states(sums, rest, bases, sizes, ctx.step)
+    means, finite = alternating.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
+    next_states = _states(sums, bases, sizes, ctx.step)
     return Outcome(means, settled(memories, kept), next_states, finite)

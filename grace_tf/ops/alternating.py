@@ -23,7 +23,7 @@ from grace_tf.ops import reference_low_rank as reference
 from grace_tf.ops.low_rank import MatrixSize, Sizes
 from grace_tf.ops.sparse_lists import Kept, Tensors, kept_list, scalar, shaped_like
 
-__all__ = ["Bases", "Products", "alternate", "expand_sides", "remove", "transposed"]
+__all__ = ["Bases", "Products", "alternate", "bases", "expand_sides", "remove", "turned"]
 
 
 class Bases(NamedTuple):
@@ -41,7 +41,47 @@ class Products(NamedTuple):
     dense: tf.Tensor
 
 
-def transposed(sizes: Sizes) -> list[MatrixSize]:
+def bases(factors: Tensors, sizes: Sizes) -> Bases:
+    """The bases of the columns of P and of Q, which `low_rank.orthonormal` says more of.
+
+    factors has a tensor for each matrix: P [rows, rank] and then Q [columns, rank], flat.
+    """
+    if not factors:
+        return Bases(tf.zeros([0]), tf.zeros([0]))
+    matrices = [size for size in sizes if size.rank]
+    for i, (each, size) in enumerate(zip(factors, matrices)):
+        low_rank.check_flat(each, (size.rows + size.columns) * size.rank, f"factors {i}")
+    if not lists.runs_here(factors):
+        return Bases(*reference.bases(factors, sizes, _transposed(sizes)))
+    found = native._ops().grace_bases_list(factors=list(factors), **low_rank.told(sizes))
+    return Bases(*shaped_like(found, [[low_rank.factor_length(sizes, axis)] for axis in (0, 1)]))
+
+
+def turned(products: Products, bases: Bases, step: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
+    """P and then Q of each matrix, flat; one of them is freed of what its basis has of it.
+
+    In even steps that is Q, in odd ones P: with w of either and its basis A, w - A (Aᵀ w).
+    """
+    p, q, _ = products
+    _check(sizes, left=bases.left, right=bases.right, p=p, q=q)
+    matrices = [size for size in sizes if size.rank]
+    if not matrices:
+        return []
+    if not lists.runs_here([p, q, *bases]):
+        return reference.turned(p, q, *bases, step, sizes, _transposed(sizes))
+    factors = native._ops().grace_turn_list(
+        p=p,
+        q=q,
+        left=bases.left,
+        right=bases.right,
+        step=tf.cast(step, tf.int64),
+        K=len(matrices),
+        **low_rank.told(sizes),
+    )
+    return shaped_like(factors, [[(s.rows + s.columns) * s.rank] for s in matrices])
+
+
+def _transposed(sizes: Sizes) -> list[MatrixSize]:
     """The sizes of the transposed matrices."""
     return [MatrixSize(s.columns, s.rows, s.rank) if s.rank else s for s in sizes]
 
@@ -92,18 +132,16 @@ def expand_sides(
     factor: float,
     sizes: Sizes,
     shapes: Sequence,
-    rest: tf.Tensor | None = None,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """What products, or their sums, stand for, times factor, in these shapes: (totals, finite).
 
-    `rest` is `remove(products.p, bases.left, sizes)`, for who has it already. An element of a total
-    is the sum over the columns of the rest, from the left, then over those of Q.
+    An element of a total is a sum, from the left, over the columns of P - A (Aᵀ P) and then of Q.
     """
     shapes = arguments.shape_list(shapes)
     _check(sizes, left=bases.left, right=bases.right, p=products.p, q=products.q)
     low_rank.check_flat(products.dense, low_rank.dense_length(sizes), "dense")
-    rest = remove(products.p, bases.left, sizes) if rest is None else rest
-    _, q, dense = products
+    p, q, dense = products
+    rest = remove(p, bases.left, sizes)
     if not lists.runs_here([*bases, rest, q, dense]):
         totals = reference.expand_sides(bases, rest, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]

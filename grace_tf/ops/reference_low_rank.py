@@ -200,6 +200,21 @@ def remove(w: tf.Tensor, basis: tf.Tensor, sizes) -> tf.Tensor:
     return _joined(rests)
 
 
+def bases(factors: Tensors, sizes, transposed) -> tuple[tf.Tensor, tf.Tensor]:
+    pairs = zip(factors, (size for size in sizes if size[2]))
+    parts = [tf.split(f, [rows * rank, columns * rank]) for f, (rows, columns, rank) in pairs]
+    left, right = (_joined([pair[i] for pair in parts]) for i in (0, 1))
+    return orthonormal(left, sizes), orthonormal(right, transposed)
+
+
+def turned(p, q, left, right, step, sizes, transposed) -> list[tf.Tensor]:
+    p_first = tf.equal(step % 2, 0)
+    ps = tf.where(p_first, p, remove(p, left, sizes))
+    qs = tf.where(p_first, remove(q, right, transposed), q)
+    pairs = zip(_factors(ps, sizes, 0), _factors(qs, sizes, 1), sizes)
+    return [_joined([own, other]) for own, other, size in pairs if size[2]]
+
+
 def expand_sides(bases, rest, q, dense, sizes, shapes) -> list[tf.Tensor]:
     left, right = bases
     doubled = [(rows, columns, 2 * rank) for rows, columns, rank in sizes]
