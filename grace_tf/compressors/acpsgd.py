@@ -17,19 +17,21 @@ from grace_tf.ops.alternating import Bases, Products
 class ACPSGD(Compressor):
     """Sends P = M B and Q = Mᵀ A of half the rank: C(M) = M − (1 − A Aᵀ) M (1 − B Bᵀ).
 
-    M is the gradient as a matrix [everything else, last axis] = [a, b].  The columns of A and B are
-    the orthonormal bases of p and q, the sums that came back in the step before, as q and p: a half
-    of the columns sends P in one step and Q in the next, the other half the other way round.  One
-    half is first: what it has captured is taken out of the other's p or q.  At first p and q are
-    normal, drawn alike by all workers.  What one worker sent is C of its own matrix.  A variable
-    whose P and Q of the whole rank would be no smaller than itself, every 1-D one among them,
-    travels dense in the same buffer.
+    M is the gradient as a matrix [everything else, last axis] = [a, b].  Its factors have r = rank
+    columns, in two halves: in one step the first half sends P and the second Q, in the next the
+    first half sends Q and the second P.  The columns of A [a, r/2] and B [b, r/2] are orthonormal
+    bases of the sums of P and of Q that came back in the step before, at first of normal numbers
+    that all workers draw alike.  What the first half has captured is taken out of the sum that the
+    second goes on from.  What one worker sent is C of its own matrix.  A variable whose P and Q of
+    all columns would be no smaller than itself, every 1-D one among them, travels dense in the same
+    buffer.
     Shapes: any float32 tensor.
     Wire: one all-reduce of p float32[a·r/2] and q float32[b·r/2]: 2r(a + b) bytes on every step, or
     dense float32[n]: 4n bytes.
     State: factors float32[(a + b)·r/2] per variable, p and then q, the same on every worker.
     Raises: ValueError for a rank below 2, or an odd one.
-    Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression, section IV.
+    Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression for Distributed
+    Deep Learning, ACP-SGD.
     Differs: the paper sends P of all columns in one step and Q of all in the next.  Of a matrix of
     30522 × 768 these are 40 times as many bytes in one step as in the next; halves of the columns
     take turns instead, so that each variable sends the same on every step, whatever else is sent
