@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli.bench_step import MODELS
 from grace_tf.cli.machine import machine
+from grace_tf.cli.models import MODELS
 
 METHODS = [
     "none",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import grace_tf
 from grace_tf.cli import bench, describe, doctor, launcher, start_up
+from grace_tf.cli.models import MODELS
 from grace_tf.cli.tables import markdown, print_table, progress
 from grace_tf.core.scheduled import Scheduled
 from grace_tf.settings import settings
@@ -50,6 +51,9 @@ def describe_spec(options: argparse.Namespace) -> int:
     print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
     print(f"a step     {describe.step_text(compressor, shape)}")
     print(f"of fp32    {describe.fp32_share(compressor, shape)}")
+    if options.model:
+        sent, times = describe.of_a_model(compressor, MODELS[options.model]())
+        print(f"{options.model:<10} {sent:,} bytes a step, 1/{times:.1f} of fp32")
     print(f"memory     {memory}")
     print(f"traits     {describe.traits(compressor)}")
     return 0
@@ -92,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("describe", describe_spec, "what a spec puts on the wire")
     sub.add_argument("spec", help='such as "topk:ratio=0.01", or file.py:Class')
     sub.add_argument("--shape", default="1000,1000", help="of the tensor (1000,1000)")
+    sub.add_argument("--model", choices=sorted(MODELS), help="tell a step of this model too")
 
     sub = command("check", check, "the conformance suite on a compressor")
     sub.add_argument("target", help="a spec, module:Class or file.py:Class")

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.__main__ import main
-from grace_tf.cli import bench, bench_step
+from grace_tf.cli import bench, bench_step, models
 from grace_tf.ops import native
 
 SIZE = 6000
@@ -91,6 +91,11 @@ class StepTest(tf.test.TestCase):
         self.assertGreaterEqual(bench_step.count_nodes(outer.graph), 2 + 2)
 
     def test_a_resnet50_has_its_shapes(self):
-        shapes = bench_step.resnet50()
+        shapes = models.resnet50()
         self.assertLen(shapes, 161)
         self.assertEqual(sum(tf.TensorShape(s).num_elements() for s in shapes), 25_557_032)
+
+    def test_a_bert_base_has_its_shapes(self):
+        shapes = models.bert_base()
+        self.assertLen(shapes, 206)
+        self.assertEqual(sum(tf.TensorShape(s).num_elements() for s in shapes), 110_106_428)

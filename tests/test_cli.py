@@ -47,6 +47,11 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     assert ["memory", "residual"] in cells
 
 
+def test_describe_tells_a_step_of_a_model(capsys):
+    assert main(["describe", "acpsgd:rank=4", "--model", "resnet50"]) == 0
+    assert "resnet50   876,428 bytes a step, 1/116.6 of fp32" in capsys.readouterr().out
+
+
 def test_describe_of_a_file(capsys, tmp_path):
     honest = tmp_path / "honest.py"
     honest.write_text(_LIAR.replace("liar", "honest"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf.ops import cast_lists, lists, low_rank, native, sparse_lists
+from grace_tf.ops import alternating, cast_lists, lists, low_rank, native, sparse_lists
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -16,6 +16,9 @@ MATRICES = [
     low_rank.MatrixSize(*size) for size in ((100_000, 3, 2), (5, 1, 0), (64, 64, 2), (1, 1, 1))
 ]
 BASIS = tf.ones([sum(size.rows * size.rank for size in MATRICES)]) / 300.0
+BASES = alternating.Bases(
+    BASIS, tf.ones([sum(size.columns * size.rank for size in MATRICES)]) / 8.0
+)
 KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
 
 ENCODERS = {
@@ -26,6 +29,7 @@ ENCODERS = {
     "random_k": lambda xs, es, m: sparse_lists.random_k_list(xs, es, m, KS, KEY),
     "cast": lambda xs, es, m: cast_lists.cast_list(xs, es, m, tf.float16),
     "reproject": lambda xs, es, m: low_rank.reproject(xs, es, m, BASIS, MATRICES),
+    "alternate": lambda xs, es, m: alternating.alternate(xs, es, m, BASES, MATRICES),
 }
 
 

@@ -71,7 +71,7 @@ def everywhere(function):
                 yield f"{isa}, {threads} threads", function()
 
 
-class LowRankTest(SameBits):
+class Everywhere(SameBits):
     def same_everywhere(self, function, what):
         results = dict(everywhere(function))
         wanted = [x.numpy() for x in tf.nest.flatten(results.pop("eager reference"))]
@@ -80,6 +80,8 @@ class LowRankTest(SameBits):
                 self.assert_same_bits(got, want, f"{what}, {name}")
         return wanted
 
+
+class LowRankTest(Everywhere):
     def test_the_basis_is_orthonormal_and_the_same_everywhere(self):
         for kind in KINDS:
             given = flat(ps(kind))

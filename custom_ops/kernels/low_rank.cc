@@ -4,24 +4,7 @@
 #include <atomic>
 #include <cstring>
 
-namespace grace {
-
-// Some rows and columns of x * multiplier + residual.
-struct Strip {
-  const float* x;
-  const float* residual;  // null: nothing is added
-  int64_t stride;         // from one row to the next
-  int64_t rows, columns;
-  float multiplier;
-};
-
-// The columns of a factor. Zeros fill each column up to `padded` elements, a multiple of 16.
-struct Factor {
-  float* data;
-  int64_t padded, rank;
-};
-
-}  // namespace grace
+#include "low_rank_parts.h"
 
 #define GRACE_KERNEL "each/low_rank.h"
 #include "each_isa.h"
@@ -29,78 +12,8 @@ struct Factor {
 namespace grace {
 namespace {
 
-constexpr int64_t kWidth = 16;
 // Elements of M that a thread holds in its cache from reading them until what is kept is written.
 constexpr int64_t kKept = 256 << 10;
-
-int64_t Padded(int64_t columns) { return CeilDiv(columns, kWidth) * kWidth; }
-
-// Where the parts of a list's tensors begin in P, in Q and among the dense.
-struct Places {
-  explicit Places(const std::vector<MatrixSize>& sizes) {
-    for (const MatrixSize& size : sizes) {
-      p.push_back(p_size);
-      q.push_back(q_size);
-      dense.push_back(dense_size);
-      p_size += size.rows * size.rank;
-      q_size += size.columns * size.rank;
-      if (size.rank == 0) dense_size += size.rows;
-    }
-  }
-
-  std::vector<int64_t> p, q, dense;
-  int64_t p_size = 0, q_size = 0, dense_size = 0;
-};
-
-// The Q of a list by columns.
-class Columns {
- public:
-  Columns(const Executor& executor, const std::vector<MatrixSize>& sizes,
-          const std::vector<const float*>& qs) {
-    int64_t total = 0;
-    std::vector<int64_t> starts;
-    for (const MatrixSize& size : sizes) {
-      starts.push_back(total);
-      total += size.rank * Padded(size.columns);
-    }
-    data_.resize(total);
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      factors_.push_back({data_.data() + starts[i], Padded(sizes[i].columns), sizes[i].rank});
-    }
-    executor.For(sizes.size(), 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Factor& factor = factors_[i];
-        for (int64_t k = 0; k < factor.rank; ++k) {
-          float* column = factor.data + k * factor.padded;
-          for (int64_t j = 0; j < sizes[i].columns; ++j) column[j] = qs[i][j * factor.rank + k];
-        }
-      }
-    });
-  }
-
-  const Factor& operator[](size_t i) const { return factors_[i]; }
-
- private:
-  std::vector<float> data_;
-  std::vector<Factor> factors_;
-};
-
-// Cuts lists between rows, and dense tensors between cache lines.
-struct BetweenRows {
-  const std::vector<MatrixSize>& sizes;
-  int64_t operator()(size_t i, int64_t element) const {
-    const int64_t multiple = sizes[i].rank ? sizes[i].columns : kWidth;
-    return CeilDiv(element, multiple) * multiple;
-  }
-};
-
-// Rows [begin, end) / columns of a tensor.
-Strip StripOf(const Source& source, const MatrixSize& size, float multiplier, int64_t begin,
-              int64_t end) {
-  const float* residual = source.residual ? source.residual + begin : nullptr;
-  const int64_t rows = (end - begin) / size.columns;
-  return {source.x + begin, residual, size.columns, rows, size.columns, multiplier};
-}
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
 
@@ -122,8 +35,9 @@ struct Block {
 class Reprojector {
  public:
   Reprojector(const std::vector<Source>& sources, float multiplier,
-              const std::vector<MatrixSize>& sizes, const float* p, float* q)
+              const std::vector<MatrixSize>& sizes, const float* p, float* q, Factors others)
       : sources_(sources), multiplier_(multiplier), sizes_(sizes), places_(sizes), p_(p), q_(q) {
+    if (others.p) TakeOthers(others);
     bypass_ = TooLargeToCache(LoopOver(sources).total());
     int64_t partial = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -154,6 +68,22 @@ class Reprojector {
   }
 
  private:
+  // Puts the other factors before its own in what is taken out of M.
+  void TakeOthers(Factors others) {
+    other_q_ = others.q;
+    joined_.resize(2 * places_.p_size);
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      const int64_t at = places_.p[i];
+      Join(others.p + at, p_ + at, sizes_[i].rows, sizes_[i].rank, joined_.data() + 2 * at);
+    }
+  }
+
+  // The P of what is taken out of tensor i, from a row on.
+  const float* Taken(size_t i, int64_t row) const {
+    const int64_t at = places_.p[i] + row * sizes_[i].rank;
+    return other_q_ ? joined_.data() + 2 * at : p_ + at;
+  }
+
   bool Tall(size_t i) const { return sizes_[i].rank && sizes_[i].rows > kRowChunk; }
 
   // Sums the products of a block, and stores what is kept where no other rows are to be added.
@@ -163,12 +93,14 @@ class Reprojector {
     const bool tall = Tall(block.tensor);
     const int64_t padded = Padded(block.columns), at = block.row * columns + block.first;
     const bool keeps = source.kept && !tall;
+    const int64_t first = other_q_ ? rank : 0;  // the others' columns come first
     static thread_local std::vector<float> scratch;
-    const size_t needed = rank * padded + (keeps ? block.rows * padded : 0);
+    const size_t needed = (first + rank) * padded + (keeps ? block.rows * padded : 0);
     if (scratch.size() < needed) scratch.resize(needed);
-    std::fill_n(scratch.data(), rank * padded, 0.0f);
-    const Factor sums{scratch.data(), padded, rank};
-    float* saved = keeps ? scratch.data() + rank * padded : nullptr;
+    std::fill_n(scratch.data(), (first + rank) * padded, 0.0f);
+    const Factor all{scratch.data(), padded, first + rank};
+    const Factor sums{scratch.data() + first * padded, padded, rank};
+    float* saved = keeps ? sums.data + rank * padded : nullptr;
     const float* p = p_ + places_.p[block.tensor] + block.row * rank;
     const float* residual = source.residual ? source.residual + at : nullptr;
     reproject_({source.x + at, residual, columns, block.rows, block.columns, multiplier_}, p, sums,
@@ -179,8 +111,12 @@ class Reprojector {
       for (int64_t k = 0; k < rank; ++k) q[j * rank + k] = sums.data[k * padded + j];
     }
     if (!keeps) return;
-    subtract_({saved, nullptr, padded, block.rows, block.columns, 1.0f}, p, sums, bypass_,
-              source.kept + at, columns);
+    const float* other = other_q_ + places_.q[block.tensor] + block.first * rank;
+    for (int64_t j = 0; j < (first ? block.columns : 0); ++j) {
+      for (int64_t k = 0; k < rank; ++k) all.data[k * padded + j] = other[j * rank + k];
+    }
+    subtract_({saved, nullptr, padded, block.rows, block.columns, 1.0f},
+              Taken(block.tensor, block.row), all, bypass_, source.kept + at, columns);
   }
 
   // Adds up the chunks of tall matrices.
@@ -203,12 +139,19 @@ class Reprojector {
     std::vector<Source> rest;
     std::vector<MatrixSize> sizes;
     std::vector<const float*> ps, qs;
+    std::vector<std::vector<float>> joined;
     for (size_t i = 0; i < sizes_.size(); ++i) {
       if (sizes_[i].rank && !Tall(i)) continue;
       rest.push_back(sources_[i]);
       sizes.push_back(sizes_[i]);
-      ps.push_back(p_ + places_.p[i]);
+      ps.push_back(Taken(i, 0));
       qs.push_back(q_ + places_.q[i]);
+      if (!other_q_) continue;
+      sizes.back().rank *= 2;
+      joined.emplace_back(sizes.back().rank * sizes_[i].columns);
+      Join(other_q_ + places_.q[i], qs.back(), sizes_[i].columns, sizes_[i].rank,
+           joined.back().data());
+      qs.back() = joined.back().data();
     }
     const Columns columns(executor, sizes, qs);
     LoopOver(rest).For(executor, BetweenRows{sizes}, [&](size_t i, int64_t begin, int64_t end) {
@@ -232,6 +175,8 @@ class Reprojector {
   const Places places_;
   const float* p_;
   float* q_;
+  const float* other_q_ = nullptr;
+  std::vector<float> joined_;  // the others' P and its own side by side
   bool bypass_;
   std::vector<Block> blocks_;
   std::vector<int64_t> partials_;  // where a tall matrix' sums begin
@@ -267,8 +212,9 @@ bool ProjectList(const Executor& executor, const std::vector<Source>& sources, f
 }
 
 void ReprojectList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
-                   const std::vector<MatrixSize>& sizes, const float* p, float* q) {
-  Reprojector(sources, multiplier, sizes, p, q).Run(executor);
+                   const std::vector<MatrixSize>& sizes, const float* p, float* q,
+                   Factors others) {
+  Reprojector(sources, multiplier, sizes, p, q, others).Run(executor);
 }
 
 bool ExpandList(const Executor& executor, const std::vector<Target>& targets,

@@ -29,10 +29,18 @@ bool ProjectList(const Executor& executor, const std::vector<Source>& sources, f
                  const std::vector<MatrixSize>& sizes, const std::vector<const float*>& qs,
                  float* p, float* dense);
 
+// P and Q of a list's matrices, or null.
+struct Factors {
+  const float* p;
+  const float* q;
+};
+
 // q = Mt P for each M, added row after row; and kept = M - P qt for those that have a `kept`, zeros
 // for dense tensors. Rows are added in chunks of kRowChunk, and the chunks' sums one after another.
+// With other factors, of as many columns, kept = M - (their P Qt + P qt), the sum as in ExpandList.
 void ReprojectList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
-                   const std::vector<MatrixSize>& sizes, const float* p, float* q);
+                   const std::vector<MatrixSize>& sizes, const float* p, float* q,
+                   Factors others = {});
 constexpr int64_t kRowChunk = 8192;
 
 // P Qt * factor for each matrix, and the dense tensors' values times factor, unless it is 1. An

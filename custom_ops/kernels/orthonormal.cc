@@ -98,12 +98,61 @@ void ForMatrices(const Executor& executor, const std::vector<MatrixSize>& sizes,
   });
 }
 
+// w - basis (basist w), both [rows, rank].
+void RemoveOne(int64_t rows, int64_t rank, const float* w, const float* basis, float* rest) {
+  const auto remove = GRACE_CHOOSE(Remove);
+  int64_t n = 1;
+  while (n < rows) n *= 2;
+  std::vector<float> all((rank + 3) * n), cosines(rank);
+  for (int64_t j = 0; j < rows; ++j) {
+    for (int64_t k = 0; k < rank; ++k) all[k * n + j] = basis[j * rank + k];
+  }
+  float* own = all.data() + rank * n;
+  for (int64_t k = 0; k < rank; ++k) {
+    for (int64_t j = 0; j < rows; ++j) own[j] = w[j * rank + k];
+    remove(all.data(), rank, n, own, own + n, own + 2 * n, cosines.data());
+    for (int64_t j = 0; j < rows; ++j) rest[j * rank + k] = own[j];
+  }
+}
+
 }  // namespace
 
 void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                      const float* p, float* basis) {
   ForMatrices(executor, sizes, [&](int64_t i, int64_t at, int64_t) {
     Orthonormal(sizes[i].rows, sizes[i].rank).Run(p + at, basis + at);
+  });
+}
+
+void RemoveList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* w,
+                const float* basis, float* rest) {
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t at, int64_t) {
+    RemoveOne(sizes[i].rows, sizes[i].rank, w + at, basis + at, rest + at);
+  });
+}
+
+void BasesList(const Executor& executor, const std::vector<MatrixSize>& sizes,
+               const std::vector<const float*>& factors, float* left, float* right) {
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t p, int64_t q) {
+    const auto [rows, columns, rank] = sizes[i];
+    Orthonormal(rows, rank).Run(factors[i], left + p);
+    Orthonormal(columns, rank).Run(factors[i] + rows * rank, right + q);
+  });
+}
+
+void TurnList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* p,
+              const float* q, const float* left, const float* right, bool p_first,
+              const std::vector<float*>& factors) {
+  ForMatrices(executor, sizes, [&](int64_t i, int64_t at, int64_t other) {
+    const auto [rows, columns, rank] = sizes[i];
+    float* own_q = factors[i] + rows * rank;
+    if (p_first) {
+      std::copy_n(p + at, rows * rank, factors[i]);
+      RemoveOne(columns, rank, q + other, right + other, own_q);
+    } else {
+      RemoveOne(rows, rank, p + at, left + at, factors[i]);
+      std::copy_n(q + other, columns * rank, own_q);
+    }
   });
 }
 

@@ -14,6 +14,21 @@ namespace grace {
 void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                      const float* p, float* basis);
 
+// w [rows, rank] of each matrix less what it has of a basis [rows, rank]: w - basis (basist w).
+void RemoveList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* w,
+                const float* basis, float* rest);
+
+// The bases of both factors of each matrix: factors[i] has P [rows, rank] and then Q
+// [columns, rank], and is not looked at for dense tensors.
+void BasesList(const Executor& executor, const std::vector<MatrixSize>& sizes,
+               const std::vector<const float*>& factors, float* left, float* right);
+
+// P and then Q of each matrix; less what it has of its basis, `right`, Q where `p_first`, else P of
+// `left`. factors[i] may be null for dense tensors.
+void TurnList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* p,
+              const float* q, const float* left, const float* right, bool p_first,
+              const std::vector<float*>& factors);
+
 // Each column of each Q divided by its largest magnitude; columns of zeros and denormals become
 // zeros.
 void UnitColumnsList(const Executor& executor, const std::vector<MatrixSize>& sizes,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -19,33 +19,11 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.aggregator import Aggregator
 from grace_tf.cli.machine import seconds
+from grace_tf.cli.models import MODELS
 from grace_tf.cli.tables import print_table
 from grace_tf.core.specs import spec_of
 
 COLUMNS = ("method", "memory", "ms", "reads", "nodes/variable", "tracing s", "bytes/step")
-
-
-def resnet50() -> list[tuple[int, ...]]:
-    """The 161 shapes of a ResNet-50's variables, in the order of its layers: 25.6 M elements."""
-
-    def convolution(size: int, inputs: int, outputs: int) -> Iterator[tuple[int, ...]]:
-        yield (size, size, inputs, outputs)
-        yield from [(outputs,)] * 2  # the scale and shift of its batch normalisation
-
-    shapes = [*convolution(7, 3, 64)]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            shapes += convolution(1, inputs, width)
-            shapes += convolution(3, width, width)
-            shapes += convolution(1, width, 4 * width)
-            if block == 0:
-                shapes += convolution(1, inputs, 4 * width)
-            inputs = 4 * width
-    return [*shapes, (2048, 1000), (1000,)]
-
-
-MODELS: dict[str, Callable[[], list[tuple[int, ...]]]] = {"resnet50": resnet50}
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.specs import spec_of
 from grace_tf.plan import make_plan
-from grace_tf.settings import Settings
+from grace_tf.settings import Settings, settings
 
 _TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
 _MILLION = tf.TensorSpec([1000, 1000], tf.float32)
@@ -60,26 +60,34 @@ def wire_rows(compressor: Compressor, shape: Sequence[int]) -> list[list[str]]:
     ]
 
 
-def stage_rows(settings: Settings, shape: Sequence[int]) -> list[list[str]]:
+def stage_rows(wanted: Settings, shape: Sequence[int]) -> list[list[str]]:
     """One row for each stage of a schedule, on a float32 tensor of this shape."""
     spec, rows = tf.TensorSpec(shape, tf.float32), []
-    for first, stage in settings.stages:
+    for first, stage in wanted.stages:
         ((_, compressor, memory),) = stage.routes
         nbytes, share = f"{compressor.nbytes(spec):,}", fp32_share(compressor, shape)
         rows.append([f"{first:,}", str(compressor), spec_of(memory), nbytes, share])
     return rows
 
 
-def announced_bytes(settings: Settings, variables: Sequence[Any]) -> int:
+def announced_bytes(wanted: Settings, variables: Sequence[Any]) -> int:
     """Bytes that one of several workers hands to collectives in a step for these gradients.
 
     Static: from the plan alone, flags included; of a schedule, in its first stage.
     """
     paths = [str(getattr(v, "path", v.name)) for v in variables]
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-    plan = make_plan(settings.at(0), paths, specs, range(len(paths)))
+    plan = make_plan(wanted.at(0), paths, specs, range(len(paths)))
     payloads = sum(group.compressor.group_nbytes(group.specs) for group in plan.groups)
     return payloads + _FLAG_BYTES * len(plan.buckets)
+
+
+def of_a_model(compressor: Compressor, shapes: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """(bytes that one of several workers sends in a step for float32 variables of these shapes,
+    how many times as many the variables have)."""
+    specs = [tf.TensorSpec(shape, tf.float32, f"v{i}") for i, shape in enumerate(shapes)]
+    sent = announced_bytes(settings(compressor), specs)
+    return sent, 4 * sum(spec.shape.num_elements() for spec in specs) / sent
 
 
 def step_text(compressor: Compressor, shape: Sequence[int]) -> str:

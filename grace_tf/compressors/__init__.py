@@ -1,5 +1,6 @@
 """The methods.  One file and one import line each; everything else reads the registry."""
 
+from grace_tf.compressors import acpsgd as acpsgd
 from grace_tf.compressors import adaq as adaq
 from grace_tf.compressors import bf16 as bf16
 from grace_tf.compressors import efsignsgd as efsignsgd

@@ -4,30 +4,38 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.core.compressor import Compressor
-from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.hyperparameters import check_integer, check_number
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists, low_rank
-from grace_tf.ops.low_rank import MatrixSize
+
+_MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for so many
 
 
-@register("powersgd", family="low rank", paper="arXiv:1905.13727", examples=("powersgd:rank=1",))
+@register(
+    "powersgd",
+    family="low rank",
+    paper="arXiv:1905.13727",
+    examples=("powersgd:rank=1", "powersgd:rank=2,iterations=2", "powersgd:min_compression=12"),
+)
 class PowerSGD(Compressor):
     """Sends a rank-r factorisation: P = orth(Σ M Q), Q = Σ Mᵀ P, C(M) = P Qᵀ.
 
     M is the gradient as a matrix [everything else, last axis] = [a, b], r = min(rank, a, b).  Q
     is kept between steps (warm start); at first it is normal, drawn alike by all workers.  What
-    one worker sent is P Pᵀ M, the projection of its own matrix.  A variable whose factors would
-    be no smaller than itself, every 1-D one among them, travels dense in the first round's buffer.
+    one worker sent is P Pᵀ M, the projection of its own matrix.  Each further iteration starts from
+    the Q of the one before.  A variable whose factors would not be smaller than itself by more than
+    `min_compression` times, every 1-D one among them, travels dense in the first round's buffer.
     Shapes: any float32 tensor.
-    Wire: two rounds of all-reduce, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes, or dense
-    float32[n]: 4n bytes.
+    Wire: two rounds of all-reduce an iteration, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes,
+    those of the second iteration as p2 and q2 and so on; or dense float32[n]: 4n bytes.
     State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a
     maximum of 1, which changes no result and keeps M Q in range.
-    Raises: ValueError for a rank below 1.
-    Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback).
+    Raises: ValueError for a rank below 1, iterations not from 1 to 16 or min_compression below 1.
+    Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback);
+    `min_compression` is from the authors' package, where it is 2.
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
     channels; Gram-Schmidt done twice, in which a column that depends on those before it gives way
     to a unit vector, so that the rank never falls; the residual subtracts what this worker
@@ -37,83 +45,95 @@ class PowerSGD(Compressor):
     """
 
     rank: int = 4
+    min_compression: float = 1.0
+    iterations: int = 1
 
     nonexpansive = True
     homogeneous = True
 
     def __post_init__(self):
         check_integer("powersgd", "rank", self.rank, 1)
+        check_integer("powersgd", "iterations", self.iterations, 1, _MOST_ITERATIONS)
+        check_number("powersgd", "min_compression", self.min_compression)
+        if self.min_compression < 1:
+            raise ValueError(
+                f"powersgd: min_compression is at least 1, not {self.min_compression!r}."
+            )
 
-    def _matrix(self, spec):
-        """(a, b, r), or None for a dense variable."""
-        n = spec.shape.num_elements()
-        if spec.shape.rank < 2 or n == 0:
-            return None
-        b = spec.shape[-1]
-        a = n // b
-        r = min(self.rank, a, b)
-        return (a, b, r) if (a + b) * r < n else None
+    def _size(self, spec):
+        """The matrix with its rank; a variable that travels dense is a column of rank 0."""
+        return low_rank.matrix_size(spec.shape, self.rank, self.min_compression)
 
     def wire(self, spec):
-        matrix = self._matrix(spec)
-        if matrix is None:
-            return {"dense": tf.TensorSpec([spec.shape.num_elements()], tf.float32)}
-        a, b, r = matrix
-        return {"p": tf.TensorSpec([a * r], tf.float32), "q": tf.TensorSpec([b * r], tf.float32)}
+        rows, columns, rank = self._size(spec)
+        if not rank:
+            return {"dense": tf.TensorSpec([rows], tf.float32)}
+        parts = {}
+        for i in range(self.iterations):
+            parts[_nth("p", i)] = tf.TensorSpec([rows * rank], tf.float32)
+            parts[_nth("q", i)] = tf.TensorSpec([columns * rank], tf.float32)
+        return parts
 
     def init_state(self, spec, ctx):
-        matrix = self._matrix(spec)
-        if matrix is None:
+        _, b, r = self._size(spec)
+        if not r:
             return {}
-        _, b, r = matrix
         return {"q": tf.reshape(ops.random_normal(b * r, ctx.shared_key()), [b, r])}
 
-    def _sizes(self, ctx):
-        """Each lane as a matrix; one that travels dense is a column without factors."""
-        return [
-            MatrixSize(*(self._matrix(spec) or (spec.shape.num_elements(), 1, 0)))
-            for spec in ctx.specs
-        ]
-
     def rounds(self, xs, states, ctx):
-        sizes, shapes = self._sizes(ctx), [spec.shape for spec in ctx.specs]
-        qs = [state["q"] for state in states if state]
-        p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
-        (reply,) = yield Sum([_payload(sizes, p=p, dense=dense)])
-        basis = low_rank.orthonormal(reply.get("p", p), sizes)
-        mine, _ = low_rank.reproject(xs, None, 1.0, basis, sizes)
-        (second,) = yield Sum([_payload(sizes, q=mine)])
-        q = second.get("q", mine)
+        sizes, shapes = _sizes(self, ctx), [spec.shape for spec in ctx.specs]
+        qs, reply = [state["q"] for state in states if state], {}
+        for i in range(self.iterations):
+            p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
+            (sums,) = yield Sum([_factors(p, "p", i) if i else low_rank.payload(sizes, dense, p=p)])
+            reply.update(sums)
+            basis = low_rank.orthonormal(reply.get(_nth("p", i), p), sizes)
+            mine, _ = low_rank.reproject(xs, None, 1.0, basis, sizes)
+            (sums,) = yield Sum([_factors(mine, "q", i)])
+            q = sums.get(_nth("q", i), mine)
+            qs = low_rank.unit_columns(q, sizes)
         totals, _ = low_rank.expand(basis, q, reply.get("dense", dense), 1.0, sizes, shapes)
         sent = None
         if ctx.needs_sent:
             sent, _ = low_rank.expand(basis, mine, dense, 1.0, sizes, shapes)
-        return totals, sent, _states(q, sizes)
+        return totals, sent, _states(qs, sizes)
 
 
-def _payload(sizes, **parts):
-    """The parts of a group that are not empty; those of its first lane come first."""
-    names = reversed(parts) if not sizes[0].rank else parts
-    return {name: parts[name] for name in names if parts[name].shape[0]}
+def _sizes(compressor, ctx):
+    return [compressor._size(spec) for spec in ctx.specs]
 
 
-def _states(q, sizes):
+def _nth(name, iteration):
+    """What a part is called: p, p2, p3, …"""
+    return f"{name}{iteration + 1}" if iteration else name
+
+
+def _factors(factors, name, iteration):
+    return {_nth(name, iteration): factors} if factors.shape[0] else {}
+
+
+def _states(units, sizes):
     """The next states: q with columns scaled to a maximum of 1."""
-    units = iter(low_rank.unit_columns(q, sizes))
+    units = iter(units)
     return [{"q": next(units)} if size.rank else {} for size in sizes]
 
 
-@fuses(PowerSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def _once(compressor, xs):
+    return compressor.iterations == 1 and lists.runs_here(xs)
+
+
+@fuses(PowerSGD, NoMemory, Residual, when=_once)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Gradients and residuals are read twice, what is kept and the aggregate are written once."""
-    sizes, shapes = compressor._sizes(ctx), [spec.shape for spec in ctx.specs]
+    sizes, shapes = _sizes(compressor, ctx), [spec.shape for spec in ctx.specs]
     gradients = xs, residuals_of(memories), ctx.multiplier
     qs = [state["q"] for state in states if state]
     p, dense, finite = low_rank.project(*gradients, qs, sizes)
-    (reply,) = yield Sum([_payload(sizes, p=p, dense=dense)], finite)
+    (reply,) = yield Sum([low_rank.payload(sizes, dense, p=p)], finite)
     basis = low_rank.orthonormal(reply.get("p", p), sizes)
     mine, kept = low_rank.reproject(*gradients, basis, sizes)
-    (second,) = yield Sum([_payload(sizes, q=mine)])
+    (second,) = yield Sum([_factors(mine, "q", 0)])
     q, dense = second.get("q", mine), reply.get("dense", dense)
     means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, shapes)
-    return Outcome(means, settled(memories, kept), _states(q, sizes), finite)
+    states = _states(low_rank.unit_columns(q, sizes), sizes)
+    return Outcome(means, settled(memories, kept), states, finite)

@@ -23,7 +23,16 @@ from grace_tf.ops import arguments, lists, native
 from grace_tf.ops import reference_low_rank as reference
 from grace_tf.ops.sparse_lists import Kept, Tensors, kept_list, scalar, shaped_like
 
-__all__ = ["MatrixSize", "expand", "orthonormal", "project", "reproject", "unit_columns"]
+__all__ = [
+    "MatrixSize",
+    "expand",
+    "matrix_size",
+    "orthonormal",
+    "payload",
+    "project",
+    "reproject",
+    "unit_columns",
+]
 
 
 class MatrixSize(NamedTuple):
@@ -39,6 +48,28 @@ class MatrixSize(NamedTuple):
 Sizes = Sequence[MatrixSize]
 
 
+def matrix_size(shape: tf.TensorShape, rank: int, compression: float = 1.0) -> MatrixSize:
+    """The size of a tensor as the matrix [everything else, last axis].
+
+    Its rank is 0 where both factors, of `rank` columns, are not fewer elements than the tensor by
+    more than `compression` times.
+    """
+    n = shape.num_elements()
+    if shape.rank >= 2 and n:
+        columns = shape[-1]
+        rows = n // columns
+        rank = min(rank, rows, columns)
+        if (rows + columns) * rank * compression < n:
+            return MatrixSize(rows, columns, rank)
+    return MatrixSize(n, 1, 0)
+
+
+def payload(sizes: Sizes, dense: tf.Tensor, **factors: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The parts of a lane group that are not empty; those of its first lane come first."""
+    parts = {**factors, "dense": dense} if sizes[0].rank else {"dense": dense, **factors}
+    return {name: part for name, part in parts.items() if part.shape[0]}
+
+
 def project(
     xs: Tensors, residuals: Tensors | None, multiplier: float, qs: Tensors, sizes: Sizes
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -46,14 +77,14 @@ def project(
 
     qs has a Q for each matrix; dense has the accs without factors; finite is that of all accs.
     """
-    xs, residuals = _checked(xs, residuals, sizes)
+    xs, residuals = checked(xs, residuals, sizes)
     if not lists.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         return *reference.project(accs, qs, sizes), ops.all_finite(accs)
     p, dense, finite = native._ops().grace_project_list(
-        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **_told(sizes)
+        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **told(sizes)
     )
-    p, dense = shaped_like([p, dense], [[_length(sizes, 0)], [_dense(sizes)]])
+    p, dense = shaped_like([p, dense], [[factor_length(sizes, 0)], [dense_length(sizes)]])
     return p, dense, scalar(finite)
 
 
@@ -64,8 +95,8 @@ def reproject(
 
     kept is None without residuals.
     """
-    xs, residuals = _checked(xs, residuals, sizes)
-    _check_flat(basis, _length(sizes, 0), "basis")
+    xs, residuals = checked(xs, residuals, sizes)
+    check_flat(basis, factor_length(sizes, 0), "basis")
     if not lists.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         q = reference.reproject(accs, basis, sizes)
@@ -75,9 +106,9 @@ def reproject(
         sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
         return q, [acc - each for acc, each in zip(accs, sent)]
     q, kept = native._ops().grace_reproject_list(
-        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **_told(sizes)
+        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **told(sizes)
     )
-    return native._shaped(q, _length(sizes, 1)), kept_list(kept, residuals)
+    return native._shaped(q, factor_length(sizes, 1)), kept_list(kept, residuals)
 
 
 def expand(
@@ -88,9 +119,13 @@ def expand(
     P is the basis. An element is ((p0 q0 + p1 q1) + p2 q2) + …; finite is that of all totals.
     """
     shapes = arguments.shape_list(shapes)
-    parts = ((basis, _length(sizes, 0)), (q, _length(sizes, 1)), (dense, _dense(sizes)))
+    parts = (
+        (basis, factor_length(sizes, 0)),
+        (q, factor_length(sizes, 1)),
+        (dense, dense_length(sizes)),
+    )
     for name, (flat, length) in zip(("basis", "q", "dense"), parts):
-        _check_flat(flat, length, name)
+        check_flat(flat, length, name)
     if not lists.runs_here([basis, q, dense]):
         totals = reference.expand(basis, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]
@@ -103,7 +138,7 @@ def expand(
         factor=factor,
         shape_ranks=[shape.rank for shape in shapes],
         dims=[size for shape in shapes for size in shape],
-        **_told(sizes),
+        **told(sizes),
     )
     return shaped_like(totals, shapes), scalar(finite)
 
@@ -113,10 +148,10 @@ def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
 
     They are as many as P has, whatever its rank, and finite for any finite P.
     """
-    _check_flat(p, _length(sizes, 0), "p")
+    check_flat(p, factor_length(sizes, 0), "p")
     if not lists.runs_here([p]):
         return reference.orthonormal(p, sizes)
-    basis = native._ops().grace_orthonormal_list(p=p, **_told(sizes))
+    basis = native._ops().grace_orthonormal_list(p=p, **told(sizes))
     return native._shaped(basis, p.shape[0])
 
 
@@ -125,15 +160,15 @@ def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
 
     Denormals count as zero, and columns of zeros stay.
     """
-    _check_flat(q, _length(sizes, 1), "q")
+    check_flat(q, factor_length(sizes, 1), "q")
     if not lists.runs_here([q]):
         return reference.unit_columns_list(q, sizes)
     shapes = [[size.columns, size.rank] for size in sizes if size.rank]
-    units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **_told(sizes))
+    units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **told(sizes))
     return shaped_like(units, shapes)
 
 
-def _checked(xs, residuals, sizes: Sizes) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+def checked(xs, residuals, sizes: Sizes) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     xs = arguments.float_list(xs, "xs")
     fits = [x.shape.num_elements() for x in xs] == [size.rows * size.columns for size in sizes]
     if not fits:
@@ -141,19 +176,19 @@ def _checked(xs, residuals, sizes: Sizes) -> tuple[list[tf.Tensor], list[tf.Tens
     return xs, arguments.residual_list(residuals, xs)
 
 
-def _check_flat(flat: tf.Tensor, length: int, name: str) -> None:
+def check_flat(flat: tf.Tensor, length: int, name: str) -> None:
     arguments.check_size(arguments.tensor(flat, tf.float32, 1, name), length, name)
 
 
-def _length(sizes: Sizes, axis: int) -> int:
+def factor_length(sizes: Sizes, axis: int) -> int:
     return sum(size[axis] * size.rank for size in sizes)
 
 
-def _dense(sizes: Sizes) -> int:
+def dense_length(sizes: Sizes) -> int:
     return sum(size.rows for size in sizes if not size.rank)
 
 
-def _told(sizes: Sizes) -> dict:
+def told(sizes: Sizes) -> dict:
     """The sizes as attributes of a node."""
     rows, columns, ranks = zip(*sizes)
     return {"rows": list(rows), "columns": list(columns), "ranks": list(ranks)}

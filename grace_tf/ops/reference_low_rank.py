@@ -179,3 +179,49 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         maximum_iterations=rank,
     )
     return basis
+
+
+def alternate(accs: Tensors, left: tf.Tensor, right: tf.Tensor, sizes) -> tuple[tf.Tensor, ...]:
+    ps, _ = project(accs, [b for b in _factors(right, sizes, 1) if b.shape[1]], sizes)
+    dense = _joined([acc for acc, size in zip(accs, sizes) if not size[2]])
+    return ps, reproject(accs, left, sizes), dense
+
+
+def remove(w: tf.Tensor, basis: tf.Tensor, sizes) -> tf.Tensor:
+    """w - B (Bᵀ w) of each matrix; the sums of Bᵀ w are by halves, as those of `orthonormal`."""
+    rests = []
+    for own, b, (rows, _, rank) in zip(_factors(w, sizes, 0), _factors(basis, sizes, 0), sizes):
+        if rank:
+            padded = _power_of_two(rows)
+            columns, b = _padded(own, padded)[tf.newaxis], _padded(b, padded)[tf.newaxis]
+            cosines = _sum_by_halves(b[:, :, :, tf.newaxis] * columns[:, :, tf.newaxis])
+            share = zip(tf.split(b, rank, 2), tf.unstack(-cosines[:, :, tf.newaxis], axis=1))
+            rests.append((columns - _sum_of_products(*zip(*share)))[0, :rows])
+    return _joined(rests)
+
+
+def bases(factors: Tensors, sizes, transposed) -> tuple[tf.Tensor, tf.Tensor]:
+    pairs = zip(factors, (size for size in sizes if size[2]))
+    parts = [tf.split(f, [rows * rank, columns * rank]) for f, (rows, columns, rank) in pairs]
+    left, right = (_joined([pair[i] for pair in parts]) for i in (0, 1))
+    return orthonormal(left, sizes), orthonormal(right, transposed)
+
+
+def turned(p, q, left, right, step, sizes, transposed) -> list[tf.Tensor]:
+    p_first = tf.equal(step % 2, 0)
+    ps = tf.where(p_first, p, remove(p, left, sizes))
+    qs = tf.where(p_first, remove(q, right, transposed), q)
+    pairs = zip(_factors(ps, sizes, 0), _factors(qs, sizes, 1), sizes)
+    return [_joined([own, other]) for own, other, size in pairs if size[2]]
+
+
+def expand_sides(bases, rest, q, dense, sizes, shapes) -> list[tf.Tensor]:
+    left, right = bases
+    doubled = [(rows, columns, 2 * rank) for rows, columns, rank in sizes]
+    p = _side_by_side(rest, left, sizes, 0)
+    return expand(p, _side_by_side(right, q, sizes, 1), dense, doubled, shapes)
+
+
+def _side_by_side(a: tf.Tensor, b: tf.Tensor, sizes, axis: int) -> tf.Tensor:
+    pairs = zip(_factors(a, sizes, axis), _factors(b, sizes, axis))
+    return _joined([tf.concat(pair, 1) for pair in pairs])

@@ -71,6 +71,51 @@ class PowerSGDTest(tf.test.TestCase):
         self.assertLess(errors[-1], 1.02 * best)
         self.assertGreater(errors[0], 1.05 * best)
 
+    def test_further_iterations_are_as_many_steps_on_the_same_gradient(self):
+        x = low_rank((60, 40), 6) + 0.1 * cases.normal((60, 40), 9)
+        once, thrice = (
+            Workers(1, f"powersgd:rank=3,iterations={n}", memory="none", seed=2) for n in (1, 3)
+        )
+        for _ in range(3):
+            wanted = once([[x]])[0][0]
+        self.assertAllClose(thrice([[x]])[0][0], wanted, atol=1e-4)
+
+    def test_further_iterations_are_a_projection_on_the_mean_of_several_workers(self):
+        grads = [cases.normal((30, 20), w) for w in range(3)]
+        workers = Workers(3, "powersgd:rank=2,iterations=2", memory="none", seed=4)
+        workers.prepare([tf.zeros((30, 20))])
+        q = workers.state.arrays()["0/compressor/q"][0].astype(np.float64)
+        got = workers([[g] for g in grads])[0][0]
+        mean = np.mean(grads, 0).astype(np.float64)
+        for _ in range(2):
+            p = np.linalg.qr(mean @ q)[0]
+            q = mean.T @ p
+        self.assertAllClose(got, p @ q.T, atol=1e-5)
+
+    def test_an_iteration_costs_two_rounds_of_as_many_bytes(self):
+        once = 4 * 2 * (30 + 20)
+        for iterations in (1, 2, 16):
+            compressor = grace_tf.get(f"powersgd:rank=2,iterations={iterations}")
+            spec = tf.TensorSpec([30, 20], tf.float32)
+            self.assertEqual(compressor.nbytes(spec), iterations * once)
+            workers = Workers(2, compressor)
+            workers([[cases.normal((30, 20), w)] for w in range(2)])
+            self.assertLen(workers.handed, 2 * iterations)
+            self.assertEqual(workers.bytes_per_step, iterations * once + 4)
+        with self.assertRaisesRegex(ValueError, "iterations is from 1 to 16, not 17"):
+            grace_tf.get("powersgd:iterations=17")
+
+    def test_what_is_not_compressed_by_the_minimum_travels_dense(self):
+        spec = tf.TensorSpec([30, 20], tf.float32)  # 600 elements, whose factors are 50 and 50
+        for least, elements in ((1, 100), (5.9, 100), (6, 600), (1000, 600)):
+            compressor = grace_tf.get("powersgd:rank=2", min_compression=least)
+            self.assertEqual(compressor.nbytes(spec), 4 * elements)
+        got = Workers(2, compressor)([[cases.normal((30, 20), w)] for w in range(2)])[0][0]
+        wanted = cases.normal((30, 20), 0) + cases.normal((30, 20), 1)
+        self.assertAllEqual(got, wanted / 2)
+        with self.assertRaisesRegex(ValueError, "min_compression is at least 1, not 0.5"):
+            grace_tf.get("powersgd:min_compression=0.5")
+
     def test_the_residual_is_this_workers_own(self):
         workers = Workers(2, "powersgd:rank=1")
         grads = [cases.normal((30, 20), w) for w in range(2)]

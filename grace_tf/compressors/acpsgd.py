@@ -1,0 +1,113 @@
+"""Low rank by alternating power iterations: ACP-SGD, in one all-reduce a step."""
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.registry import register
+from grace_tf.core.rounds import Outcome, Sum, fuses
+from grace_tf.memories.none import NoMemory
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import alternating, lists, low_rank
+from grace_tf.ops.alternating import Bases, Products
+
+
+@register("acpsgd", family="low rank", paper="arXiv:2306.08881", examples=("acpsgd:rank=2",))
+class ACPSGD(Compressor):
+    """Sends P = M B and Q = Mᵀ A of half the rank: C(M) = M − (1 − A Aᵀ) M (1 − B Bᵀ).
+
+    M is the gradient as a matrix [everything else, last axis] = [a, b].  Its factors have r = rank
+    columns, in two halves: in one step the first half sends P and the second Q, in the next the
+    first half sends Q and the second P.  The columns of A [a, r/2] and B [b, r/2] are orthonormal
+    bases of the sums of P and of Q that came back in the step before, at first of normal numbers
+    that all workers draw alike.  What the first half has captured is taken out of the sum that the
+    second goes on from.  What one worker sent is C of its own matrix.  A variable whose P and Q of
+    all columns would be no smaller than itself, every 1-D one among them, travels dense in the same
+    buffer.
+    Shapes: any float32 tensor.
+    Wire: one all-reduce of p float32[a·r/2] and q float32[b·r/2]: 2r(a + b) bytes on every step, or
+    dense float32[n]: 4n bytes.
+    State: factors float32[(a + b)·r/2] per variable, p and then q, the same on every worker.
+    Raises: ValueError for a rank below 2, or an odd one.
+    Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression for Distributed
+    Deep Learning, ACP-SGD.
+    Differs: the paper sends P of all columns in one step and Q of all in the next.  Of a matrix of
+    30522 × 768 these are 40 times as many bytes in one step as in the next; halves of the columns
+    take turns instead, so that each variable sends the same on every step, whatever else is sent
+    with it.  A basis column that depends on those before it gives way to a unit vector, so that the
+    rank never falls.
+    Bits: what workers compute alike from the sums is the same in native and reference operations.
+    Their own products need not be, since only sums of them travel.
+    """
+
+    rank: int = 4
+
+    nonexpansive = True
+    homogeneous = True
+
+    def __post_init__(self):
+        check_integer("acpsgd", "rank", self.rank, 2)
+        if self.rank % 2:
+            raise ValueError(
+                f"acpsgd: rank is even, not {self.rank}: half of the columns send P while the "
+                "other half send Q."
+            )
+
+    def _size(self, spec):
+        """The matrix with the columns of one half, or a column of rank 0 for a dense variable."""
+        size = low_rank.matrix_size(spec.shape, self.rank)
+        return size._replace(rank=size.rank // 2)
+
+    def wire(self, spec):
+        rows, columns, half = self._size(spec)
+        if not half:
+            return {"dense": tf.TensorSpec([rows], tf.float32)}
+        return {
+            "p": tf.TensorSpec([rows * half], tf.float32),
+            "q": tf.TensorSpec([columns * half], tf.float32),
+        }
+
+    def init_state(self, spec, ctx):
+        rows, columns, half = self._size(spec)
+        if not half:
+            return {}
+        return {"factors": ops.random_normal((rows + columns) * half, ctx.shared_key())}
+
+    def rounds(self, xs, states, ctx):
+        sizes, shapes = [self._size(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
+        bases = _bases(states, sizes)
+        mine, _, _ = alternating.alternate(xs, None, 1.0, bases, sizes)
+        (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
+        sums = mine._replace(**reply)
+        totals, _ = alternating.expand_sides(bases, sums, 1.0, sizes, shapes)
+        sent = None
+        if ctx.needs_sent:
+            sent, _ = alternating.expand_sides(bases, mine, 1.0, sizes, shapes)
+        return totals, sent, _states(sums, bases, sizes, ctx.step)
+
+
+def _bases(states, sizes):
+    """Orthonormal columns from what was received last."""
+    return alternating.bases([state["factors"] for state in states if state], sizes)
+
+
+def _states(sums: Products, bases: Bases, sizes, step):
+    """The next states: of the half that is second in this step, what the first has not captured."""
+    factors = iter(alternating.turned(sums, bases, step, sizes))
+    return [{"factors": next(factors)} if size.rank else {} for size in sizes]
+
+
+@fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+def in_three_passes(compressor, memory, xs, memories, states, ctx):
+    """Gradients and residuals are read twice, what is kept and the aggregate are written once."""
+    sizes = [compressor._size(spec) for spec in ctx.specs]
+    bases = _bases(states, sizes)
+    gradients = xs, residuals_of(memories), ctx.multiplier
+    mine, kept, finite = alternating.alternate(*gradients, bases, sizes)
+    (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
+    sums = mine._replace(**reply)
+    shapes = [spec.shape for spec in ctx.specs]
+    means, finite = alternating.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
+    next_states = _states(sums, bases, sizes, ctx.step)
+    return Outcome(means, settled(memories, kept), next_states, finite)
