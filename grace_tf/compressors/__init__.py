@@ -1,6 +1,7 @@
 """The methods.  One file and one import line each; everything else reads the registry."""
 
 from grace_tf.compressors import bf16 as bf16
+from grace_tf.compressors import dgc as dgc
 from grace_tf.compressors import fp16 as fp16
 from grace_tf.compressors import none as none
 from grace_tf.compressors import powersgd as powersgd

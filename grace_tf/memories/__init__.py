@@ -1,4 +1,5 @@
 """The memories.  One file and one import line each."""
 
+from grace_tf.memories import dgc as dgc
 from grace_tf.memories import none as none
 from grace_tf.memories import residual as residual

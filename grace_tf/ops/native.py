@@ -44,6 +44,7 @@ _LIST_OPERATIONS = (
     "random_k_list",
     "refine_list",
     "reproject_list",
+    "sampled_k_list",
     "scatter_list",
     "scatter_random_list",
     "sign_list",

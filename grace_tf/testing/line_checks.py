@@ -44,7 +44,9 @@ def bytes_are_handed(s: Subject) -> None:
     workers = s.fresh_line()
     workers(_gradients(0))
     specs = [tf.TensorSpec(shape, tf.float32) for shape in LINE_SHAPES]
-    announced = s.compressor.group_nbytes(specs)
+    wanted = [spec for spec in specs if s.compressor.wants(spec)]
+    announced = s.compressor.group_nbytes(wanted)
+    announced += sum(4 * spec.shape.num_elements() for spec in specs if spec not in wanted)
     slack = 4 * len(s.compressor.wires(specs[:1])[0])  # summed 16-bit parts need no padding
     handed = workers.bytes_per_step
     demand(
@@ -58,6 +60,8 @@ def nothing_is_lost(s: Subject) -> Verdict:
     memory = s.memory
     if not memory.requires_nonexpansive:
         return "its memory keeps no residual"
+    if memory.has_momentum:
+        return "its memory adds a momentum"
     spec = tf.TensorSpec(cases.MAIN, tf.float32)
     kept = [memory.init_state(spec) for _ in range(SIZE)]
     ctx = s.context(cases.MAIN)
