@@ -145,7 +145,7 @@ def test_memories_by_name():
     assert registry.get_memory(Residual()) == Residual()
     assert registry.memories() == sorted(registry.memories()) and "none" in registry.memories()
     with pytest.raises(
-        ValueError, match="Unknown memory 'nosuch'; available: auto, none, residual"
+        ValueError, match="Unknown memory 'nosuch'; available: auto, dgc, none, residual"
     ):
         registry.get_memory("nosuch")
     with pytest.raises(

@@ -6,17 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cfloat>
 #include <cmath>
 #include <functional>
 
 #include "collect.h"
 #include "dispatch.h"
-#include "scales.h"
 #include "select.h"
-
-#define GRACE_KERNEL "each/momentum.h"
-#include "each_isa.h"
 
 namespace grace {
 namespace {
@@ -56,11 +51,14 @@ class SampledSelector {
         counts_(counts),
         loop_(LoopOver(sources)),
         bypass_(TooLargeToCache(loop_.total())),
-        works_(sources.size()) {}
+        works_(sources.size()),
+        scales_(sources.size(), 1.0f) {}
 
   bool Run() {
     Prepare();
-    if (Corrects() && correction_.limit >= 0) Clip();
+    if (Corrects() && correction_.limit >= 0) {
+      scales_ = ClipScales(executor_, sources_, multiplier_, correction_.limit);
+    }
     executor_.For(sources_.size(), 1, [&](int64_t begin, int64_t end) {
       const DenormalsAreZero scope;
       for (int64_t i = begin; i < end; ++i) works_[i].least = Sampled(i);
@@ -77,7 +75,6 @@ class SampledSelector {
  private:
   struct Work {
     int64_t offset = 0;  // of the tensor's entries
-    float scale = 1.0f;
     int64_t start = 0;
     std::vector<uint32_t> sample;  // keys
     uint32_t least = 0;            // the key that elements are collected from; 0: none are
@@ -105,35 +102,6 @@ class SampledSelector {
     }
   }
 
-  // Sets the scale of every tensor whose norm exceeds the limit.
-  void Clip() {
-    std::vector<std::vector<Measure>> parts(sources_.size());
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      parts[i].resize(CeilDiv(sources_[i].n, kChunk) + 1);
-    }
-    loop_.For(executor_, CutAt{kChunk}, [&](size_t i, int64_t first, int64_t last) {
-      const DenormalsAreZero scope;
-      float* product = Buffers::OfThread().acc;
-      for (int64_t begin = first; begin < last; begin += kChunk) {
-        const int64_t count = std::min(kChunk, last - begin);
-        const float* x = sources_[i].x + begin;
-        if (multiplier_ != 1.0f) {
-          compensate_(x, nullptr, multiplier_, count, product);
-          x = product;
-        }
-        parts[i][begin / kChunk] = MeasureOf(x, count, Norm::kL2);
-      }
-    });
-    const DenormalsAreZero scope;
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      const Measure whole = Joined(parts[i].data(), parts[i].size() - 1, Norm::kL2);
-      const float norm = ScaleOf(whole, Norm::kL2), limit = correction_.limit;
-      // The norm of what is finite may overflow; it counts as the largest number then.
-      const double divisor = std::min(norm, FLT_MAX);
-      if (norm > limit) works_[i].scale = static_cast<float>(double{limit} / divisor);
-    }
-  }
-
   // acc, and with momentum its next state, of elements [begin, begin + count) of tensor i.
   bool Advanced(int64_t i, int64_t begin, int64_t count, float* next, float* acc) const {
     const Source& source = sources_[i];
@@ -142,7 +110,7 @@ class SampledSelector {
       const float* residual = source.residual ? source.residual + begin : nullptr;
       return compensate_(x, residual, multiplier_, count, acc);
     }
-    const MomentumStep step{multiplier_, works_[i].scale, correction_.momentum,
+    const MomentumStep step{multiplier_, scales_[i], correction_.momentum,
                             correction_.nesterov};
     return advance_(x, correction_.states[i].u + begin, source.residual + begin, step, count, next,
                     acc);
@@ -309,8 +277,9 @@ class SampledSelector {
   const bool bypass_;
   const Compensate compensate_ = ChooseCompensate();
   const Collect collect_ = ChooseCollect();
-  decltype(&generic::Advance) const advance_ = GRACE_CHOOSE(Advance);
+  const Advance advance_ = ChooseAdvance();
   std::vector<Work> works_;
+  std::vector<float> scales_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compensate.h"
+#include "momentum.h"
 #include "parallel.h"
 #include "philox.h"
 #include "top_k.h"
@@ -18,21 +19,6 @@ struct Sampling {
   int64_t size;
   int64_t rank;
   PhiloxKey key;
-};
-
-// The momentum of one tensor; `next` is u itself or apart from it.
-struct MomentumState {
-  const float* u;
-  float* next;
-};
-
-// With g = x * multiplier * scale: next = momentum * u + g and acc = v + next, or with nesterov
-// acc = (v + g) + momentum * next. Every product and sum is rounded.
-struct MomentumStep {
-  float multiplier;
-  float scale;
-  float momentum;
-  bool nesterov;
 };
 
 struct Correction {

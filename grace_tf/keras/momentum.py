@@ -25,8 +25,8 @@ def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
         if own:
             raise ValueError(
                 f"The memory {spec!r} has a momentum of its own, so that {name} must have none: "
-                f"write {name}(..., momentum=0) and give its {own:.6g} to the memory, which takes "
-                f'momentum=, as in memory="{memories[0].name}:momentum={own:.6g}".'
+                f"write {name}(..., momentum=0.0) and give its {own:.6g} to the memory, as in "
+                f'memory="{memories[0].name}:momentum={own:.6g}".'
             )
         if _number(each, "beta_1"):
             warnings.warn(

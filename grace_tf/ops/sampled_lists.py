@@ -102,23 +102,25 @@ def sampled_k_list(
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
-    states = arguments.residual_list(momentum and momentum.states, xs)
+    arguments.residual_list(momentum and momentum.states, xs)
     arguments.check_counts([s.k for s in samplings], [x.shape for x in xs])
     arguments.check_list_key(key, len(xs))
     if momentum and not residuals:
         raise ValueError("Momentum accumulates in residuals; there are none.")
     if not residuals and multiplier != 1.0:
         raise ValueError("A multiplier comes with residuals; there are none.")
-    if not lists.runs_here(xs):
-        return Selected(
-            *reference.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum)
-        )
+    if lists.runs_here(xs):
+        return _native(xs, residuals, multiplier, samplings, key, momentum)
+    return Selected(*reference.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum))
+
+
+def _native(xs, residuals, multiplier, samplings, key, momentum) -> Selected:
     ks, strides, sizes, ranks = (list(column) for column in zip(*samplings))
-    factor, nesterov, masked, limit = momentum[1:] if momentum else (0.0, False, False, None)
+    states, factor, nesterov, masked, limit = momentum or ([], 0.0, False, False, None)
     values, indices, counts, kept, next_states, finite = native._ops().grace_sampled_k_list(
         xs=xs,
         residuals=residuals,
-        states=states,
+        states=list(states),
         multiplier=multiplier,
         ks=ks,
         strides=strides,
@@ -137,7 +139,7 @@ def sampled_k_list(
         values,
         indices,
         counts,
-        kept_list(next_states, states),
+        kept_list(next_states, residuals) if momentum else None,
         kept_list(kept, residuals),
         scalar(finite),
     )

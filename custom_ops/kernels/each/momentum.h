@@ -1,7 +1,7 @@
-// Of one chunk, as MomentumStep says; returns whether all of acc is finite. The compiler vectorises
-// these loops by itself, told that no element depends on another: next may be u.
-static bool Advance(const float* x, const float* u, const float* v, const MomentumStep& step,
-                    int64_t count, float* next, float* acc) {
+// The compiler vectorises these loops by itself, told that no element depends on another: next may
+// be u.
+static bool AddUp(const float* x, const float* u, const float* v, const MomentumStep& step,
+                  int64_t count, float* next, float* acc) {
   const float multiplier = step.multiplier, scale = step.scale, momentum = step.momentum;
   uint32_t bad = 0;
   if (step.nesterov) {
