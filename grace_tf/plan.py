@@ -171,9 +171,9 @@ def make_plan(
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
-    Non-float gradients, those of fewer than `min_elements` elements and those that no route wants
-    travel dense, and apart as rows at the positions `rows`.  Buckets are filled in backward order
-    up to `bucket_bytes` of gradient.
+    Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
+    those that their compressor does not want travel dense, and apart as rows at the positions
+    `rows`.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
     """
     lanes = [
         _lane(settings, i, path, spec, ordinal)
@@ -212,6 +212,8 @@ def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: i
         )
     compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
     compressor, memory = settings.route(path) if compressed else DENSE
+    if not compressor.wants(tf.TensorSpec(spec.shape, tf.float32)):
+        compressor, memory = DENSE
     claimed = compressor == DENSE[0] and (memory == DENSE[1] or memory.claims_dense)
     claimed = claimed and spec.dtype.is_floating and n > 0
     if claimed:

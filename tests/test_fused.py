@@ -15,7 +15,12 @@ from grace_tf.transports.loopback import Loopback
 
 SIZE = 3
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
-MEMORIES = {"none": "none", "residual": "residual"}
+MEMORIES = ("none", "residual", "dgc")
+# Memories with hyperparameters, each with one method.
+FURTHER = (
+    ("dgc:ratio=0.05", "dgc:nesterov=true"),
+    ("dgc:ratio=0.05", "dgc:masking=false,clip=1.0"),
+)
 # Blocks and words end within variables; many small ones and a scalar; more than one thread's piece.
 CORNERS = {
     "odd": [(33,), (5, 7), (), (1,), (31,), (32,), (513,), (64, 3)],
@@ -41,11 +46,13 @@ class Recording(Loopback):
 
 def fused_specs():
     """(spec, memory) of every registered method and example that has a fused form."""
-    pairs = rounds.fused_pairs()
-    for spec, memory in itertools.product(SPECS, MEMORIES):
-        compressor = grace_tf.get(spec)
-        pair = type(getattr(compressor, "outer", compressor)), type(registry.get_memory(memory))
-        if pair in pairs and (memory == "none" or compressor.nonexpansive):
+    for spec, memory in [*itertools.product(SPECS, MEMORIES), *FURTHER]:
+        compressor, owner = grace_tf.get(spec), registry.get_memory(memory)
+        outer = getattr(compressor, "outer", compressor)
+        form = rounds._FUSED.get((type(outer), type(owner)))
+        if form is None or (outer is not compressor and not form.composites):
+            continue
+        if compressor.nonexpansive or not owner.requires_nonexpansive:
             yield spec, memory
 
 

@@ -1,4 +1,4 @@
-"""Memories of the papers, written against the contract, and ten lines of NumPy for each.
+"""Memories of the papers, ours and some written here, and ten lines of NumPy for each.
 
 They show what a memory can say: state of this worker's own, a server state that all workers hold
 alike, masks of what was sent, norms, the step, dense lanes.  Three workers take 20 steps on a
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.core import registry
+from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
 from grace_tf.testing import Workers, cases
@@ -24,32 +25,6 @@ SHAPES = ((12, 10), (7,))
 
 def zeros(*names):
     return lambda self, spec: {name: tf.zeros(spec.shape) for name in names}
-
-
-@dataclasses.dataclass(frozen=True)
-class DGC(grace_tf.Memory):
-    """Lin et al. 2018: momentum correction, masks of what was sent, local norm clipping."""
-
-    momentum: float = 0.9
-    threshold: float = 6.0
-
-    claims_dense = True
-    init_state = zeros("u", "v")
-
-    def compensate(self, x, state, ctx):
-        if ctx.dense:
-            return x, None
-        x = tf.clip_by_norm(x, self.threshold * ctx.size**-0.5)
-        u = self.momentum * state["u"] + x
-        v = state["v"] + u
-        return v, (u, v)
-
-    def settle(self, carry, sent, total, state, ctx):
-        if ctx.dense:  # the momentum comes after the mean, so that it is the same on every worker
-            u = self.momentum * state["u"] + total
-            return u, {"u": u, "v": state["v"]}
-        kept = tf.cast(sent == 0, tf.float32)
-        return total, {"u": carry[0] * kept, "v": carry[1] * kept}
 
 
 class EF21(grace_tf.Memory):
@@ -204,7 +179,7 @@ CASES = {
     "none": (NoMemory(), of_none, of_plain),
     "residual": (Residual(), of_residual, of_plain),
     "low_pass": (LowPass(), of_low_pass, of_plain),
-    "dgc": (DGC(), of_dgc, of_dgc_dense),
+    "dgc": (MomentumCorrection(clip=6.0), of_dgc, of_dgc_dense),
     "ef21": (EF21(), of_ef21, of_plain),
     "diana": (DIANA(), of_diana, of_plain),
     "one_bit_adam": (OneBitAdam(), of_one_bit_adam, of_plain),

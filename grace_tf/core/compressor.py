@@ -69,6 +69,14 @@ class Compressor:
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what it puts on the wire.")
 
+    def wants(self, spec: tf.TensorSpec) -> bool:
+        """Whether variables of this spec are to be compressed; others travel dense.
+
+        Static, from the spec and hyperparameters alone.  `wire`, `compress` and `decompress` serve
+        the spec all the same: lanes may be merged, and composites have stages.
+        """
+        return True
+
     def nbytes(self, spec: tf.TensorSpec) -> int:
         """Bytes on the wire for one tensor and one worker, after padding to 32-bit words."""
         return sum(

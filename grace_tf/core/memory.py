@@ -28,6 +28,8 @@ class Memory:
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
         through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
         what was to be sent.
+      has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
+        their own, which would be a momentum of the momentum, are refused.
 
     Example, error feedback:
 
@@ -49,6 +51,7 @@ class Memory:
     requires_nonexpansive: bool = False
     needs_sent: bool = True
     claims_dense: bool = False
+    has_momentum: bool = False
 
     def init_state(self, spec: tf.TensorSpec) -> State:
         """The state before the first step.

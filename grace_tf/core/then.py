@@ -70,6 +70,9 @@ class Then(Compressor):
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
 
+    def wants(self, spec: tf.TensorSpec) -> bool:
+        return self.outer.wants(spec)
+
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
         parts = dict(self.outer.wire(spec))
         for part, stage in self.inner:

@@ -23,6 +23,7 @@ from grace_tf.aggregator import Aggregator
 from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
+from grace_tf.keras.momentum import refuse_second_momentum
 from grace_tf.keras.optimizers import (
     bases,
     deals_out,
@@ -186,7 +187,11 @@ _classes: dict[type, type] = {}
 
 
 def attach(optimizer: Any, wanted: Settings) -> None:
-    """Makes an optimizer a wrapped one, with an aggregator of these settings."""
+    """Makes an optimizer a wrapped one, with an aggregator of these settings.
+
+    Raises ValueError where the optimizer's momentum would come on top of a memory's.
+    """
+    refuse_second_momentum(optimizer, wanted)
     if not isinstance(optimizer, Wrapped):
         optimizer.__class__ = wrapped_class(type(optimizer))
     repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap

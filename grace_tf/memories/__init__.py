@@ -1,5 +1,6 @@
 """The memories.  One file and one import line each."""
 
+from grace_tf.memories import dgc as dgc
 from grace_tf.memories import momentum as momentum
 from grace_tf.memories import none as none
 from grace_tf.memories import residual as residual

@@ -53,6 +53,7 @@ _LIST_OPERATIONS = (
     "refine_list",
     "reproject_list",
     "scaled_sign_list",
+    "sampled_k_list",
     "scatter_list",
     "scatter_means_list",
     "scatter_random_list",

@@ -1,0 +1,123 @@
+"""The largest elements, found by a sampled threshold."""
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.registry import register
+from grace_tf.core.rounds import Gather, Outcome, fuses
+from grace_tf.memories.dgc import MomentumCorrection
+from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.ops import lists, sampled_lists, sparse_lists
+
+
+@register(
+    "dgc",
+    family="sparsification",
+    paper="arXiv:1712.01887",
+    memory="dgc",
+    examples=(
+        "dgc:ratio=0.05",
+        "dgc:ratio=0.1,sample=1.0",
+        "dgc:ratio=1.0",
+        "dgc:ratio=0.1|values=fp16",
+    ),
+)
+class DGC(Compressor):
+    """Sends the elements beyond a sampled threshold, of these the k = max(1, ⌊ratio·n⌋) largest:
+    C(x) = x on them, else 0.
+
+    The threshold is the ⌈s·k/n⌉-th largest magnitude of s elements at equal distances, from a
+    random first one on.  They are at least the fraction `sample` of all, and so many that two are
+    expected among the k largest; where that is more than a third of all, the selection is exact.
+    While fewer than 0.8·k elements pass, the threshold is multiplied by 0.8, at most ten times.
+    Variables of fewer than two dimensions travel dense, and at ratio 1 all do.
+    Shapes: any float32 tensor of fewer than 2^31 elements.
+    Wire: values float32[k], indices int32[k] ascending, count int32[1], gathered: 8k + 4 bytes on
+    every step; entries from `count` on are zero.
+    Raises: ValueError for a ratio or sample outside (0, 1].
+    Paper: Lin et al. 2018, Deep Gradient Compression, sections 3.1 and 5 (sampling).  Momentum
+    correction, clipping and masking are the memory `dgc`.
+    Differs: where more than k elements pass, the precise threshold is always calculated, so that
+    the payload has a fixed size; what is left stays in the memory.
+    """
+
+    ratio: float = 0.001
+    sample: float = 0.01
+
+    nonexpansive = True
+    homogeneous = True
+    fixed_size = False
+    exact_parts = ("indices", "count")
+
+    def __post_init__(self):
+        check_fraction("dgc", "ratio", self.ratio)
+        check_fraction("dgc", "sample", self.sample)
+
+    def wants(self, spec):
+        return spec.shape.rank > 1 and self.ratio < 1
+
+    def wire(self, spec):
+        k = self._sampling(spec).k
+        return {
+            "values": tf.TensorSpec([k], tf.float32),
+            "indices": tf.TensorSpec([k], tf.int32),
+            "count": tf.TensorSpec([1], tf.int32),
+        }
+
+    def _sampling(self, spec):
+        n = spec.shape.num_elements()
+        return sampled_lists.sampling_of(n, max(1, int(self.ratio * n)), self.sample)
+
+    def compress(self, x, ctx):
+        (sampling,) = samplings = [self._sampling(ctx.spec)]
+        key = ctx.list_key() if sampling.stride > 1 else ctx.shared_list_key()
+        found = sampled_lists.sampled_k_list([x], None, 1.0, samplings, key)
+        return {"values": found.values, "indices": found.indices, "count": found.counts}
+
+    def decompress(self, payload, ctx):
+        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+
+    def aggregate(self, payloads, ctx):
+        counts = payloads["count"][:, 0]
+        total = ops.scatter_sum(payloads["values"], payloads["indices"], counts, ctx.elements)
+        return tf.reshape(total, ctx.spec.shape)
+
+    def select(self, xs, residuals, momentum, ctx):
+        """What a fused form sends of a lane group."""
+        samplings = [self._sampling(spec) for spec in ctx.specs]
+        key = ctx.list_key()
+        return sampled_lists.sampled_k_list(xs, residuals, ctx.multiplier, samplings, key, momentum)
+
+    def gathered(self, found, ctx):
+        """The means over the workers of what they selected, and whether these are finite."""
+        payload = {"values": found.values, "indices": found.indices, "count": found.counts}
+        (reply,) = yield Gather([payload], found.finite)
+        ks, shapes = [self._sampling(spec).k for spec in ctx.specs], [s.shape for s in ctx.specs]
+        factor = tf.constant(1 / ctx.size)
+        return sparse_lists.scatter_list(
+            reply["values"], reply["indices"], reply["count"], ks, shapes, factor
+        )
+
+
+def _fusible(compressor, xs):
+    return lists.runs_here(xs)
+
+
+@fuses(DGC, MomentumCorrection, when=_fusible)
+def with_momentum(compressor, memory, xs, memories, states, ctx):
+    """Momentum, selection, masking and flag from one read; u and v are written once."""
+    momentum = memory.told(memories, ctx.size)
+    found = compressor.select(xs, [state["v"] for state in memories], momentum, ctx)
+    means, finite = yield from compressor.gathered(found, ctx)
+    kept = [{"u": u, "v": v} for u, v in zip(found.states, found.kept)]
+    return Outcome(means, kept, states, finite)
+
+
+@fuses(DGC, Residual, when=_fusible)
+def with_residual(compressor, memory, xs, memories, states, ctx):
+    """Selection, residual and flag from one read."""
+    found = compressor.select(xs, residuals_of(memories), None, ctx)
+    means, finite = yield from compressor.gathered(found, ctx)
+    return Outcome(means, settled(memories, found.kept), states, finite)

@@ -1,0 +1,99 @@
+"""Momentum correction and what belongs to it, for gradients that wait before they are sent."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from grace_tf.core.hyperparameters import check_choice, check_number
+from grace_tf.core.memory import Memory
+from grace_tf.core.registry import register
+from grace_tf.ops.sampled_lists import Momentum, clip_factor
+
+
+@register("dgc")
+class MomentumCorrection(Memory):
+    """Accumulates the worker's own momentum until it is sent: u ← m·u + g, v ← v + u, sends of v.
+
+    With `nesterov` v ← v + g + m·u, with the new u.  Where something is sent, v keeps the rest, 0
+    for selections, and u becomes 0 (momentum factor masking), unless `masking` is off.
+    With `clip`, the norm of each variable's gradient is brought down to clip·N^-1/2 first.
+    Variables that travel dense have their momentum after the mean: u ← m·u + ḡ, and the optimizer
+    gets u, or with `nesterov` m·u + ḡ.  There the norm of ḡ is brought down to `clip`.
+    State: u and v float32, the lane's shape.  Without masking, the momenta of all steps = what was
+    sent + v.
+    Raises: ValueError for a momentum outside [0, 1), nesterov without momentum, and a clip that is
+    not positive; at construction of the door for a compressor that is not nonexpansive and, where
+    the momentum is not 0, for an optimizer with a momentum of its own.
+    Paper: Lin et al. 2018, Deep Gradient Compression, arXiv:1712.01887, sections 3.2 (momentum
+    correction, local gradient clipping) and 3.3 (momentum factor masking).
+    Differs: the norm is that of one variable's gradient, as in Keras' `clipnorm`, and not that of
+    all gradients of the worker: those of the last layers are sent before those of the first are
+    known.  Weight decay never enters the momentum: Keras applies `weight_decay=` to the weights
+    themselves.  A regularizer's penalty is part of the gradient.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    masking: bool = True
+    clip: float | None = None
+
+    requires_nonexpansive = True
+    claims_dense = True
+
+    def __post_init__(self):
+        check_number("dgc", "momentum", self.momentum)
+        check_choice("dgc", "nesterov", self.nesterov, (False, True))
+        check_choice("dgc", "masking", self.masking, (False, True))
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"dgc: momentum is from 0 to below 1, not {self.momentum!r}.")
+        if self.nesterov and not self.momentum:
+            raise ValueError("dgc: nesterov is a kind of momentum; momentum is 0.")
+        if self.clip is not None:
+            check_number("dgc", "clip", self.clip)
+            if self.clip <= 0:
+                raise ValueError(f"dgc: clip is above 0 or none, not {self.clip!r}.")
+
+    @property
+    def has_momentum(self):
+        return self.momentum != 0
+
+    def init_state(self, spec):
+        return {name: tf.zeros(spec.shape, tf.float32) for name in ("u", "v")}
+
+    def compensate(self, x, state, ctx):
+        if ctx.dense:
+            return x, None
+        x = self._clipped(x, ctx.size)
+        u, velocity = self._advanced(x, state["u"], state["v"])
+        return velocity, (u, velocity)
+
+    def settle(self, carry, sent, total, state, ctx):
+        if ctx.dense:
+            total = self._clipped(total, 1)
+            u, velocity = self._advanced(total, state["u"], None)
+            return velocity, {"u": u, "v": state["v"]}
+        u, velocity = carry
+        if self.masking:
+            u = tf.where(sent == 0, u, 0.0)
+        return total, {"u": u, "v": velocity - sent}
+
+    def _advanced(self, x, u, v):
+        """The next u, and with the update added the next v: None counts as no addition."""
+        u = self.momentum * u + x
+        if not self.nesterov:
+            return u, u if v is None else v + u
+        # A difference, since graphs would add three tensors in an order of their own.
+        return u, (x if v is None else v + x) - -self.momentum * u
+
+    def _clipped(self, x, size):
+        """x with a norm of at most clip·size^-1/2."""
+        if self.clip is None:
+            return x
+        limit = self.clip * size**-0.5
+        return x * clip_factor(tf.reshape(x, [-1]), limit)
+
+    def told(self, memories, size):
+        """What `sampled_k_list` needs of this and of the states of a lane group."""
+        limit = None if self.clip is None else self.clip * size**-0.5
+        states = [state["u"] for state in memories]
+        return Momentum(states, self.momentum, self.nesterov, self.masking, limit)
