@@ -145,11 +145,11 @@ def test_memories_by_name():
     assert registry.get_memory(Residual()) == Residual()
     assert registry.memories() == sorted(registry.memories()) and "none" in registry.memories()
     with pytest.raises(
-        ValueError, match="Unknown memory 'nosuch'; available: auto, none, residual"
+        ValueError, match="Unknown memory 'nosuch'; available: auto, diana, ef21, lowpass"
     ):
         registry.get_memory("nosuch")
     with pytest.raises(
-        TypeError, match="The memory residual has no hyperparameter 'decay'; it has: none"
+        TypeError, match="The memory residual has no hyperparameter 'decay'; it has: dtype"
     ):
         registry.get_memory("residual:decay=0.9")
     with pytest.raises(TypeError, match="A memory is an instance or a name, not 3"):
