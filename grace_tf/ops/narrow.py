@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import arguments, lists, reference_narrow
+from grace_tf.ops import arguments, lists, native, reference_narrow
 from grace_tf.ops.arguments import ListKey
-from grace_tf.ops.reference_narrow import BITS, BLOCK, LEVELS
-from grace_tf.ops.words import packed_words
+from grace_tf.ops.sparse_lists import dims_of, shaped_like
 
 __all__ = ["from_bytes_list", "from_halves_list", "to_bytes_list", "to_halves_list"]
 
@@ -27,15 +26,20 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     With w the words of the key's stream for the tensor, element i is the upper half of
     bits(x_i) + (w_i >> 16), or of bits(x_i) where that would be infinite.
     """
-    xs = arguments.float_list(xs, "xs")
-    arguments.check_list_key(key, len(xs))
-    return [reference_narrow.to_halves(x, _one(key, i)) for i, x in enumerate(xs)]
+    xs = _checked(xs, key)
+    if not lists.runs_here(xs):
+        return [reference_narrow.to_halves(x, _one(key, i)) for i, x in enumerate(xs)]
+    halves = native._ops().grace_to_halves_list(xs=xs, **_told(key))
+    return shaped_like(halves, [x.shape for x in xs])
 
 
 def from_halves_list(stored: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """float32 tensors from what `to_halves_list` gave, exactly."""
     stored = [arguments.tensor(x, tf.uint16, x.shape.rank, "stored") for x in stored]
-    return [reference_narrow.from_halves(x) for x in stored]
+    if not lists.runs_here(stored):
+        return [reference_narrow.from_halves(x) for x in stored]
+    xs = native._ops().grace_from_halves_list(halves=stored)
+    return shaped_like(xs, [x.shape for x in stored])
 
 
 def to_bytes_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
@@ -44,37 +48,34 @@ def to_bytes_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     They are those of `ops.block_scales(x, 256, "max")` and of `ops.quantize` with 127 levels, 8
     bits and the key's stream for the tensor: packed_words(n, 8) words of codes, ⌈n/256⌉ of scales.
     """
-    xs = arguments.float_list(xs, "xs")
-    arguments.check_list_key(key, len(xs))
+    xs = _checked(xs, key)
     if not lists.runs_here(xs):
         return [reference_narrow.to_bytes(x, _one(key, i)) for i, x in enumerate(xs)]
-    encoded = lists.quantize_list(xs, None, 1.0, LEVELS, BITS, BLOCK, "max", key)
-    sizes = [_sizes(x.shape) for x in xs]
-    codes = tf.split(encoded.words, [of_codes for of_codes, _ in sizes])
-    scales = tf.split(tf.bitcast(encoded.scales, tf.int32), [of_scales for _, of_scales in sizes])
-    return [tf.bitcast(tf.concat(parts, 0), tf.int8) for parts in zip(codes, scales)]
+    stored = native._ops().grace_to_bytes_list(xs=xs, **_told(key))
+    return shaped_like(stored, [reference_narrow.shape_of_bytes(x.shape) for x in xs])
 
 
 def from_bytes_list(stored: Sequence[tf.Tensor], shapes: Sequence) -> list[tf.Tensor]:
     """float32 tensors of these shapes from what `to_bytes_list` gave."""
     shapes = arguments.shape_list(shapes)
     stored = [arguments.tensor(x, tf.int8, 2, "stored") for x in stored]
-    sizes = [_sizes(shape) for shape in shapes]
-    if [tuple(x.shape) for x in stored] != [(sum(size), 4) for size in sizes]:
+    if [x.shape for x in stored] != [reference_narrow.shape_of_bytes(shape) for shape in shapes]:
         raise ValueError("What is stored does not belong to tensors of these shapes.")
     if not lists.runs_here(stored):
         return [reference_narrow.from_bytes(x, shape) for x, shape in zip(stored, shapes)]
-    words = [tf.split(tf.bitcast(x, tf.int32), size) for x, size in zip(stored, sizes)]
-    codes, scales = (tf.concat(parts, 0)[None] for parts in zip(*words))
-    one = tf.constant(1.0)
-    scales = tf.bitcast(scales, tf.float32)
-    return lists.dequantize_list(codes, scales, shapes, one, LEVELS, BITS, BLOCK)[0]
+    xs = native._ops().grace_from_bytes_list(stored=stored, **dims_of(shapes))
+    return shaped_like(xs, shapes)
+
+
+def _checked(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
+    xs = arguments.float_list(xs, "xs")
+    arguments.check_list_key(key, len(xs))
+    return xs
+
+
+def _told(key: ListKey) -> dict:
+    return {"variables": list(key.variables), "draw": key.draw, **native._stream(key)}
 
 
 def _one(key: ListKey, i: int) -> ops.Key:
     return ops.Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
-
-
-def _sizes(shape: tf.TensorShape) -> tuple[int, int]:
-    n = shape.num_elements()
-    return packed_words(n, BITS), -(-n // BLOCK)

@@ -34,7 +34,16 @@ def to_bytes(x: tf.Tensor, key: ops.Key) -> tf.Tensor:
 
 def from_bytes(stored: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     n = shape.num_elements()
-    words = tf.bitcast(stored, tf.int32)
-    codes, scales = tf.split(words, [packed_words(n, BITS), -(-n // BLOCK)])
-    x = ops.dequantize(codes, tf.bitcast(scales, tf.float32), n, LEVELS, BITS, BLOCK)
+    codes, scales = tf.split(tf.bitcast(stored, tf.int32), _sizes(n))
+    scales = tf.bitcast(scales, tf.float32)
+    x = ops.dequantize_sum(codes[None], scales[None], n, LEVELS, BITS, BLOCK)
     return tf.reshape(x, shape)
+
+
+def shape_of_bytes(shape: tf.TensorShape) -> tf.TensorShape:
+    return tf.TensorShape([sum(_sizes(shape.num_elements())), 4])
+
+
+def _sizes(n: int) -> tuple[int, int]:
+    """How many words the codes and the scales of n elements make."""
+    return packed_words(n, BITS), -(-n // BLOCK)
