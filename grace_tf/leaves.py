@@ -176,13 +176,18 @@ class Leaf(Trackable):
 
     def _floats(self, rows: np.ndarray) -> np.ndarray | None:
         memory, spec = self.owner.made_by, self.owner.spec
-        stored = [{self.name: tf.constant(row)} for row in rows]
-        try:
+
+        def load(rows: Sequence[np.ndarray]) -> np.ndarray:
+            stored = [{self.name: tf.constant(row)} for row in rows]
             loaded = memory.load(stored, [spec] * len(rows))
+            return np.stack([state[self.name].numpy() for state in loaded])
+
+        try:
+            values = load(rows)
         except ValueError:
             return None
-        values = np.stack([state[self.name].numpy() for state in loaded])
-        return values if values.shape[1:] == tuple(spec.shape) else None
+        wanted = load([self.owner.first()[self.name]])
+        return values if values.shape[1:] == wanted.shape[1:] else None
 
     def _stored(self, value: np.ndarray) -> np.ndarray:
         state = {self.name: tf.constant(value)}

@@ -225,3 +225,22 @@ def test_through_a_mirrored_strategy(two_replicas):
         wanted = alone([[g] for g in grads])
         for (a,), b in zip(wanted, step()):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_compiled_by_xla(dtype):
+    """One worker alone, whose step XLA compiles, keeps what the step outside of it keeps."""
+    variable = tf.Variable(tf.zeros([40, 30]), name="v")
+    kept = []
+    for compiled in (False, True):
+        aggregate = grace_tf.Aggregator(
+            "topk:ratio=0.1", [variable], memory=f"residual:dtype={dtype}"
+        )
+        step = tf.function(
+            lambda g, to=aggregate: to([g], [variable]), jit_compile=compiled, autograph=False
+        )
+        for seed in range(2):
+            step(tf.constant(cases.normal((40, 30), seed)))
+        kept.append(aggregate.state.arrays()["v/memory/residual"])
+    assert kept[0].any()
+    np.testing.assert_array_equal(*kept)

@@ -91,7 +91,10 @@ def test_halves(kind):
     wanted = [halves_of(x, key) for x, key in zip(xs, keys())]
     for name, got in everywhere(lambda xs: narrow.to_halves_list(xs, KEY), xs):
         assert_bits(name, got, wanted)
-    floats = [(h.astype(np.uint32) << 16).view(np.float32).reshape(h.shape) for h in wanted]
+    floats = [
+        (h.reshape(-1).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(h.shape)
+        for h in wanted
+    ]
     for name, got in everywhere(narrow.from_halves_list, wanted):
         assert_bits(name, got, floats)
         assert all(np.isfinite(x).all() for x in got)

@@ -24,7 +24,7 @@ class Memory:
     save and load, every leaf keeps its mean over workers.
 
     Attributes:
-      name, paper: what it is registered with.
+      name, family, paper, examples: what it is registered with.
       requires_nonexpansive: True where the state stays bounded only for compressors with the trait
         `nonexpansive`; all others are refused.
       requires_unbiased: True where it serves only compressors with the trait `unbiased`; all others
@@ -53,7 +53,9 @@ class Memory:
     """
 
     name: str = ""
+    family: str = "other"
     paper: str = "-"
+    examples: tuple[str, ...] = ()
     requires_nonexpansive: bool = False
     requires_unbiased: bool = False
     alike: tuple[str, ...] = ()

@@ -43,7 +43,8 @@ def wrap(
         LossScaleOptimizer the inner optimizer is wrapped, of a MultiOptimizer each one that it has.
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", or
         a mapping from patterns (`re.fullmatch` on a variable's path) to these, the first counts.
-      memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
+      memory: "auto" (what the method's paper uses), a name such as "none" or "residual", a spec
+        such as "residual:dtype=bf16", or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.

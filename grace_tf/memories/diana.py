@@ -7,7 +7,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 
 
-@register("diana", paper="arXiv:1901.09269")
+@register("diana", family="estimates", paper="arXiv:1901.09269")
 class DIANA(Memory):
     """Sends differences to an estimate: c = C(x − h), aggregate H + mean c, then h ← h + α·c and
     H ← H + α·mean c.

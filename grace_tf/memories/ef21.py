@@ -6,7 +6,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 
 
-@register("ef21", paper="arXiv:2106.05203")
+@register("ef21", family="estimates", paper="arXiv:2106.05203")
 class EF21(Memory):
     """Sends differences to an estimate: c = C(x − h), h ← h + c, H ← H + mean c, aggregate H.
 

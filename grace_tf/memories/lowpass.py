@@ -7,7 +7,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 
 
-@register("lowpass", paper="arXiv:2104.11125")
+@register("lowpass", family="error feedback", paper="arXiv:2104.11125")
 class LowPass(Memory):
     """A residual that takes in β of what was not sent: x' = x + e, e ← (1 − β)·e + β·(x' − sent).
 

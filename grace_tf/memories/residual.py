@@ -10,7 +10,12 @@ from grace_tf.core.registry import register
 from grace_tf.ops import narrow
 
 
-@register("residual", paper="arXiv:1901.09847")
+@register(
+    "residual",
+    family="error feedback",
+    paper="arXiv:1901.09847",
+    examples=("residual:dtype=bf16", "residual:dtype=int8"),
+)
 class Residual(Memory):
     """Adds what was not sent to the next gradient: x' = x + e, e ← x' − sent.
 
