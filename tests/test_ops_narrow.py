@@ -7,7 +7,7 @@ import tensorflow as tf
 from test_ops_native import isas
 
 from grace_tf import ops
-from grace_tf.ops import lists, narrow, native
+from grace_tf.ops import lists, mixed, narrow, native
 from grace_tf.ops.arguments import ListKey
 
 SHAPES = [(), (1,), (31,), (4, 8), (33,), (255,), (257,), (7, 101), (2049,)]
@@ -130,6 +130,23 @@ def test_one_node_a_list():
         graph = function.get_concrete_function(specs, of_bytes).graph
         assert lists.runs_here(graph.inputs)
         assert sum(op.type.startswith("Grace>") for op in graph.get_operations()) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixed(kind):
+    xs, ys = tensors(kind), tensors("normal")
+
+    def flushed(x):
+        return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+
+    a, b = np.float32(0.3), np.float32(0.7)
+    wanted = [
+        flushed(flushed(b * flushed(y)) + flushed(a * flushed(x))).astype(np.float32)
+        for x, y in zip(xs, ys)
+    ]
+    for name, got in everywhere(lambda xs: mixed.mix_list(xs, 0.3, ys, 0.7), xs):
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=name)
 
 
 def test_what_does_not_fit_is_refused():

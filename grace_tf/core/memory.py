@@ -24,7 +24,10 @@ class Memory:
     save and load, every leaf keeps its mean over workers.
 
     Attributes:
-      name, family, paper, examples: what it is registered with.
+      name: what it is registered as.
+      family: what the table of memories says of it, from its registration, as are the next two.
+      paper: where it comes from.
+      examples: specs with other hyperparameters.
       requires_nonexpansive: True where the state stays bounded only for compressors with the trait
         `nonexpansive`; all others are refused.
       requires_unbiased: True where it serves only compressors with the trait `unbiased`; all others

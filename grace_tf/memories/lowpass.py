@@ -5,6 +5,8 @@ import tensorflow as tf
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import settles_after
+from grace_tf.ops import mixed
 
 
 @register("lowpass", family="error feedback", paper="arXiv:2104.11125")
@@ -21,7 +23,7 @@ class LowPass(Memory):
     State: residual float32, the variable's shape.
     Raises: TypeError or ValueError for a β outside (0, 1]; ValueError (at construction of the door)
     for a compressor that is not nonexpansive.
-    Paper: Chen et al. 2020, ScaleCom, arXiv:2104.11125, section 2.1 and algorithm 1.
+    Paper: Chen et al. 2020, ScaleCom, arXiv:2104.11125, algorithm 1.
     Differs: selects as the compressor does, not by the indices of one leading worker.
     """
 
@@ -42,3 +44,11 @@ class LowPass(Memory):
     def settle(self, carry, sent, total, state, ctx):
         kept = (1 - self.beta) * state["residual"] + self.beta * (carry - sent)
         return total, {"residual": kept}
+
+
+@settles_after(LowPass, "residual")
+def filtered(memory, before, after):
+    """What a fused form kept goes through the filter, in one more pass over memory."""
+    old, kept = ([state["residual"] for state in states] for states in (before, after))
+    mixes = mixed.mix_list(kept, memory.beta, old, 1 - memory.beta)
+    return [{"residual": each} for each in mixes]
