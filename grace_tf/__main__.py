@@ -29,11 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def list_methods(options: argparse.Namespace) -> int:
-    """The table of registered methods."""
+    """The tables of registered methods and memories; as Markdown, of methods alone."""
     if options.markdown:
         print(markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True)))
     else:
         print_table("Registered methods", describe.METHOD_COLUMNS, describe.method_rows())
+        print_table("Registered memories", describe.MEMORY_COLUMNS, describe.memory_rows())
     return 0
 
 

@@ -176,6 +176,8 @@ class Agreement:
                 if not group.broadcasts or (late and (taken.weights or taken.statistics)):
                     raise RuntimeError(_refusal(taken, group.broadcasts))
                 group.broadcast(wanted, root)
+                if taken.state:
+                    state.realign()
                 _say(group, taken, root, wanted)
             self._agreed.update({v._unique_id: v for variables in fresh for v in variables})
 

@@ -142,23 +142,14 @@ class _Worker:
         return sides
 
     def _rounds(self, group: Group) -> Rounds:
-        share, size = self._share, self._transport.size
+        share = self._share
         xs = [share.grads[lane.position] for lane in group.lanes]
-        ctx = Context(
-            group.specs,
-            group.ordinals,
-            share.step,
-            self._plan.seed,
-            size,
-            self._transport.workers[self._position],
-            multiplier=float(size) if self._summed else 1.0,
-            needs_sent=group.memory.needs_sent,
-            dense=group.claimed,
-        )
+        ctx = self._context(group, group.specs, group.ordinals)
         if group.dense:
             return uncompressed(xs, ctx, self._summed)
         xs = [x if x.dtype == tf.float32 else tf.cast(x, tf.float32) for x in xs]
-        memories = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
+        stored = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
+        memories = group.memory.load(stored, [lane.spec for lane in group.lanes])
         states = [share.compressor.get(ordinal, {}) for ordinal in group.ordinals]
         if group.merged:
             leaves = memories[0]
@@ -166,6 +157,20 @@ class _Worker:
             xs = [_flat(xs)]
         rounds = fused(group.compressor, group.memory, xs) or composed
         return rounds(group.compressor, group.memory, xs, memories, states, ctx)
+
+    def _context(self, group: Group, specs: Sequence, ordinals: Sequence[int]) -> Context:
+        size = self._transport.size
+        return Context(
+            tuple(specs),
+            tuple(ordinals),
+            self._share.step,
+            self._plan.seed,
+            size,
+            self._transport.workers[self._position],
+            multiplier=float(size) if self._summed else 1.0,
+            needs_sent=group.memory.needs_sent,
+            dense=group.claimed,
+        )
 
     def finish(self) -> Share:
         """The aggregates and next states of all groups, and whether they may be committed."""
@@ -196,6 +201,8 @@ class _Worker:
             aggregates = _unflat(aggregates[0], shapes)
             split = {leaf: _unflat(value, shapes) for leaf, value in memories[0].items()}
             memories = [{leaf: split[leaf][i] for leaf in split} for i in range(len(shapes))]
+        specs, ordinals = zip(*[(lane.spec, lane.ordinal) for lane in group.lanes])
+        memories = group.memory.store(memories, self._context(group, specs, ordinals).stored())
         for lane, aggregate, memory in zip(group.lanes, aggregates, memories):
             if aggregate.dtype.name != lane.dtype:
                 # What is finite as float32 must not stop a narrow gradient's step for ever.

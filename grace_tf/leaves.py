@@ -59,6 +59,16 @@ class Owner:
 STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
 
 
+def _first_stored(memory: Memory, spec: tf.TensorSpec, ordinal: int) -> Mapping[str, tf.Tensor]:
+    return _stored(memory, memory.init_state(spec), spec, ordinal)
+
+
+def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> dict:
+    """What a memory stores of a state outside any step."""
+    (stored,) = memory.store([state], Context((spec,), (ordinal,), 0, 0, 1, 0).stored())
+    return stored
+
+
 def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) -> list[Owner]:
     """The owners of what is kept for a group of lanes: of its memories, then of its compressor.
 
@@ -66,7 +76,7 @@ def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) ->
     """
     owners = []
     for lane in group.lanes:
-        first = functools.partial(_fresh, group.memory.init_state, lane.spec)
+        first = functools.partial(_fresh, _first_stored, group.memory, lane.spec, lane.ordinal)
         ordinals = (lane.ordinal,)
         owners.append(Owner("memory", ordinals, group.memory, lane.spec, "memory" in apart, first))
     merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
@@ -118,7 +128,12 @@ class Leaf(Trackable):
     @property
     def alike(self) -> bool:
         """Whether all workers hold the same: the step, and what compressors keep."""
-        return self.owner.kind != "memory"
+        return self.owner.kind != "memory" or self.name in self.owner.made_by.alike
+
+    @property
+    def bound(self) -> bool:
+        """Whether the workers' leaves mean something together alone: see `Memory.alike`."""
+        return self.owner.kind == "memory" and bool(self.owner.made_by.alike)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,6 +158,63 @@ class Leaf(Trackable):
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         value.set_shape(variable.shape)
         return value
+
+    def take(
+        self, saved: Saved, size: int, workers: Sequence[int], warn: Callable[[str], None]
+    ) -> None:
+        """Gives each worker of `size` here what is its own of rows of the form of this leaf."""
+        same = saved.size == size
+        whole = len(saved.workers) == saved.size
+        missing = [w for w in workers if not (same and w in saved.workers or whole)]
+        if missing and not (self.alike and not self.bound):
+            warn(
+                f"The saved state of worker {missing[0]} of {size} is not in this file, which "
+                f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero."
+            )
+            if self.bound:
+                return self.start()
+        for worker, variable in zip(workers, self.variables):
+            if same and worker in saved.workers:
+                variable.assign(saved.rows[saved.workers.index(worker)])
+            elif self.alike:
+                variable.assign(saved.rows[0])
+            elif whole:
+                variable.assign(self.mean(saved.rows))
+            else:
+                variable.assign(self.owner.first()[self.name])
+
+    def form(self, rows: np.ndarray) -> np.ndarray | None:
+        """Saved rows in the form of this leaf; None where they are of another variable."""
+        if rows.shape[1:] == self.shape:
+            if self.owner.kind != "memory" or rows.dtype == self.variables[0].dtype.as_numpy_dtype:
+                return rows
+        floats = self._floats(rows) if self.owner.kind == "memory" else None
+        return None if floats is None else np.stack([self._stored(value) for value in floats])
+
+    def mean(self, rows: np.ndarray) -> np.ndarray:
+        """The mean over workers of rows that have the form of this leaf, in that form."""
+        floats = self._floats(rows)
+        return self._stored(np.mean(floats, axis=0, dtype=np.float64).astype(floats.dtype))
+
+    def _floats(self, rows: np.ndarray) -> np.ndarray | None:
+        memory, spec = self.owner.made_by, self.owner.spec
+
+        def load(rows: Sequence[np.ndarray]) -> np.ndarray:
+            stored = [{self.name: tf.constant(row)} for row in rows]
+            loaded = memory.load(stored, [spec] * len(rows))
+            return np.stack([state[self.name].numpy() for state in loaded])
+
+        try:
+            values = load(rows)
+        except ValueError:
+            return None
+        wanted = load([self.owner.first()[self.name]])
+        return values if values.shape[1:] == wanted.shape[1:] else None
+
+    def _stored(self, value: np.ndarray) -> np.ndarray:
+        state = {self.name: tf.constant(value)}
+        stored = _stored(self.owner.made_by, state, self.owner.spec, self.owner.ordinals[0])
+        return stored[self.name].numpy()
 
     def start(self) -> None:
         """Gives all workers the first value."""

@@ -222,17 +222,28 @@ def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
 
 def _check_pair(compressor: Compressor, chosen: Memory) -> None:
     if chosen.requires_nonexpansive and not compressor.nonexpansive:
-        stages = [compressor, *(stage for _, stage in getattr(compressor, "inner", ()))]
-        nearest = ' or rounding="nearest"' if any(hasattr(s, "rounding") for s in stages) else ""
-        raise ValueError(
-            f"The memory {chosen.name!r} needs a compressor that is nonexpansive and {compressor} "
-            f'is not; use memory="none"{nearest}.'
-        )
+        _refuse(compressor, chosen, "nonexpansive", "none", "nearest")
+    if chosen.requires_unbiased and not compressor.unbiased:
+        served = "ef21" if compressor.nonexpansive else "none"
+        _refuse(compressor, chosen, "unbiased", served, "stochastic")
 
 
 def _check_memories(memory: Any, patterns: Collection[str]) -> None:
     if isinstance(memory, Mapping) and set(memory) != set(patterns):
         raise ValueError("memory is a mapping only with the patterns of the compressors' mapping.")
+
+
+def _refuse(compressor: Compressor, memory: Memory, trait: str, served: str, rounding: str) -> None:
+    """Raises ValueError, naming a memory that serves, and a rounding where that would help."""
+    outer = getattr(compressor, "outer", compressor)
+    stages = [outer, *(stage for _, stage in getattr(compressor, "inner", ()))]
+    rounded = any(getattr(s, "rounding", rounding) != rounding for s in stages)
+    helps = all(getattr(s, trait) or hasattr(s, "rounding") for s in stages)
+    way = f' or rounding="{rounding}"' if rounded and helps else ""
+    raise ValueError(
+        f"The memory {memory.name!r} needs a compressor that is {trait} and {compressor} is not; "
+        f'use memory="{served}"{way}.'
+    )
 
 
 def _check_pattern(pattern: Any) -> None:

@@ -8,6 +8,7 @@ strategy's creators, on the device of their worker, and live as long as the vari
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -122,6 +123,17 @@ class State(Trackable):
         """What all workers hold alike, as the first worker of this process has it."""
         return [leaf.variables[0] for leaf in list(self._leaves.values()) if leaf.alike]
 
+    def realign(self) -> None:
+        """Starts anew what means something on all workers together alone, and warns of it."""
+        bound = [leaf for leaf in list(self._leaves.values()) if leaf.bound]
+        for leaf in bound:
+            leaf.start()
+        if bound:
+            self._warn(
+                f"Some workers have restored their state of the memory {bound[0].owner.method} and "
+                "others have not: all start from zero."
+            )
+
     def counter(self) -> tf.Tensor:
         """The committed steps of the first worker of this process, as a step reads them."""
         return self._leaves["step"].read(0)
@@ -179,34 +191,22 @@ class State(Trackable):
 
     def adopt(self, leaf: Leaf, saved: Saved) -> bool:
         """Gives every worker of this process what is its own of a saved leaf, if it fits."""
-        if saved.rows.shape[1:] != leaf.shape:
-            told = (
-                f"The saved state {leaf.stem} has the shape {saved.rows.shape[1:]}, this one "
-                f"{leaf.shape}: it is of "
-            )
-            if leaf.owner.kind == "memory":  # which has the shape of its variable
-                raise ValueError(
-                    f"{told}another model, or the model's variables came in another order."
+        with tf.init_scope():
+            rows = leaf.form(saved.rows)
+            if rows is None:
+                told = (
+                    f"The saved state {leaf.stem} has the shape {saved.rows.shape[1:]}, this one "
+                    f"{leaf.shape}: it is of "
                 )
-            self._warn(f"{told}a method with other hyperparameters, and starts anew.")
-            leaf.start()
-            return False
-        for worker, variable in zip(self.workers, leaf.variables):
-            variable.assign(self._inherited(leaf, worker, saved))
+                if leaf.owner.kind == "memory":  # which has the shape of its variable
+                    raise ValueError(
+                        f"{told}another model, or the model's variables came in another order."
+                    )
+                self._warn(f"{told}a method with other hyperparameters, and starts anew.")
+                leaf.start()
+                return False
+            leaf.take(dataclasses.replace(saved, rows=rows), self.size, self.workers, self._warn)
         return True
-
-    def _inherited(self, leaf: Leaf, worker: int, saved: Saved) -> np.ndarray:
-        if self.size == saved.size and worker in saved.workers:
-            return saved.rows[saved.workers.index(worker)]
-        if leaf.alike:
-            return saved.rows[0]
-        if saved.size == len(saved.workers):
-            return np.mean(saved.rows, axis=0, dtype=np.float64).astype(saved.rows.dtype)
-        self._warn(
-            f"The saved state of worker {worker} of {self.size} is not in this file, which "
-            f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero."
-        )
-        return np.zeros_like(saved.rows[0])
 
     def _take_all(self, saved: Container[str]) -> None:
         """Gives every leaf what was restored of it; those not among the saved names start anew."""

@@ -1,6 +1,7 @@
 """Which values all workers take from worker 0, and which differences they refuse."""
 
 import dataclasses
+import warnings
 from unittest import mock
 
 import keras
@@ -13,6 +14,7 @@ from grace_tf.handshake import Owner, float_word
 from grace_tf.keras.first_step import values_of
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.state import State
+from grace_tf.testing import Workers
 
 ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1))
 RESTORED = dataclasses.replace(ROW, weights=7, statistics=8, optimizer=9, step=20, state=5)
@@ -84,6 +86,43 @@ class StrategyGroup:
     def handshake(self, words, purpose):
         self.row = Row(*words)
         return np.array([words, words], np.int64)
+
+
+class OtherState(StrategyGroup):
+    """Stands for two processes, of which the other holds other values of the state."""
+
+    broadcasts, rank = True, 1
+    sent: tuple = ()
+
+    def handshake(self, words, purpose):
+        self.row = Row(*words)
+        other = dataclasses.replace(self.row, state=self.row.state + 1)
+        return np.array([dataclasses.astuple(other), words], np.int64)
+
+    def broadcast(self, variables, root):
+        self.sent = tuple(variables)
+
+
+class EstimatesTest(tf.test.TestCase):
+    def test_what_belongs_to_all_workers_starts_anew_where_only_some_have_it(self):
+        """EF21's server is the mean of all own estimates: either fits the others, or none."""
+        for memory, own in (("ef21", "own"), ("residual", "residual")):
+            workers = Workers(1, "topk:ratio=0.5", memory=memory)
+            workers([[tf.constant([3.0, 1.0])]])
+            kept = workers.state.arrays()[f"0/memory/{own}"]
+            self.assertTrue(kept.any())
+            group = OtherState()
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                Agreement().reach(group, workers.state, [tf.Variable(3.0)], Owner, late=False)
+            servers = [v for v in group.sent if "server" in v.name]
+            self.assertLen(servers, 1 if memory == "ef21" else 0)
+            told = [w for w in said if "the memory ef21 and others have not" in str(w.message)]
+            self.assertLen(told, len(servers))
+            now = workers.state.arrays()
+            self.assertAllEqual(now[f"0/memory/{own}"], 0 * kept if servers else kept)
+            if servers:
+                self.assertFalse(now["0/memory/server"].any())
 
 
 class StrategyTest(tf.test.TestCase):

@@ -23,9 +23,21 @@ PACKAGE = str(Path(grace_tf.__file__).parents[1])
 
 def test_list_has_every_registered_method(capsys):
     assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    methods, memories = capsys.readouterr().out.split("Registered memories")
+    lines = methods.splitlines()
     named = [line.split()[0] for line in lines if line and line.split()[0] in grace_tf.available()]
     assert named == grace_tf.available()
+    rows = [re.split(" {2,}", line.strip()) for line in memories.splitlines()]
+    assert ["residual", "error feedback", "32", "nonexpansive", "arXiv:1901.09847"] in rows
+    assert [
+        "residual:dtype=bf16",
+        "error feedback",
+        "16",
+        "nonexpansive",
+        "arXiv:1901.09847",
+    ] in rows
+    assert ["diana", "estimates", "64", "unbiased", "arXiv:1901.09269"] in rows
+    assert {*grace_tf.core.registry.memories()} <= {row[0] for row in rows}
 
 
 def test_list_as_markdown_has_a_link_for_every_paper(capsys):

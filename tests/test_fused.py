@@ -150,6 +150,29 @@ def test_a_fused_form_sees_what_is_not_finite(spec, memory, bad):
     assert all(np.isnan(total).all() for total in told[1][: SIZE * len(CORNERS["odd"])])
 
 
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("memory", ["lowpass", "lowpass:beta=1", "residual:dtype=int8"])
+@pytest.mark.parametrize("spec", ["qsgd:rounding=nearest", "topk:ratio=0.1|values=fp16"])
+def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
+    compressor, kept = grace_tf.get(spec), registry.get_memory(memory)
+    assert rounds.fused(compressor, kept, [tf.zeros([3])])
+    shapes = CORNERS["odd"]
+    fused = run(spec, memory, shapes, True, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "_FUSED", {})
+        assert not rounds.fused(compressor, kept, [tf.zeros([3])])
+        assert_same(fused, run(spec, memory, shapes, True, True))
+    with ops.using("reference"):
+        assert_same(run(spec, memory, shapes, True, True), fused)
+
+
+def test_a_memory_that_changes_another_is_composed():
+    class Own(type(registry.get_memory("lowpass"))):
+        """Settles in a way of its own, perhaps."""
+
+    assert rounds.fused(grace_tf.get("qsgd:rounding=nearest"), Own(), [tf.zeros([3])]) is None
+
+
 def test_methods_that_users_meet_first_are_fused():
     have = SPECS_AND_MEMORIES
     for spec, memory in (("qsgd", "none"), ("topk", "residual"), ("signsgd", "none")):

@@ -27,15 +27,80 @@ class ResidualTest(tf.test.TestCase):
         self.assertAllEqual(memory.compensate(tf.ones([3]), state, None)[0], [2, 1, 0])
 
     def test_gradients_arrive_sooner_or_later(self):
-        workers = Workers(2, "topk:ratio=0.1", memory="residual")
+        self.arrive("residual", 1)
+
+    def test_gradients_arrive_through_a_low_pass_filter_too(self):
+        self.arrive("lowpass", 0.1)
+        self.arrive("lowpass:beta=0.75", 0.75)
+
+    def arrive(self, memory, beta):
+        workers = Workers(2, "topk:ratio=0.1", memory=memory)
         given, arrived = np.zeros(SHAPE), np.zeros(SHAPE)
-        for step in range(8):
+        for step in range(50):
             grads = [cases.normal(SHAPE, 10 * step + w) for w in range(2)]
             given += sum(g.astype(np.float64) for g in grads)
             arrived += 2 * workers([[g] for g in grads])[0][0].numpy()
         residuals = workers.state.arrays()["0/memory/residual"].astype(np.float64)
-        self.assertAllClose(given, arrived + residuals.sum(0), atol=1e-5, rtol=0)
+        self.assertAllClose(given, arrived + residuals.sum(0) / beta, atol=1e-4, rtol=0)
         self.assertGreater(np.abs(residuals).max(), 0.1)
+
+
+def squares_of(workers, data, steps, rate):
+    """Gradient descent of logistic regression, each worker on its data: the last mean gradient."""
+    weights = np.zeros(data[0][0].shape[1], np.float32)
+
+    def gradient(x, y):
+        rate_of_one = 1 / (1 + np.exp(-(x @ weights)))
+        return (x.T @ (rate_of_one - y) / len(y) + 1e-2 * weights).astype(np.float32)
+
+    for _ in range(steps):
+        given = workers([[gradient(x, y)] for x, y in data])
+        weights = weights - np.float32(rate) * given[0][0].numpy()
+    return float(np.sum(np.mean([gradient(x, y) for x, y in data], 0) ** 2))
+
+
+def unlike_data():
+    """Three workers whose optima lie far from each other, each alone and together."""
+    draw = np.random.default_rng(5)
+    data = []
+    for _ in range(3):
+        x = draw.normal(size=(60, 40)) + draw.normal(size=40)
+        data.append((x, (x @ draw.normal(size=40) + draw.normal(size=60) > 0) * 1.0))
+    return data
+
+
+class EstimatesTest(tf.test.TestCase):
+    """EF21 and DIANA reach the optimum that compression alone stays away from."""
+
+    def reached(self, method, memory):
+        return squares_of(Workers(3, method, memory=memory), unlike_data(), 600, 0.3)
+
+    def test_ef21_converges_with_a_contraction(self):
+        self.assertLess(self.reached("topk:ratio=0.1", "ef21"), 1e-8)
+        self.assertGreater(self.reached("topk:ratio=0.1", "none"), 1e-2)
+        self.assertGreater(self.reached("topk:ratio=0.1", "residual"), 1e-3)
+
+    def test_diana_converges_with_an_unbiased_compressor(self):
+        self.assertLess(self.reached("qsgd:bits=3,block=32", "diana:alpha=0.3"), 1e-8)
+        self.assertGreater(self.reached("qsgd:bits=3,block=32", "none"), 1e-5)
+
+
+@pytest.mark.parametrize("memory", ["ef21", "diana"])
+def test_the_server_is_the_mean_of_the_estimates_and_a_refused_step_changes_nothing(memory):
+    workers = Workers(3, "none", memory=memory)
+    for step in range(5):
+        grads = [[cases.normal(SHAPE, 10 * step + w)] for w in range(3)]
+        before = workers.state.arrays()
+        grads[1][0][0, 0] = np.nan if step == 3 else 1
+        given = [total.numpy() for (total,) in workers(grads)]
+        after = workers.state.arrays()
+        if step == 3:
+            assert all(np.isnan(total).all() for total in given)
+            assert all(np.array_equal(before[name], after[name]) for name in before)
+    own, server = (after[f"0/memory/{leaf}"] for leaf in ("own", "server"))
+    assert np.abs(own[0] - own[1]).max() > 0.1
+    np.testing.assert_allclose(server[0], own.mean(0), atol=1e-6)
+    np.testing.assert_array_equal(server, np.broadcast_to(server[:1], server.shape))
 
 
 class NoMemoryTest(tf.test.TestCase):
@@ -62,6 +127,40 @@ def test_the_refusal_names_the_way_out():
     assert route[2] == Residual()
     with pytest.raises(ValueError, match="needs a compressor that is nonexpansive"):
         grace_tf.Aggregator("signsgd", memory="residual")
+
+
+def test_estimates_are_refused_for_compressors_that_they_cannot_follow():
+    for spec, memory, words in (
+        (
+            "topk",
+            "diana",
+            'needs a compressor that is unbiased and topk is not; use memory="ef21".',
+        ),
+        ("qsgd:rounding=nearest", "diana", 'use memory="ef21" or rounding="stochastic"'),
+        ("signsgd", "diana", 'use memory="none".'),
+        ("qsgd", "ef21", 'nonexpansive and .* use memory="none" or rounding="nearest"'),
+        ("qsgd", "lowpass", 'nonexpansive and .* use memory="none" or rounding="nearest"'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            settings(spec, memory=memory)
+
+
+@pytest.mark.parametrize("wrong", ["lowpass:beta=0", "lowpass:beta=2", "diana:alpha=-1"])
+def test_a_share_is_above_zero_and_at_most_one(wrong):
+    with pytest.raises(ValueError, match=r"is a fraction in \(0, 1\], not"):
+        registry.get_memory(wrong)
+    with pytest.raises(ValueError, match="dtype is one of float32, bf16, int8, not 'fp8'"):
+        registry.get_memory("residual:dtype=fp8")
+
+
+@pytest.mark.parametrize(
+    "memory", ["lowpass:beta=0.3", "ef21", "diana:alpha=0.5", "residual:dtype=bf16", "residual"]
+)
+def test_a_memory_with_hyperparameters_comes_back_from_its_configuration(memory):
+    wanted = settings("none", memory=memory)
+    assert wanted.config()["memory"] == memory
+    assert settings(**wanted.config()) == wanted
+    assert wanted.routes[0][2] == registry.get_memory(memory)
 
 
 class RegistrationTest(tf.test.TestCase):

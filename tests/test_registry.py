@@ -149,7 +149,7 @@ def test_memories_by_name():
     ):
         registry.get_memory("nosuch")
     with pytest.raises(
-        TypeError, match="The memory residual has no hyperparameter 'decay'; it has: none"
+        TypeError, match="The memory residual has no hyperparameter 'decay'; it has: dtype"
     ):
         registry.get_memory("residual:decay=0.9")
     with pytest.raises(TypeError, match="A memory is an instance or a name, not 3"):

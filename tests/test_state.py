@@ -12,14 +12,14 @@ from grace_tf.state import State
 SPECS = [tf.TensorSpec([4, 3]), tf.TensorSpec([5])]
 
 
-def plan_of(compressor):
-    return make_plan(settings(compressor, min_elements=1), ["a", "b"], SPECS, [0, 1])
+def plan_of(compressor, **keywords):
+    return make_plan(settings(compressor, min_elements=1, **keywords), ["a", "b"], SPECS, [0, 1])
 
 
-def made(size, workers, compressor="topk:ratio=0.5"):
+def made(size, workers, compressor="topk:ratio=0.5", **keywords):
     state = State()
     state.place(size, workers, [None] * len(workers))
-    plan = plan_of(compressor)
+    plan = plan_of(compressor, **keywords)
     for group in plan.groups:
         state.ensure(group, plan.seed)
     return state
@@ -100,6 +100,45 @@ class StateTest(tf.test.TestCase):
         self.assertNotEmpty(names)
         for name in names:
             self.assertAllEqual(new.arrays()[name], np.full_like(new.arrays()[name], 0.5))
+
+    def estimates(self, size, workers, old=None, warns=0):
+        """A state of EF21 with the estimates 1, 2, …; or what one has that takes in another."""
+        state = made(size, workers, memory="ef21")
+        if old is None:
+            for name, leaf in state._leaves.items():
+                for worker, variable in zip(workers, leaf.variables):
+                    value = (size + 1) / 2 if name.endswith("server") else worker + 1
+                    variable.assign(tf.cast(tf.fill(variable.shape, value), variable.dtype))
+            return state
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            state.restore(old.arrays())
+        self.assertLen(said, warns)
+        rows = state.arrays()
+        return [rows[f"0/memory/{leaf}"][:, 0, 0].tolist() for leaf in ("own", "server")]
+
+    def test_estimates_and_their_mean_stay_together(self):
+        whole, part = self.estimates(2, [0, 1]), self.estimates(2, [1])
+        self.assertEqual(self.estimates(2, [0, 1], whole), [[1, 2], [1.5, 1.5]])
+        self.assertEqual(self.estimates(3, [0, 1, 2], whole), [[1.5] * 3, [1.5] * 3])
+        self.assertEqual(self.estimates(2, [1], part), [[2], [1.5]])
+        # Without all estimates their mean means nothing.
+        self.assertEqual(self.estimates(2, [0, 1], part, warns=1), [[0, 0], [0, 0]])
+        self.assertEqual(self.estimates(3, [0], part, warns=1), [[0], [0]])
+
+    def test_estimates_start_anew_where_only_some_workers_have_theirs(self):
+        state = self.estimates(2, [0, 1])
+        alike = [variable.name for variable in state.alike_variables]
+        self.assertLen([name for name in alike if "server" in name], 2)
+        self.assertEmpty([name for name in alike if "own" in name])
+        with self.assertWarnsRegex(UserWarning, "their state of the memory ef21 and others have"):
+            state.realign()
+        for name, rows in state.arrays().items():
+            if "/memory/" in name:
+                self.assertAllEqual(rows, np.zeros_like(rows))
+        residuals = filled(2, [0, 1])
+        residuals.realign()
+        self.assertEqual(self.residuals(residuals), [1, 2])
 
     def test_what_is_not_yet_used_is_not_lost(self):
         new = State()

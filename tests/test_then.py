@@ -69,6 +69,10 @@ class AlgebraTest(tf.test.TestCase):
             ctx.stage(4)
         with self.assertRaisesRegex(ValueError, "nest at most three deep"):
             ctx.stage(3).stage(3).stage(3).stage(3)
+        # What memories store has a draw that no stage reaches.
+        with self.assertRaisesRegex(ValueError, "nest at most three deep"):
+            ctx.stage(0).stage(0).stage(0).stage(0)
+        self.assertGreater(ctx.stored().draw, ctx.stage(3).stage(3).stage(3).draw)
 
     def test_then_of_then_is_one_composite(self):
         none = grace_tf.get("none")

@@ -17,10 +17,10 @@ struct TreeJob {
 };
 
 // Of any scale, the huge ones too, four times the inverse is a normal number.
-inline float TreeInverse(float scale, int32_t) {
+inline float TreeInverse(float scale, float) {
   return scale < kSmallestScale ? 0.0f : 4.0f / scale;
 }
-inline float TreeScale(float scale, int32_t) { return scale < kSmallestScale ? 0.0f : scale; }
+inline float TreeScale(float scale, float) { return scale < kSmallestScale ? 0.0f : scale; }
 
 }  // namespace grace
 

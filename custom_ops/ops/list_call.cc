@@ -48,7 +48,8 @@ std::vector<Shape> ListAttributes::Shapes(const char* of_ranks, const char* of_d
 
 Tensor ListCall::Allocate(int i, TF_DataType type, const Shape& shape) const {
   Status status;
-  const size_t size = type == kFloat16 || type == kBfloat16 ? 2 : type == TF_BOOL ? 1 : 4;
+  const bool narrow = type == kFloat16 || type == kBfloat16 || type == kUint16;
+  const size_t size = narrow ? 2 : type == TF_BOOL || type == kInt8 ? 1 : 4;
   Tensor output(TF_AllocateOutput(context_, i, type, shape.data(), static_cast<int>(shape.size()),
                                   size * ElementsOf(shape), status));
   status.Check();

@@ -13,6 +13,8 @@ namespace grace {
 
 constexpr TF_DataType kFloat16 = static_cast<TF_DataType>(19);
 constexpr TF_DataType kBfloat16 = static_cast<TF_DataType>(14);
+constexpr TF_DataType kUint16 = static_cast<TF_DataType>(17);
+constexpr TF_DataType kInt8 = static_cast<TF_DataType>(6);
 
 using Shape = std::vector<int64_t>;
 

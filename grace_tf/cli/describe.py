@@ -9,14 +9,17 @@ import tensorflow as tf
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
 from grace_tf.core.specs import spec_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import Settings, settings
 
 _TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
 _MILLION = tf.TensorSpec([1000, 1000], tf.float32)
+_ALONE = Context((_MILLION,), (0,), 0, 0, 1, 0).stored()
 
 METHOD_COLUMNS = ("method", "family", "bits per element", "memory", "traits", "paper")
+MEMORY_COLUMNS = ("memory", "family", "bits per element", "needs", "paper")
 WIRE_COLUMNS = ("part", "dtype", "elements", "bytes")
 STAGE_COLUMNS = ("from step", "compressor", "memory", "bytes a step", "of fp32")
 
@@ -33,6 +36,25 @@ def method_rows(links: bool = False) -> list[list[str]]:
         name = f"`{entry.name}`" if links else entry.name
         paper = _link(entry.paper) if links else entry.paper
         rows.append([name, entry.family, f"{bits:.3g}", memory, traits(compressor), paper])
+    return rows
+
+
+def memory_rows() -> list[list[str]]:
+    """One row per registered memory, and per example of it.
+
+    Bits per element are those that a worker keeps between steps for a matrix of 1000 × 1000.
+    """
+    rows = []
+    for name in registry.memories():
+        for spec in (name, *registry.get_memory(name).examples):
+            memory = registry.get_memory(spec)
+            (stored,) = memory.store([memory.init_state(_MILLION)], _ALONE)
+            kept = sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in stored.values())
+            bits = 8 * kept / _MILLION.shape.num_elements()
+            wanted = {"nonexpansive": memory.requires_nonexpansive}
+            wanted["unbiased"] = memory.requires_unbiased
+            needs = ", ".join(trait for trait, wants in wanted.items() if wants) or "-"
+            rows.append([spec, memory.family, f"{bits:.3g}", needs, memory.paper])
     return rows
 
 

@@ -11,6 +11,8 @@ from grace_tf import ops
 from grace_tf.ops.arguments import ListKey
 
 SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw alike
+_DEEPEST = 84  # the last draw of a stage three deep
+_STORED = 255  # the draw for what memories store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +92,14 @@ class Context:
         Raises: ValueError for another number, or where stages nest more than three deep.
         """
         draw = 4 * self.draw + 1 + number
-        if not 0 <= number < 4 or draw > 255:
+        if not 0 <= number < 4 or draw > _DEEPEST:
             raise ValueError("Stages nest at most three deep, with at most four stages in each.")
         specs = self.specs if spec is None else (spec,)
         return dataclasses.replace(self, draw=draw, specs=specs)
+
+    def stored(self) -> Context:
+        """The context in which a memory stores its state: random draws that no stage shares."""
+        return dataclasses.replace(self, draw=_STORED)
 
     def key(self) -> ops.Key:
         """The name of the sender's own random stream, for draws that only encoding needs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,12 +19,21 @@ class Memory:
     compressor and says what it compresses; `settle` runs after the exchange and says what the
     optimizer gets.  Both see one variable of one worker.  A memory never communicates.
 
-    All leaves of the state are float32 and have the shape of the variable.  When the number of
-    workers changes between save and load, every leaf keeps its mean over workers.
+    All leaves of the state are float32 and have the shape of the variable.  `store` may keep them
+    between steps in another form, which `load` undoes.  When the number of workers changes between
+    save and load, every leaf keeps its mean over workers.
 
     Attributes:
+      name: what it is registered as.
+      family: what the table of memories says of it, from its registration, as are the next two.
+      paper: where it comes from.
+      examples: specs with other hyperparameters.
       requires_nonexpansive: True where the state stays bounded only for compressors with the trait
         `nonexpansive`; all others are refused.
+      requires_unbiased: True where it serves only compressors with the trait `unbiased`; all others
+        are refused.
+      alike: the names of leaves that are the same on every worker, as they belong to all workers'
+        own ones.  Where a worker starts without its state and others have theirs, all start anew.
       needs_sent: False where `settle` never looks at `sent`, so that nobody computes it.
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
         through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
@@ -48,7 +58,12 @@ class Memory:
     """
 
     name: str = ""
+    family: str = "other"
+    paper: str = "-"
+    examples: tuple[str, ...] = ()
     requires_nonexpansive: bool = False
+    requires_unbiased: bool = False
+    alike: tuple[str, ...] = ()
     needs_sent: bool = True
     claims_dense: bool = False
     has_momentum: bool = False
@@ -91,3 +106,28 @@ class Memory:
           `total` and leaves that are the same on every worker.
         """
         return total, state
+
+    def store(self, states: Sequence[State], ctx: Context) -> Sequence[State]:
+        """What is kept until the next step and in files: the states, unless overridden.
+
+        A memory overrides it, and `load`, to keep its leaves in fewer bits.
+
+        Args:
+          states: the next states of a lane group, from `settle` or `init_state`.
+          ctx: the sender's `Context` of the group, one lane for each variable; `ctx.key()` and
+            `ctx.list_key()` are for this alone.
+        Returns: a list with the same leaf names, of any dtypes and static shapes.  What is stored
+          of a leaf depends on that leaf alone.
+        """
+        return states
+
+    def load(self, stored: Sequence[State], specs: Sequence[tf.TensorSpec]) -> Sequence[State]:
+        """The states that `compensate` and `settle` see, from what `store` gave.
+
+        Args:
+          stored: as `store` returned it; of an older file also in another form, such as float32.
+          specs: the float32 `tf.TensorSpec` of each variable.
+        Returns: a list of states, the leaves float32 with the shapes of `specs`.
+        Raises: ValueError for what cannot be the state of such a variable.
+        """
+        return stored

@@ -62,10 +62,11 @@ def register(
 
     Args:
       name: lower-case letters, digits and _; what specs and tables call it.
-      family, paper: what the table of methods says of it.
-      memory: the name of the memory that its paper uses; without one "auto" means residual for a
-        nonexpansive compressor, else none.
-      examples: further specs, which the conformance suite runs too.
+      family, paper: what the tables of methods and memories say of it.
+      memory: of a compressor, the name of the memory that its paper uses; without one "auto" means
+        residual for a nonexpansive compressor, else none.
+      examples: further specs; of a compressor, which the conformance suite runs too, and of a
+        memory, which the table lists too.
     Returns: a decorator, which returns the dataclass.
     Raises: ValueError for a name that is taken or ill-formed, or a reserved field name; TypeError
       for a class that is neither compressor nor memory.
@@ -82,6 +83,7 @@ def register(
         cls.name = name
         if issubclass(cls, Memory):
             _check_name(name, cls, _MEMORIES.get(name))
+            cls.family, cls.paper, cls.examples = family, paper, tuple(examples)
             _MEMORIES[name] = cls
             return cls
         parameters = {f.name: _default(f) for f in dataclasses.fields(cls)}

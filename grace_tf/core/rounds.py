@@ -127,13 +127,46 @@ def fuses(
     return declare
 
 
+_AFTER: dict[type, tuple[str, Callable]] = {}
+
+
+def settles_after(memory: type, base: str) -> Callable:
+    """Declares that a memory settles as the one of the name `base` does, and then goes on.
+
+    So the fused forms of `base`, a memory whose states have the same leaves, serve this memory too.
+    The function gets the memory, its states before the step and those that `base` came to, each one
+    for each lane, and returns the memory's next states, the same bits as its `settle`.
+    """
+
+    def declare(function: Callable) -> Callable:
+        _AFTER[memory] = base, function
+        return function
+
+    return declare
+
+
 def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[..., Rounds] | None:
     """The fused form for exactly these types that may run on these gradients, or None."""
     outer = getattr(compressor, "outer", compressor)
-    found = _FUSED.get((type(outer), type(memory)))
+    found, base, after = _FUSED.get((type(outer), type(memory))), None, None
+    if found is None and type(memory) in _AFTER:
+        name, after = _AFTER[type(memory)]
+        served = [m for c, m in _FUSED if c is type(outer) and m.name == name]
+        base = served[0]() if served else None
+        found = _FUSED.get((type(outer), type(base)))
     if found is None or (outer is not compressor and not found.composites):
         return None
-    return found.rounds if found.when(compressor, xs) else None
+    if not found.when(compressor, xs):
+        return None
+    return found.rounds if base is None else _followed(found.rounds, base, after)
+
+
+def _followed(form: Callable[..., Rounds], base: Any, after: Callable) -> Callable[..., Rounds]:
+    def rounds(compressor, memory, xs, memories, states, ctx):
+        outcome = yield from form(compressor, base, xs, memories, states, ctx)
+        return dataclasses.replace(outcome, memories=after(memory, memories, outcome.memories))
+
+    return rounds
 
 
 def fused_pairs() -> list[tuple[type, type]]:

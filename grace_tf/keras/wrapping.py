@@ -44,7 +44,8 @@ def wrap(
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", a
         schedule of these (`grace_tf.schedules`), which follows the optimizer's iterations, or a
         mapping from patterns (`re.fullmatch` on a variable's path) to any, the first counts.
-      memory: "auto" (what the method's paper uses), "none", "residual" or an instance.
+      memory: "auto" (what the method's paper uses), a name such as "none" or "residual", a spec
+        such as "residual:dtype=bf16", or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.

@@ -4,7 +4,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 
 
-@register("none")
+@register("none", family="none")
 class NoMemory(Memory):
     """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""
 

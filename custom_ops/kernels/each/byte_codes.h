@@ -49,8 +49,8 @@ GRACE_INLINE F Left(F x, F sent) { return Sub(x, Add(Set(0.0f), sent)); }
 template <bool kKeep>
 static void TreeGroups(const TreeJob& job, int64_t begin, int64_t groups, const float* x,
                        uint8_t* bytes, float* kept) {
-  BlockFactors<TreeInverse> inverses(job.scales, job.n, job.block, 0, begin);
-  BlockFactors<TreeScale> scales(job.scales, job.n, job.block, 0, begin);
+  BlockFactors<TreeInverse> inverses(job.scales, 1, job.n, job.block, 0.0f, begin);
+  BlockFactors<TreeScale> scales(job.scales, 1, job.n, job.block, 0.0f, begin);
   for (int64_t g = 0; g < groups; ++g) {
     F factors[kGroup / kLanes], worth[kGroup / kLanes];
     FactorsOf(inverses, begin + kGroup * g, factors);
@@ -102,7 +102,7 @@ GRACE_INLINE void AddValue(F value, F factor, float* out, U* largest) {
 template <bool kFirst, bool kLast>
 static bool TreeValues(const TreeJob& job, float factor, int64_t begin, int64_t groups,
                        const uint8_t* bytes, float* out) {
-  BlockFactors<TreeScale> scales(job.scales, job.n, job.block, 0, begin);
+  BlockFactors<TreeScale> scales(job.scales, 1, job.n, job.block, 0.0f, begin);
   U largest = SetU(0);
   for (int64_t g = 0; g < groups; ++g) {
     F worth[kGroup / kLanes];

@@ -1,0 +1,37 @@
+"""Error feedback by estimates that follow the gradients."""
+
+import tensorflow as tf
+
+from grace_tf.core.memory import Memory
+from grace_tf.core.registry import register
+
+
+@register("ef21", family="estimates", paper="arXiv:2106.05203")
+class EF21(Memory):
+    """Sends differences to an estimate: c = C(x − h), h ← h + c, H ← H + mean c, aggregate H.
+
+    h is this worker's estimate of its own gradient; H is the mean of all workers' estimates, which
+    every worker holds alike.  Both start from zero.  The aggregate is as old as the estimates are:
+    where the workers' data differ and batches are whole, they converge to the gradients, and the
+    training to a stationary point, at the rate of gradient descent.
+    State: own (h) and server (H), float32, the variable's shape.  When the number of workers
+    changes, every worker's h becomes the mean of all of them, which is H.  Where some workers have
+    a restored state and others have not, all start from zero.
+    Raises: ValueError (at construction of the door) for a compressor that is not nonexpansive,
+    since the estimates could then run away from the gradients.
+    Paper: Richtárik, Sokolov, Fatkhullin 2021, EF21, algorithm 2.
+    Differs: h starts from zero, so that the first step sends C(x), as the paper allows.
+    """
+
+    requires_nonexpansive = True
+    alike = ("server",)
+
+    def init_state(self, spec):
+        return {name: tf.zeros(spec.shape, tf.float32) for name in ("own", "server")}
+
+    def compensate(self, x, state, ctx):
+        return x - state["own"], None
+
+    def settle(self, carry, sent, total, state, ctx):
+        server = state["server"] + total
+        return server, {"own": state["own"] + sent, "server": server}
