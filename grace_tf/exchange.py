@@ -22,13 +22,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf import ops
+from grace_tf import ops, row_lanes
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
 from grace_tf.lockstep import Bucket, Side
 from grace_tf.plan import Group, Plan
+from grace_tf.row_lanes import Received, Sender
 from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
 
@@ -63,8 +64,10 @@ def exchange(
             b = waiting.pop(0)
             under_way.append(Bucket(plan, b, [worker.start(b) for worker in workers], transport))
         under_way = [bucket for bucket in under_way if not bucket.advance()]
+    # Last, since backward comes to tables of embeddings last.
+    if plan.by_rows:
+        _exchange_compressed_rows(plan, workers, transport)
     if plan.sparse:
-        # Last, since backward comes to tables of embeddings last.
         _exchange_rows(plan, shares, workers, transport, summed)
     return [worker.finish() for worker in workers]
 
@@ -133,6 +136,7 @@ class _Worker:
         self._transport, self._position = transport, position
         self._sides: list[Side] = []
         self.rows: list[tuple[int, tf.IndexedSlices]] = []
+        self._by_rows: Received | None = None
 
     def start(self, bucket: int) -> list[Side]:
         """What this worker asks for first, of each group of a bucket."""
@@ -172,12 +176,30 @@ class _Worker:
             dense=group.claimed,
         )
 
+    def sender(self) -> Sender:
+        """What this worker puts in of the lanes of compressed rows."""
+        share, groups = self._share, self._plan.by_rows
+        return Sender(
+            [share.grads[group.lanes[0].position] for group in groups],
+            [share.memory.get(group.ordinals[0], {}) for group in groups],
+            [self._context(group, group.specs, group.ordinals) for group in groups],
+        )
+
+    def receive(self, received: Received) -> None:
+        """Takes what came of the lanes of compressed rows."""
+        self._by_rows = received
+        for group, total in zip(self._plan.by_rows, received.totals):
+            lane, values = group.lanes[0], _mean(total.values, self._transport.size)
+            if lane.dtype != "float32":
+                values = tf.saturate_cast(values, lane.dtype)
+            self.rows.append((lane.position, with_values(total, values)))
+
     def finish(self) -> Share:
         """The aggregates and next states of all groups, and whether they may be committed."""
         share = self._share
         result = Share([None] * len(share.grads), {}, {}, share.step)
         with self._transport.device(self._position):
-            unseen, flags = [], []
+            unseen, flags, own_flags = [], [], [side.own_finite for side in self._sides]
             for side in self._sides:
                 outcome = side.outcome
                 flags.append(side.finite)
@@ -189,9 +211,14 @@ class _Worker:
             for position, rows in self.rows:
                 result.grads[position] = rows
                 unseen.append(rows.values)
+            if self._by_rows is not None:
+                flags.append(self._by_rows.finite)
+                own_flags.append(self._by_rows.own_finite)
+                for group, memory in zip(self._plan.by_rows, self._by_rows.memories):
+                    result.memory[group.ordinals[0]] = memory
             # A sum of finite payloads may still overflow; every worker sees the same aggregate.
             result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
-            result.own_finite = tf.reduce_all([side.own_finite for side in self._sides])
+            result.own_finite = tf.reduce_all(own_flags)
         return result
 
     def _deliver(self, group: Group, outcome: Outcome, result: Share) -> None:
@@ -211,6 +238,13 @@ class _Worker:
             result.memory[lane.ordinal] = memory
         for ordinal, state in zip(group.ordinals, outcome.states):
             result.compressor[ordinal] = state
+
+
+def _exchange_compressed_rows(plan: Plan, workers: Sequence[_Worker], transport: Transport) -> None:
+    received = row_lanes.communicate(plan, [worker.sender() for worker in workers], transport)
+    for i, (worker, own) in enumerate(zip(workers, received)):
+        with transport.device(i):
+            worker.receive(own)
 
 
 def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bool) -> None:

@@ -240,10 +240,15 @@ class Leaf(Trackable):
 class Bound:
     """The leaves of the groups of one plan: what a step of it reads, and writes if it is finite.
 
-    `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.
+    `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.  Of those with
+    the ordinals `by_rows` a step reads and writes rows: it gets the variables themselves, and gives
+    IndexedSlices.
     """
 
-    def __init__(self, found: Iterable[tuple[Owner, Mapping[str, Leaf]]]) -> None:
+    def __init__(
+        self, found: Iterable[tuple[Owner, Mapping[str, Leaf]]], by_rows: Container[int] = ()
+    ) -> None:
+        self._by_rows = by_rows
         self._leaves: dict[str, dict[int, Mapping[str, Leaf]]] = {"memory": {}, "compressor": {}}
         for owner, leaves in found:
             self._leaves[owner.kind][owner.ordinals[0]] = leaves
@@ -251,7 +256,10 @@ class Bound:
     def read(self, kind: str, position: int) -> dict[int, dict[str, tf.Tensor]]:
         """The values of the worker at this position, by ordinal and name."""
         return {
-            ordinal: {name: leaf.read(position) for name, leaf in leaves.items()}
+            ordinal: {
+                name: leaf.variables[position] if ordinal in self._by_rows else leaf.read(position)
+                for name, leaf in leaves.items()
+            }
             for ordinal, leaves in self._leaves[kind].items()
         }
 
@@ -261,4 +269,8 @@ class Bound:
         """Takes in the next values of the worker at this position."""
         for ordinal, own in values.items():
             for name, value in own.items():
-                self._leaves[kind][ordinal][name].variables[position].assign(value)
+                variable = self._leaves[kind][ordinal][name].variables[position]
+                if isinstance(value, tf.IndexedSlices):
+                    variable.scatter_update(value)
+                else:
+                    variable.assign(value)

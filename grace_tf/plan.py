@@ -14,9 +14,10 @@ from grace_tf import keys, wire
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.specs import spec_of
+from grace_tf.row_rules import DENSE_LANE, ROWS, rule
 from grace_tf.settings import DENSE, Settings
 from grace_tf.transports.base import Handed
-from grace_tf.transports.rows import NAMES
+from grace_tf.transports.rows import MESSAGES, NAMES
 from grace_tf.version import __version__
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
@@ -51,10 +52,14 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor."""
+    """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
+
+    `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.
+    """
 
     lanes: tuple[Lane, ...]
     merged: bool = False
+    by_rows: bool = False
 
     @property
     def compressor(self) -> Compressor:
@@ -102,14 +107,21 @@ class Plan:
     first_key: int = keys.FIRST
     check_every: int = 0
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
+    by_rows: tuple[Group, ...] = ()  # of one lane each: compressed lanes whose gradients are rows
 
     @property
     def groups(self) -> list[Group]:
+        """Those of the buckets."""
         return [group for bucket in self.buckets for group in bucket]
 
     @property
+    def rows(self) -> tuple[Lane, ...]:
+        """All lanes whose gradients stay rows."""
+        return self.sparse + tuple(group.lanes[0] for group in self.by_rows)
+
+    @property
     def dense(self) -> bool:
-        return all(lane.dense for group in self.groups for lane in group.lanes)
+        return not self.by_rows and all(lane.dense for group in self.groups for lane in group.lanes)
 
     def handed_dense(self, flagged: bool) -> list[Handed]:
         """What one worker hands over where nothing is compressed; not `flagged` where the host
@@ -125,6 +137,7 @@ class Plan:
         Which of them a collective has follows from the plan alone, whatever is traced first.
         """
         count = len(self.buckets) * _KEYS_OF_A_BUCKET + len(NAMES) * bool(self.sparse)
+        count += len(MESSAGES) * bool(self.by_rows)
         return range(self.first_key, self.first_key + count)
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
@@ -151,6 +164,10 @@ class Plan:
             raise ValueError(f"A collective for rows is called {', '.join(NAMES)}, not {name!r}.")
         return self.keys[len(self.buckets) * _KEYS_OF_A_BUCKET + NAMES.index(name)]
 
+    def message_key(self, name: str) -> int:
+        """The same for `Transport.messages`, one of `rows.MESSAGES`, and lanes in `by_rows`."""
+        return self.keys[MESSAGES.index(name) - len(MESSAGES)]
+
 
 def keyed(plan: Plan) -> Plan:
     """The plan with keys of its own, for collectives between processes.
@@ -168,19 +185,20 @@ def make_plan(
     specs: Sequence[tf.TensorSpec],
     ordinals: Sequence[int],
     rows: Sequence[int] = (),
+    static: bool = False,
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
     Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
     those that their compressor does not want travel dense, and apart as rows at the positions
-    `rows`.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
+    `rows`.  What is compressed there goes by the rules of row_rules.py, `static` where XLA compiles
+    the step.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
     """
     lanes = [
         _lane(settings, i, path, spec, ordinal)
         for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals))
     ]
-    sparse = tuple(lane for lane in lanes if lane.dense and lane.position in rows)
-    lanes = [lane for lane in lanes if lane not in sparse]
+    lanes, sparse, by_rows = _apart(lanes, paths, rows, static)
     merged = settings.granularity == "model"
     buckets = []
     for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
@@ -189,7 +207,8 @@ def make_plan(
             kind = (lane.compressor, lane.memory, lane.spec.dtype, lane.claimed)
             groups.setdefault(kind, []).append(lane)
         buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
-    layout = _digest([*buckets, (Group(sparse),)] if sparse else buckets, len(sparse), settings)
+    apart = [by_rows] * bool(by_rows) + [(Group(sparse),)] * bool(sparse)
+    layout = _digest([*buckets, *apart], len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
     every = settings.check_every
     return Plan(
@@ -200,7 +219,28 @@ def make_plan(
         tuple(paths),
         check_every=every,
         sparse=sparse,
+        by_rows=by_rows,
     )
+
+
+def _apart(
+    lanes: Sequence[Lane], paths: Sequence[str], rows: Sequence[int], static: bool
+) -> tuple[list[Lane], tuple[Lane, ...], tuple[Group, ...]]:
+    """The lanes of buckets, those whose rows travel as they are, and those of compressed rows."""
+    others, sparse, by_rows = [], [], []
+    for lane in lanes:
+        if lane.position not in rows:
+            others.append(lane)
+            continue
+        way = rule(paths[lane.position], lane.compressor, lane.memory, lane.dense, static)
+        if way == DENSE_LANE:
+            others.append(lane)
+        elif way == ROWS:
+            by_rows.append(Group((lane,), by_rows=True))
+        else:
+            compressor, memory = DENSE
+            sparse.append(dataclasses.replace(lane, compressor=compressor, memory=memory))
+    return others, tuple(sparse), tuple(by_rows)
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
@@ -242,6 +282,7 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
                 str(g.compressor),
                 spec_of(g.memory),
                 g.merged,
+                *["rows"] * g.by_rows,
                 [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes],
             ]
             for g in bucket

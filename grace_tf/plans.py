@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from grace_tf import handshake
 from grace_tf.gradients import is_rows, spec_of
@@ -46,10 +47,11 @@ class Plans:
             specs = tuple(map(spec_of, grads, variables))
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
             # A plan that was never compared has no keys of its own, so others must not see it.
-            known = (ordinals, self._settings.index(settings), specs, rows, others is None)
+            static = bool(rows) and _compiled()
+            known = (ordinals, self._settings.index(settings), specs, rows, static, others is None)
             if known not in self._plans:
                 paths = [self._joined.path(o) for o in ordinals]
-                plan = make_plan(settings, paths, specs, ordinals, rows)
+                plan = make_plan(settings, paths, specs, ordinals, rows, static)
                 if others is not None:
                     plan = keyed(plan)
                     handshake.compare(others, plan, described(owner), reduce)
@@ -64,3 +66,8 @@ class Plans:
         for known in list(self._plans):
             if ordinal in known[0]:
                 self._plans.pop(known, None)
+
+
+def _compiled() -> bool:
+    """Whether XLA compiles what is being traced."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

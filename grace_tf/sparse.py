@@ -1,7 +1,8 @@
-"""Sparse gradients (tf.IndexedSlices) of what is not compressed: they stay rows all the way.
+"""Sparse gradients (tf.IndexedSlices) as the plan wants them: row_rules.py says which stay rows.
 
-In come gradients as tapes give them.  Those whose lane a plan calls sparse cross the workers as
-rows (`Transport.rows`); every other one is made dense before the line sees it.
+In come gradients as tapes give them.  Those that a plan counts among its rows cross the workers as
+rows, compressed (row_lanes.py) or not (`Transport.rows`); every other one is made dense before the
+line sees it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
         if is_rows(grads[lane.position]):
             dense = tf.convert_to_tensor(grads[lane.position])
             arranged[lane.position] = tf.ensure_shape(dense, lane.shape)
-    for lane in plan.sparse:
+    for lane in plan.rows:
         arranged[lane.position] = _plain_rows(grads[lane.position], lane.shape)
     return arranged
 
@@ -39,7 +40,7 @@ def _plain_rows(grad: tf.IndexedSlices, shape: tuple[int, ...]) -> tf.IndexedSli
 
 def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:
     """The aggregates of one of these plans, dense wherever another plan does not send rows."""
-    rows = set.intersection(*({lane.position for lane in plan.sparse} for plan in plans))
+    rows = set.intersection(*({lane.position for lane in plan.rows} for plan in plans))
     return [
         [
             tf.convert_to_tensor(total) if is_rows(total) and i not in rows else total

@@ -70,7 +70,10 @@ class Stages:
 
     def place(self, settings: Settings, plans: Sequence[Plan]) -> Placed:
         """Makes the leaves that the stages need, which have these plans."""
-        bound = [self._state.bound(plan.groups, plan.seed, settings.apart) for plan in plans]
+        bound = [
+            self._state.bound([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
+            for plan in plans
+        ]
         return Placed(settings.stages, plans, bound)
 
     def run(

@@ -78,7 +78,8 @@ class State(Trackable):
         kept `apart`.
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
-        return Bound([(owner, self._own(owner, bool(apart))) for owner in owners])
+        by_rows = {group.ordinals[0] for group in groups if group.by_rows}
+        return Bound([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
 
     def forget(self, ordinal: int) -> None:
         """Drops what is kept for a variable that is gone."""

@@ -24,6 +24,7 @@ class BF16(Compressor):
 
     nonexpansive = True
     commutes_with_sum = True
+    elementwise = True
     homogeneous = True
     block = 1
 

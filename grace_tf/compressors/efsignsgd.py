@@ -42,6 +42,7 @@ class EFSignSGD(Compressor):
     block: int | None = None
 
     nonexpansive = True
+    elementwise = True
     homogeneous = True
 
     def __post_init__(self):

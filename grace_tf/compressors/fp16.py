@@ -26,6 +26,7 @@ class FP16(Compressor):
 
     nonexpansive = True
     commutes_with_sum = True
+    elementwise = True
     homogeneous = True
     block = 1
 

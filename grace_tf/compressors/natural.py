@@ -27,6 +27,7 @@ class Natural(Compressor):
     """
 
     unbiased = True
+    elementwise = True
     nonexpansive = True
     homogeneous = True
     block = 4

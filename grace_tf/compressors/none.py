@@ -19,6 +19,7 @@ class NoCompression(Compressor):
     unbiased = True
     nonexpansive = True
     commutes_with_sum = True
+    elementwise = True
     lossless = True
     homogeneous = True
     block = 1

@@ -39,6 +39,7 @@ class OneBit(Compressor):
     columns: bool = False
 
     nonexpansive = True
+    elementwise = True
     homogeneous = True
 
     def __post_init__(self):

@@ -76,6 +76,7 @@ class QSGD(Compressor):
             raise ValueError("qsgd: minmax has 2^bits levels; levels are not given beside it.")
         check_choice("qsgd", "rounding", self.rounding, ("stochastic", "stratified", "nearest"))
 
+    elementwise = True
     unbiased = property(lambda self: self.rounding != "nearest")
     nonexpansive = property(lambda self: self.rounding == "nearest" and self.norm != "minmax")
 

@@ -50,6 +50,7 @@ class TernGrad(Compressor):
     workers: int = 7
 
     homogeneous = True
+    elementwise = True
 
     def __post_init__(self):
         if self.clip is not None:

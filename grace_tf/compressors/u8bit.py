@@ -35,6 +35,7 @@ class U8Bit(Compressor):
     block: int | None = None
 
     nonexpansive = True
+    elementwise = True
     homogeneous = True
 
     def __post_init__(self):

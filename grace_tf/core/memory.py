@@ -38,6 +38,9 @@ class Memory:
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
         through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
         what was to be sent.
+      by_rows: True where rows that a sparse gradient does not touch may stay as they are, so that a
+        step costs no more than those it touches.  `compensate` and `settle` then also get `[rows,
+        columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.
       has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
         their own, which would be a momentum of the momentum, are refused.
 
@@ -66,6 +69,7 @@ class Memory:
     alike: tuple[str, ...] = ()
     needs_sent: bool = True
     claims_dense: bool = False
+    by_rows: bool = False
     has_momentum: bool = False
 
     def init_state(self, spec: tf.TensorSpec) -> State:

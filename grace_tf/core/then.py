@@ -66,6 +66,7 @@ class Then(Compressor):
     lossless = property(lambda self: self._all("lossless"))
     homogeneous = property(lambda self: self._all("homogeneous"))
     fixed_size = property(lambda self: self._all("fixed_size"))
+    elementwise = property(lambda self: self._all("elementwise"))
     aggregates = property(lambda self: self.outer.aggregates)
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)

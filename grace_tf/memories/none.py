@@ -9,3 +9,4 @@ class NoMemory(Memory):
     """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""
 
     needs_sent = False
+    by_rows = True

@@ -40,6 +40,7 @@ class Residual(Memory):
     dtype: str = "float32"
 
     requires_nonexpansive = True
+    by_rows = property(lambda self: self.dtype == "float32")
 
     def __post_init__(self):
         check_choice("residual", "dtype", self.dtype, ("float32", "bf16", "int8"))

@@ -60,10 +60,10 @@ class Transport(abc.ABC):
     same on all workers.  `Loopback` and `Replicas`: all workers are in one graph, so nothing waits
     for another process.  Eagerly, collectives run one after the other, as the program calls them.
 
-    A subclass sets the attributes and writes `_sum`, `_max`, `_gather`, `_all_to_all` and `_rows`,
-    with the arguments of the public methods, whose results they give; `size` may be 1.  The public
-    methods check the number of buffers and keep the book of what was handed over, see `recorded`.
-    What carries between processes is a `Group`, which has more to write.
+    A subclass sets the attributes and writes `_sum`, `_max`, `_gather`, `_all_to_all`, `_rows` and
+    `_messages`, with the arguments of the public methods, whose results they give; `size` may be 1.
+    The public methods check the number of buffers and keep the book of what was handed over, see
+    `recorded`.  What carries between processes is a `Group`, which has more to write.
 
     Attributes:
       size: the number of all workers.
@@ -142,6 +142,26 @@ class Transport(abc.ABC):
         slices = [list(mine) for mine in slices]
         return slices if self.size == 1 else self._rows(slices, key)
 
+    def messages(
+        self, messages: Sequence[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        """Everyone's message, whose length differs between workers and steps.
+
+        Args:
+          messages: int32 `[any n]` of each worker of this process.
+          longest: the length of the longest of all workers' messages, a scalar that all workers
+            know alike.
+          key: as in `rows`, with the names of `grace_tf.transports.rows.MESSAGES`.
+
+        Returns:
+          `[size, m]` for each worker of this process, m ≥ `longest`: row w begins with worker w's
+          message, and zeros follow.
+        """
+        messages = list(messages)
+        if self.size == 1:
+            return [messages[0][None]]
+        return self._messages(messages, longest, key)
+
     def explain(self, error: Exception) -> str:
         """The sentence for an error that a lost worker has caused.
 
@@ -213,6 +233,11 @@ class Transport(abc.ABC):
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]: ...
+
+    @abc.abstractmethod
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]: ...
 
     @abc.abstractmethod
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...

@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.transports.base import Transport
 from grace_tf.transports.pieces import packed
+from grace_tf.transports.rows import gathered
 
 if TYPE_CHECKING:
     from grace_tf.transports.connections import Lifeline
@@ -91,6 +92,14 @@ class Group(Transport):
     def processes(self) -> int:
         """How many processes there are."""
         return self.size
+
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
+            return self._gather([words], key(name))[0]
+
+        return [gathered(messages[0], longest, gather, "messages")[0]]
 
     def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
         """Compares processes: everyone's words.  Eager, also while a function is traced.

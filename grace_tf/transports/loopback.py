@@ -9,6 +9,7 @@ from typing import Callable
 import tensorflow as tf
 
 from grace_tf.transports.base import Transport
+from grace_tf.transports.rows import padded
 
 
 class Loopback(Transport):
@@ -48,6 +49,11 @@ class Loopback(Transport):
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
         return self._everywhere(lambda: [_appended(lane) for lane in zip(*slices)])
+
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        return self._everywhere(lambda: tf.stack([padded(each, longest) for each in messages]))
 
     def _everywhere(self, compute) -> list:
         if self._devices is None:

@@ -87,6 +87,11 @@ class MultiWorkerGroup(Group):
     ) -> list[list[tf.IndexedSlices]]:
         return self._inside()._rows(slices, key)
 
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        return self._inside()._messages(messages, longest, key)
+
     def _inside(self) -> ReplicaContext:
         if self._replica is None:
             raise RuntimeError(

@@ -15,8 +15,9 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from grace_tf.transports import collectives, lifeline, rendezvous
+from grace_tf.transports.base import Handed
 from grace_tf.transports.group import Group
-from grace_tf.transports.rows import Counters, all_rows
+from grace_tf.transports.rows import Counters, all_rows, gathered
 from grace_tf.transports.waits import Waits
 
 _GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
@@ -127,8 +128,20 @@ class ProcessGroup(Group):
 
         totals, words = all_rows(slices[0], gather)
         if self._recording:
-            self._take_down(self._rows_handed.handed(key("words"), len(totals), words))
+            handed = self._rows_handed.handed(key("words"), words)
+            self._take_down([Handed("gather", "int32", len(totals)), handed])
         return [totals]
+
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
+            return self._gather([words], key(name))[0]
+
+        received, words = gathered(messages[0], longest, gather, "messages")
+        if self._recording:
+            self._take_down([self._rows_handed.handed(key("words"), words)])
+        return [received]
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
         if buffer.dtype.name not in _SUMMED:

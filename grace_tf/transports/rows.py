@@ -24,6 +24,9 @@ SIZES = tuple(words << k for k in range(12) for words in (1024, 1536)) + (1024 <
 # What keys are asked for: the collectives, and the counter of the words handed over.
 NAMES = ("counts", "words", *(f"rows/{size}" for size in SIZES))
 
+# The same for messages, whatever they hold, whose lengths the caller has compared.
+MESSAGES = ("lengths", "words", *(f"messages/{size}" for size in SIZES))
+
 Gather = Callable[[tf.Tensor, str], tf.Tensor]
 
 
@@ -43,7 +46,7 @@ def all_rows(
     lengths = tf.repeat(table, 2, axis=1) * [part.shape[1] for part in parts]
     totals = tf.reduce_sum(lengths, 1)
     message = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
-    received, handed = _gathered(message, tf.reduce_max(totals), gather)
+    received, handed = gathered(message, tf.reduce_max(totals), gather, "rows")
 
     padding = tf.shape(received)[1] - totals
     sizes = tf.concat([lengths, padding[:, None]], 1)
@@ -56,14 +59,14 @@ def all_rows(
         for i, (part, tensor) in enumerate(zip(parts, given))
     ]
     totals = [
-        _summed(values, tf.cast(indices[:, 0], s.indices.dtype), s.dense_shape)
+        summed(values, tf.cast(indices[:, 0], s.indices.dtype), s.dense_shape)
         for s, indices, values in zip(slices, found[::2], found[1::2])
     ]
     return totals, handed
 
 
-def _summed(values: tf.Tensor, indices: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
-    """The rows with repeated ones added up, in worker order.
+def summed(values: tf.Tensor, indices: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
+    """The rows with repeated ones added up, in the order in which they come.
 
     Optimizers scatter rows into a table by kernels that add repeated ones in no fixed order, so
     workers would not end with the same bits.  It runs on the CPU, where the order is fixed.
@@ -80,30 +83,34 @@ class Counters:
     def __init__(self) -> None:
         self._words: dict[int, ResourceVariable] = {}  # held: traced steps assign to them
 
-    def handed(self, key: int, lanes: int, words: tf.Tensor) -> list[Handed]:
-        """What to announce for a step of so many lanes, of the plan with this key."""
+    def handed(self, key: int, words: tf.Tensor) -> Handed:
+        """What to announce for a gather of so many words, of the plan with this key."""
         if key not in self._words:
             with tf.init_scope(), tf.device("/CPU:0"):
                 self._words[key] = ResourceVariable(0, trainable=False, name="grace_tf_row_words")
         self._words[key].assign(words)
-        return [Handed("gather", "int32", n) for n in (lanes, self._words[key])]
+        return Handed("gather", "int32", self._words[key])
 
 
-def _gathered(
-    message: tf.Tensor, longest: tf.Tensor, gather: Gather
+def gathered(
+    message: tf.Tensor, longest: tf.Tensor, gather: Gather, name: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Everyone's message with padding behind it, and the length of that."""
+    """Everyone's int32 message with padding behind it, and the length of that.
+
+    `longest` is the length of the longest message, alike on all workers; what is gathered is called
+    `<name>/<size>`.
+    """
     largest = SIZES[-1]
 
     def at_once(size: int) -> tf.Tensor:
-        return gather(_padded(message, size), f"rows/{size}")
+        return gather(padded(message, size), f"{name}/{size}")
 
     def in_pieces() -> tf.Tensor:
         # TensorFlow's ring slows down above some 50 MB.
         count = -(-longest // largest)
-        pieces = tf.reshape(_padded(message, count * largest), [count, largest])
+        pieces = tf.reshape(padded(message, count * largest), [count, largest])
         received = tf.map_fn(
-            lambda piece: gather(piece, f"rows/{largest}"), pieces, parallel_iterations=1
+            lambda piece: gather(piece, f"{name}/{largest}"), pieces, parallel_iterations=1
         )
         received = tf.transpose(received, [1, 0, 2])
         return tf.reshape(received, [received.shape[0], count * largest])
@@ -115,7 +122,8 @@ def _gathered(
     return received, tf.shape(received)[1]
 
 
-def _padded(message: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+def padded(message: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    """The message with zeros behind it up to this length."""
     # Cut, since branches that are not taken are traced too, also those too short for the message.
     message = message[:length]
     padded = tf.pad(message, [[0, length - tf.shape(message)[0]]])

@@ -10,6 +10,7 @@ from tensorflow.python.distribute import distribute_utils, values
 
 from grace_tf.transports.base import Transport
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.rows import padded
 
 
 class Replicas(Loopback):
@@ -78,6 +79,12 @@ class ReplicaContext(Transport):
     ) -> list[list[tf.IndexedSlices]]:
         mine = [tf.nest.map_structure(tf.identity, s, expand_composites=True) for s in slices[0]]
         return [list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, mine))]
+
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        # tf.distribute compares lengths itself, in every step.
+        return [self._stacked(padded(messages[0], longest))]
 
     def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
         rows = self._context.all_gather(tf.identity(buffer)[None], axis=0)

@@ -1,0 +1,58 @@
+"""How a sparse gradient travels whose variable is compressed: one of three ways, by these rules.
+
+  * As compressed rows, where the compressor is `elementwise`, a quantiser of one round, and the
+    memory goes `by_rows`.
+  * As rows in full precision, which need no memory: where the compressor selects elements, has low
+    rank or needs several rounds, and where the memory would have to see every row in every step.
+    The rows of a batch are few already, and a selection would leave some of them to a step that
+    touches the same rows again.
+  * Dense, where the method needs every element of every worker: a consensus, in which those vote
+    too that have no such row; and a memory that holds the momentum, or claims what is dense.
+
+The last two are told once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.memory import Memory
+
+_LOG = logging.getLogger("grace_tf")
+
+ROWS, PLAIN_ROWS, DENSE_LANE = "rows", "plain rows", "dense"
+
+
+def rule(path: str, compressor: Compressor, memory: Memory, dense: bool, static: bool) -> str:
+    """ROWS, PLAIN_ROWS or DENSE_LANE for the sparse gradients of the variable at this path.
+
+    Args:
+      dense: neither compressed nor remembered, so that nothing is to be told.
+      static: XLA compiles the step, and rows have no static number.
+    """
+    if dense:
+        return PLAIN_ROWS
+    if memory.claims_dense or memory.has_momentum:
+        return _told(DENSE_LANE, path, f"the memory {memory.name} needs all rows in every step")
+    if compressor.aggregates != "sum":
+        return _told(DENSE_LANE, path, f"the consensus of {compressor} needs all rows")
+    if static:
+        return _told(DENSE_LANE, path, "XLA needs a static number of rows")
+    if not (compressor.elementwise and compressor.one_round):
+        return _told(PLAIN_ROWS, path, f"{compressor} does not compress rows by themselves")
+    if not memory.by_rows:
+        return _told(PLAIN_ROWS, path, f"the memory {memory.name} does not go row by row")
+    return ROWS
+
+
+def _told(way: str, path: str, why: str) -> str:
+    how = "is made dense" if way == DENSE_LANE else "travels as rows that are not compressed"
+    _tell(f"The sparse gradient of {path} {how}: {why}.")
+    return way
+
+
+@functools.cache
+def _tell(sentence: str) -> None:
+    _LOG.warning("%s", sentence)
