@@ -133,8 +133,8 @@ class Aggregator(Trackable):
         """The aggregates of one step, eagerly or in tf.function; all workers call it alike.
 
         Args:
-          grads: a tensor, IndexedSlices (made dense where they are compressed) or None for each
-            variable, of the variable's shape.
+          grads: a tensor, IndexedSlices or None for each variable, of the variable's shape.
+            IndexedSlices come back as such, but where row_rules.py makes them dense.
           variables: those that the gradients belong to, in the same order, none twice.
         Returns: a list in the order of `grads`, of their dtypes; None stays None.  Where a
           value of any worker is not finite, all workers get values that are not, and keep their

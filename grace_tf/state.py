@@ -74,8 +74,7 @@ class State(Trackable):
         """What a step of these groups reads and writes; makes what does not exist yet.
 
         What another memory or compressor made for the same variable stays where its leaf has the
-        same name, method, shape and dtype.  Elsewhere it is replaced, but for the kinds that are
-        kept `apart`.
+        same name, method, shape and dtype, and is replaced elsewhere, but for kinds kept `apart`.
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
         by_rows = {group.ordinals[0] for group in groups if group.by_rows}

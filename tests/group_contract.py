@@ -31,12 +31,18 @@ def carries(group, keys, dtypes=("float32", "int32")):
     words = tf.constant([0x7F812345, 1, -5], tf.int32) + me  # signalling NaNs as floats
     found = tf.bitcast(group.gather([tf.bitcast(words, tf.float32)], next(keys))[0], tf.int32)
     assert found.numpy().tolist() == [[0x7F812345 + w, 1 + w, -5 + w] for w in range(size)]
-    names = {}
+    names: dict[str, int] = {}
     values = tf.fill([1 + me, 2], 1.0 + me)
     lanes = [tf.IndexedSlices(values, tf.range(1 + me), tf.constant([9, 2]))]
     (totals,) = group.rows([lanes], lambda name: names.setdefault(name, next(keys)))
     dense = tf.convert_to_tensor(totals[0]).numpy()[:, 0]
     assert dense.tolist() == [sum(w + 1.0 for w in range(i, size)) for i in range(9)], dense
+    message = tf.range(me + 2000 * (me == 1))
+    longest = tf.constant(max(w + 2000 * (w == 1) for w in range(size)))
+    (found,) = group.messages([message], longest, lambda name: names.setdefault(name, next(keys)))
+    for w, row in enumerate(found.numpy()):
+        count = w + 2000 * (w == 1)
+        assert row[:count].tolist() == list(range(count)) and not row[count:].any(), row
     told = raised(ValueError, lambda: group.sum([tf.ones([2])] * 2, next(keys)))
     assert "1 buffers, one per worker of this process, but got 2" in told
 

@@ -172,6 +172,16 @@ class SwallowsNaN(Whole):
         return tf.where(tf.math.is_nan(x), 0.0, x)
 
 
+@lie("is elementwise", r"Elements \[1, 2, 3, 4, 5, 6, 7\] are never sent")
+class Selects(Honest):
+    """Nothing but the first element."""
+
+    elementwise = True
+
+    def encode(self, x, ctx):
+        return 0.5 * x * tf.one_hot(0, x.shape[0])
+
+
 @lie("is homogeneous", "times the gradient does not scale")
 class Clips(Honest):
     """Cuts at one."""

@@ -128,6 +128,7 @@ class AloneTest(tf.test.TestCase):
             [sparse, None], [table, other]
         )
         self.assertIsNone(nothing)
+        total = tf.convert_to_tensor(total)
         self.assertAllEqual(total, [[0] * 3, [2] * 3, [0] * 3, [1] * 3])
 
     def test_half_and_double_gradients_keep_their_dtype(self):

@@ -1,4 +1,4 @@
-"""Sparse gradients (IndexedSlices) of what is not compressed stay rows, through every door."""
+"""Sparse gradients (IndexedSlices) that are not compressed stay rows, through every door."""
 
 import io
 import json
@@ -118,10 +118,10 @@ class AggregatorTest(tf.test.TestCase):
         self.assertAllEqual(rows.indices, [4, 4])
         self.assertAllEqual(rows.dense_shape, [5, 3])
 
-    def test_what_is_compressed_becomes_dense(self):
-        aggregate = grace_tf.Aggregator("topk:ratio=1.0", memory="none", min_elements=1)
-        total, _ = aggregate(rows_and_range(), table_and_kernel())
-        self.assertAllEqual(total, [[0] * 3] * 4 + [[2] * 3])
+    def test_a_consensus_is_that_of_all_rows(self):
+        aggregate = grace_tf.Aggregator("signsgd", min_elements=1)
+        total, _ = aggregate(rows_and_range(-1.0), table_and_kernel())
+        self.assertAllEqual(total, [[1] * 3] * 4 + [[-1] * 3])
 
     def test_the_mean_of_two_workers_is_all_their_rows_halved(self):
         keywords = {**MIXED, "compressor": "topk:ratio=1.0"}

@@ -174,6 +174,18 @@ def is_lossless(s: Subject) -> Verdict:
         demand(same, "Infinities and the bits of NaNs do not come back as they were.")
 
 
+def is_elementwise(s: Subject) -> Verdict:
+    """elementwise: one round that gives a sum, and every one of 8 equal elements is sent"""
+    c = s.compressor
+    if not c.elementwise:
+        return NOT_CLAIMED
+    demand(c.one_round and c.aggregates == "sum", "It is no sum of one round.")
+    x = np.ones((SIZE, 8), np.float32)
+    sent = [np.stack(s.run(x, step)["sent"]).reshape(SIZE, 8) for step in range(16)]
+    never = np.flatnonzero(~np.any(sent, (0, 1)))
+    demand(not never.size, f"Elements {never.tolist()} are never sent.")
+
+
 def is_homogeneous(s: Subject) -> Verdict:
     """homogeneous: scaling the gradient by a power of two scales the result exactly"""
     if not s.compressor.homogeneous:
@@ -261,6 +273,7 @@ CHECKS = (
     consensus_is_among_the_sent,
     exact_parts_are_named,
     is_lossless,
+    is_elementwise,
     is_homogeneous,
     any_order_of_workers,
 )

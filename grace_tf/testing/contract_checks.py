@@ -20,7 +20,10 @@ from grace_tf.testing.arrays import same_bits
 from grace_tf.testing.belongings import belongings, unchanged
 from grace_tf.testing.subject import NOT_CLAIMED, SIZE, Finding, Subject, Verdict, demand
 
-_TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
+_TRAITS = (
+    *("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size"),
+    "elementwise",
+)
 
 
 def constructs(s: Subject) -> None:

@@ -72,12 +72,13 @@ def embedded(wrapped):
 
 
 def embeddings():
-    """Unwrapped, by `none`, and with rows beside lanes that a lossless method carries."""
+    """Unwrapped, by `none`, with rows beside lanes that a lossless method carries, as messages."""
     mixed = {"memory": "none", "exclude": ".*table.*", "min_elements": 1}
     return [
         embedded(lambda adam: adam),
         embedded(lambda adam: grace_tf.wrap(adam, "none")),
         embedded(lambda adam: grace_tf.wrap(adam, "topk:ratio=1.0", **mixed)),
+        embedded(lambda adam: grace_tf.wrap(adam, "none", memory="residual", min_elements=1)),
     ]
 
 
