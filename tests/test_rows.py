@@ -138,7 +138,7 @@ RULES = [
     ("efsignsgd", "auto", "rows", ""),
     ("none", "none", "plain", ""),
     ("qsgd", "none", "rows", ""),
-    ("topk", "auto", "plain", "topk:.* does not compress rows by themselves"),
+    ("topk", "auto", "plain", "topk does not compress rows by themselves"),
     ("powersgd", "auto", "plain", "powersgd.* does not compress rows"),
     ("terngrad:shared=true", "auto", "plain", "terngrad.* does not compress rows"),
     ("u8bit", "residual:dtype=int8", "plain", "the memory residual does not go row by row"),
@@ -198,7 +198,7 @@ def test_two_processes():
     out = io.StringIO()
     program = pathlib.Path(__file__).parent / "programs" / "tables.py"
     command = [sys.executable, "-u", str(program)]
-    code = launcher.run(command, 2, timeout=240, stdout=out, stderr=out)
+    code = launcher.run(command, 2, timeout=300, stdout=out, stderr=out)
     assert code == 0, out.getvalue()[-4000:]
     told = re.findall(r"^\[\d\] (\{.*\})$", out.getvalue(), re.MULTILINE)
     first, second = (json.loads(text) for text in told)

@@ -27,7 +27,9 @@ def large_table():
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
     def step(tokens):
         grad = tf.IndexedSlices(
-            tf.fill([tf.size(tokens), COLUMNS], 1.0 + group.rank), tokens, tf.constant(table.shape)
+            tf.fill([tf.size(tokens), COLUMNS], 1.0 + group.rank),
+            tokens,
+            tf.constant([ROWS, COLUMNS]),
         )
         (total,) = aggregate([grad], [table])
         table.scatter_sub(tf.IndexedSlices(0.5 * total.values, total.indices))
