@@ -9,6 +9,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, sampled_lists
+from grace_tf.ops.arguments import ListKey
 
 
 @register(
@@ -72,7 +73,8 @@ class DGC(Compressor):
 
     def compress(self, x, ctx):
         (sampling,) = samplings = [self._sampling(ctx.spec)]
-        key = ctx.list_key() if sampling.stride > 1 else ctx.shared_list_key()
+        # Without a sample nothing is drawn, so any key serves.
+        key = ctx.list_key() if sampling.stride > 1 else ListKey(0, 0, 0, ctx.variables, 0)
         found = sampled_lists.sampled_k_list([x], None, 1.0, samplings, key)
         return self._payload(found, ctx)
 
