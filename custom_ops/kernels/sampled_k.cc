@@ -1,7 +1,7 @@
 // How: a small sample of our own gives a key that surely enough elements reach. One pass over memory
 // advances the momentum, writes it and acc, collects the elements that reach the key, and notes the
 // sample that the threshold is defined by. What is sent is then found among those collected, or, if
-// our sample misled, among all of acc; it is taken out of the tensors in place.
+// too few reached the key, among all of acc. What is sent becomes zero in the tensors.
 #include "sampled_k.h"
 
 #include <algorithm>

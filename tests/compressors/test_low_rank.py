@@ -142,7 +142,7 @@ def test_the_ratios_of_models_are_those_handed_to_collectives(model, spec, ratio
 
 
 def _handed(spec, shapes):
-    """What a step of this model, which is only traced, hands over."""
+    """What a step of this model hands to collectives; the step is traced and never run."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     plan = make_plan(settings(spec), [f"v{i}" for i in range(len(specs))], specs, range(len(specs)))
     assert len(plan.buckets) > 3
