@@ -9,7 +9,8 @@ chunk is padded, and no scale sees anything but rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -40,10 +41,15 @@ class Kind:
 
 
 class Chunks:
-    """Words for the rows of a table of this shape, which this compressor compresses."""
+    """Words for the rows of a table of this shape, which this compressor compresses.
+
+    What eager steps run is traced once here: operation by operation, chunk after chunk, it would
+    take a second a step.
+    """
 
     def __init__(self, compressor: Compressor, shape: tuple[int, ...]) -> None:
         self._compressor, self._row = compressor, tuple(shape[1:])
+        self._traced: dict[Any, Callable] = {}
         self._index = tf.int32 if shape[0] <= tf.int32.max else tf.int64
         elements = tf.TensorShape(self._row).num_elements()
         self._kinds = []
@@ -76,7 +82,39 @@ class Chunks:
         `values` are float32 `[rows, ...]`; `ctx` is the sender's, of the whole lane.  What the
         words stand for has their shape, or is None where `ctx` needs it not.
         """
-        words, sent = [self._index_words(indices)], []
+        indices = tf.cast(indices, self._index)
+        return self._traced_if_eager(self._encode, [indices, values], ctx)
+
+    def decode(
+        self, words: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, ctx: Context
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """(indices, values) of all workers' rows, in worker order.
+
+        Worker w's words for this lane begin at `words[starts[w]]` and stand for `counts[w]` rows;
+        `ctx` is the public context of the lane.
+        """
+        return self._traced_if_eager(self._decode, [words, starts, counts], ctx)
+
+    def _traced_if_eager(self, what: Callable, tensors: Sequence[tf.Tensor], ctx: Context) -> Any:
+        """what(*tensors, ctx)"""
+        if not tf.executing_eagerly():
+            return what(*tensors, ctx)
+        static = dataclasses.replace(ctx, step=0)
+        known = (what.__name__, static)
+        if known not in self._traced:
+
+            def run(step: tf.Tensor, *tensors: tf.Tensor):
+                return what(*tensors, dataclasses.replace(static, step=step))
+
+            signature = [tf.TensorSpec([], tf.int64)]
+            signature += [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
+            self._traced[known] = tf.function(run, input_signature=signature, autograph=False)
+        return self._traced[known](tf.cast(ctx.step, tf.int64), *tensors)
+
+    def _encode(
+        self, indices: tf.Tensor, values: tf.Tensor, ctx: Context
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        words, sent = [tf.reshape(tf.bitcast(indices, tf.int32), [-1])], []
         for kind, number, start in self._split(tf.shape(values)[0]):
             signature = [tf.TensorSpec([kind.words], tf.int32)]
             signature += [kind.spec] * ctx.needs_sent
@@ -96,14 +134,9 @@ class Chunks:
             sent += [tf.reshape(each, [-1, *self._row]) for each in made[1:]]
         return tf.concat(words, 0), tf.concat(sent, 0) if ctx.needs_sent else None
 
-    def decode(
+    def _decode(
         self, words: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, ctx: Context
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """(indices, values) of all workers' rows, in worker order.
-
-        Worker w's words for this lane begin at `words[starts[w]]` and stand for `counts[w]` rows;
-        `ctx` is the public context of the lane.
-        """
         before = tf.cumsum(counts, exclusive=True)  # rows of the workers before
         owner, k = _each(counts)
         width = self._index.size // 4
@@ -130,9 +163,6 @@ class Chunks:
             starts += number * kind.words
         order = tf.math.invert_permutation(tf.concat(places, 0))
         return indices, tf.gather(tf.concat(values, 0), order)
-
-    def _index_words(self, indices: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(tf.bitcast(tf.cast(indices, self._index), tf.int32), [-1])
 
 
 def _each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

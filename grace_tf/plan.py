@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf import keys, wire
+from grace_tf.chunks import Chunks
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.specs import spec_of
@@ -84,6 +86,11 @@ class Group:
             return tuple(lane.spec for lane in self.lanes)
         total = sum(lane.spec.shape.num_elements() for lane in self.lanes)
         return (tf.TensorSpec([total], self.lanes[0].spec.dtype),)
+
+    @functools.cached_property
+    def chunks(self) -> Chunks:
+        """How the rows of its lane become words, where it goes `by_rows`."""
+        return Chunks(self.compressor, self.lanes[0].shape)
 
     @property
     def ordinals(self) -> tuple[int, ...]:
@@ -210,14 +217,9 @@ def make_plan(
     apart = [by_rows] * bool(by_rows) + [(Group(sparse),)] * bool(sparse)
     layout = _digest([*buckets, *apart], len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
-    every = settings.check_every
     return Plan(
-        tuple(buckets),
-        settings.seed,
-        digest,
-        layout,
-        tuple(paths),
-        check_every=every,
+        *(tuple(buckets), settings.seed, digest, layout, tuple(paths)),
+        check_every=settings.check_every,
         sparse=sparse,
         by_rows=by_rows,
     )

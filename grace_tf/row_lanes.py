@@ -54,11 +54,11 @@ class _Sent:
 
 def communicate(plan: Plan, senders: Sequence[Sender], transport: Transport) -> list[Received]:
     """One step of the lanes `plan.by_rows` on the workers of this process."""
-    chunks = [Chunks(group.compressor, group.lanes[0].shape) for group in plan.by_rows]
+    chunks = [group.chunks for group in plan.by_rows]
     sent = []
     for i, sender in enumerate(senders):
         with transport.device(i):
-            sent.append(_send(plan.by_rows, chunks, sender))
+            sent.append(_send(plan.by_rows, sender))
     tables = transport.gather([each.counts for each in sent], plan.message_key("lengths"))
     with transport.device(0):
         longest = tf.reduce_max(tf.reduce_sum(_lengths(chunks, tables[0]), 1))
@@ -74,16 +74,14 @@ def communicate(plan: Plan, senders: Sequence[Sender], transport: Transport) -> 
     return received
 
 
-def _send(groups: Sequence[Group], chunks: Sequence[Chunks], sender: Sender) -> _Sent:
+def _send(groups: Sequence[Group], sender: Sender) -> _Sent:
     words, counts, memories, seen = [], [], [], []
-    for group, codec, grad, state, ctx in zip(
-        groups, chunks, sender.grads, sender.memories, sender.contexts
-    ):
+    for group, grad, state, ctx in zip(groups, sender.grads, sender.memories, sender.contexts):
         values = tf.cast(grad.values, tf.float32)
         rows = summed(values * ctx.multiplier, grad.indices, grad.dense_shape)
         leaves = {name: tf.gather(leaf, rows.indices) for name, leaf in state.items()}
         compensated, carry = group.memory.compensate(rows.values, leaves, ctx)
-        made, stands_for = codec.encode(rows.indices, compensated, ctx)
+        made, stands_for = group.chunks.encode(rows.indices, compensated, ctx)
         # Of a memory that goes by rows `settle` does not look at the total.
         _, leaves = group.memory.settle(carry, stands_for, compensated, leaves, ctx)
         memories.append({k: tf.IndexedSlices(leaf, rows.indices) for k, leaf in leaves.items()})

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "keys": set(),
     "row_rules": {"core"},
     "plan": {
+        "chunks",
         "core",
         "keys",
         "row_rules",

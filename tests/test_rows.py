@@ -133,6 +133,53 @@ def test_chunks_draw_by_themselves_and_are_right_on_average():
     assert (error <= 5 * by_column.std(0, ddof=1) / np.sqrt(len(by_column)) + 1e-6).all()
 
 
+# What compresses rows by themselves.  All other methods send rows as they are, or make them dense.
+BY_ROWS = {"bf16", "efsignsgd", "fp16", "natural", "onebit", "qsgd", "terngrad", "u8bit"}
+MADE_DENSE = {"dgc", "signsgd", "signum"}
+
+
+@pytest.mark.parametrize("name", grace_tf.available())
+def test_an_embedding_trains_under_every_method(name):
+    grads = [rows_of(50, (64, 4), seed=seed) for seed in range(3)]
+    grads = [tf.IndexedSlices(g.values * 0.37, g.indices, g.dense_shape) for g in grads]
+    given = [tf.convert_to_tensor(grad) for grad in grads]
+
+    def aggregates(grads):
+        aggregate = grace_tf.Aggregator(name, min_elements=1)
+        table = tf.Variable(tf.zeros([64, 4]), name="table")
+        return [aggregate([grad], [table])[0] for grad in grads]
+
+    totals = aggregates(grads)
+    found = np.stack([tf.convert_to_tensor(total) for total in totals])
+    assert np.isfinite(found).all() and found.any()
+    assert {isinstance(total, tf.IndexedSlices) for total in totals} == {name not in MADE_DENSE}
+    if name in MADE_DENSE:
+        np.testing.assert_array_equal(found, aggregates(given))
+    else:
+        for total, grad in zip(totals, grads):
+            assert {*total.indices.numpy()} == {*grad.indices.numpy()}
+        assert np.allclose(found, given, rtol=1e-6) == (name not in BY_ROWS)
+
+
+@pytest.mark.parametrize("exclude", [(), "table"], ids=["compressed", "claimed"])
+def test_under_dgc_rows_have_the_momentum_that_dense_gradients_have(exclude):
+    ends = []
+    for given in (lambda grad: grad, tf.convert_to_tensor):
+        table = tf.Variable(tf.zeros([40, 3]), name="table")
+        own = {"memory": "dgc", "exclude": exclude, "min_elements": 1}
+        aggregate, totals = grace_tf.Aggregator("topk:ratio=0.25", **own), []
+        for step in range(3):
+            workers = [[given(rows_of(9, (40, 3), seed=2 * step + w))] for w in range(2)]
+            replicas = aggregate.aggregate_replicas(Loopback(2), workers, [table], [None] * 2)
+            totals.append(replicas[0][0].numpy())
+        ends.append([*totals, *aggregate.state.arrays().values()])
+    for ours, dense in zip(*ends, strict=True):
+        np.testing.assert_array_equal(ours, dense)
+    if exclude:  # rows that the second step does not touch move on by their momentum
+        first, second = ends[0][:2]
+        assert np.isclose(second, 0.9 * first)[first != 0].any()
+
+
 RULES = [
     ("qsgd", "auto", "rows", ""),
     ("efsignsgd", "auto", "rows", ""),
@@ -198,7 +245,7 @@ def test_two_processes():
     out = io.StringIO()
     program = pathlib.Path(__file__).parent / "programs" / "tables.py"
     command = [sys.executable, "-u", str(program)]
-    code = launcher.run(command, 2, timeout=300, stdout=out, stderr=out)
+    code = launcher.run(command, 2, timeout=600, stdout=out, stderr=out)
     assert code == 0, out.getvalue()[-4000:]
     told = re.findall(r"^\[\d\] (\{.*\})$", out.getvalue(), re.MULTILINE)
     first, second = (json.loads(text) for text in told)
