@@ -50,7 +50,6 @@ class TernGrad(Compressor):
     workers: int = 7
 
     homogeneous = True
-    elementwise = True
 
     def __post_init__(self):
         if self.clip is not None:
@@ -63,6 +62,7 @@ class TernGrad(Compressor):
 
     unbiased = property(lambda self: self.clip is None)
     one_round = property(lambda self: not self.shared)
+    elementwise = property(lambda self: not self.shared)
 
     @property
     def _bits(self):
