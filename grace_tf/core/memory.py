@@ -37,7 +37,7 @@ class Memory:
       needs_sent: False where `settle` never looks at `sent`, so that nobody computes it.
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
         through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
-        what was to be sent.
+        what was to be sent, and the state begins as `init_dense_state` says.
       by_rows: True where rows that a sparse gradient does not touch may stay as they are, so that a
         step costs no more than those it touches.  `compensate` and `settle` then also get `[rows,
         columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.
@@ -81,6 +81,13 @@ class Memory:
         """
         return {}
 
+    def init_dense_state(self, spec: tf.TensorSpec) -> State:
+        """The same for a variable that travels uncompressed and that this memory claims.
+
+        A memory overrides it where some leaves of `init_state` serve compressed variables alone.
+        """
+        return self.init_state(spec)
+
     def compensate(self, x: tf.Tensor, state: State, ctx: Context) -> tuple[tf.Tensor, Any]:
         """What is to be compressed instead of the gradient.
 
@@ -106,7 +113,7 @@ class Memory:
           state: as in `compensate`.
           ctx: as in `compensate`.
         Returns: (aggregate, state): float32 of the shape of x, and the next state with the leaves
-          of `init_state`.  The aggregate is the same on every worker if it is computed from
+          of the first.  The aggregate is the same on every worker if it is computed from
           `total` and leaves that are the same on every worker.
         """
         return total, state
