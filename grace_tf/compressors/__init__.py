@@ -15,6 +15,7 @@ from grace_tf.compressors import qsgd as qsgd
 from grace_tf.compressors import randomk as randomk
 from grace_tf.compressors import signsgd as signsgd
 from grace_tf.compressors import signum as signum
+from grace_tf.compressors import sketch as sketch
 from grace_tf.compressors import terngrad as terngrad
 from grace_tf.compressors import threshold as threshold
 from grace_tf.compressors import topk as topk
