@@ -18,39 +18,30 @@ from grace_tf.ops import index_sets, lists, min_max, quantiles, sparse_lists
     "sketch",
     family="quantisation",
     paper="doi:10.1145/3183713.3196894",
-    examples=(
-        "sketch:quantiles=5",
-        "sketch:ratio=0.1",
-        "sketch:ratio=0.1,rows=0",
-    ),
+    examples=("sketch:quantiles=5", "sketch:ratio=0.1", "sketch:ratio=0.1,rows=0"),
 )
 class Sketch(Compressor):
     """Sends for each element the id of its quantile bucket, and the buckets' means: C(x) = m[id].
 
-    Each sign has a share of the q = `quantiles` buckets like its share of the elements, and zeros
-    have one: no bucket holds elements of two signs.  Of each sign's elements every bucket has about
-    equally many; those that agree in sign, exponent and seven more bits stay together.  As long as
-    m is the mean, C projects x on the vectors that are constant on each bucket.  Here m is t times
-    the mean with 0 ≤ t ≤ 1, t being 1 but for a truncation below 2^-16, and on a bucket b
-    ‖x − C(x)‖² = ‖x − mean‖² + |b|·(1 − t)²·mean² ≤ ‖x‖²: residuals stay bounded.
-    With `ratio` < 1, the k = max(1, ⌊ratio·n⌋) elements of largest magnitude are sent, the others
-    are 0.  With `rows` > 0 then only the upper bits of an id, which tell its sign and which of
-    `groups` runs of q/groups buckets it lies in, are sent as they are.  The others go into a
-    MinMaxSketch of `rows` tables of `columns`·k cells each (section 3.3), which makes an id that
-    collides one of smaller magnitude in the same run, never larger or of the other sign.  m[id] is
-    the mean of the elements that are looked up as id, so C is a projection still.
-    Shapes: any float32 tensor of fewer than 2^31 elements; one that would take no fewer bytes than
-    its elements travels dense.
+    Each sign has a share of the q = `quantiles` buckets like its share of the elements; zeros have
+    one.  All buckets of a sign hold about equally many elements; those that agree in sign, exponent
+    and seven more bits stay together.  m is t times the mean, where 0 ≤ t ≤ 1 and t = 1 but for a
+    truncation below 2^-15, so on a bucket b, where mean is that of x,
+    ‖x − C(x)‖² = ‖x − mean‖² + |b|·(1 − t)²·mean² ≤ ‖x − mean‖² + |b|·mean² = ‖x‖².
+    With `ratio` < 1 only the k = max(1, ⌊ratio·n⌋) elements of largest magnitude are sent, and the
+    rest is 0.  If also `rows` > 0, of an id only those bits are sent that tell which of `groups`
+    runs of q/groups buckets it is in.  The others go into a MinMaxSketch of `rows` tables of
+    `columns`·k cells each, in which an id that collides becomes one of smaller magnitude in its
+    run, so of the same sign.  m is then of the elements that decode to a bucket: C(x) as above.
+    Shapes: any float32 tensor of fewer than 2^31 elements; it travels dense if that is no longer.
     Wire: means float32[q], ids int32[b·⌈n/32⌉] with b = ⌈log2 q⌉, gathered: b·n/8 + 4q bytes.
-    Below ratio 1: ids of k entries, of log2 groups bits with sketches, cells
-    int32[rows·⌈columns·k/32⌉·log2(q/groups)], and indices int32[`index_sets.index_words(n, k)`].
-    The default sketch takes 4.2 bits an entry, where plain ids (`rows=0`) take 6.
+    Below ratio 1: ids int32[b·⌈k/32⌉], indices int32[`index_sets.index_words(n, k)`]; with sketches
+    b is log2 groups, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits an id, not 6.
     Raises: ValueError or TypeError for quantiles outside 3..256, a ratio or columns outside (0, 1],
-    rows outside 0..8, and, with sketches, groups that do not make runs of a power of two.
+    rows outside 0..8, and with sketches for groups that do not make runs of a power of two.
     Paper: Jiang et al. 2018, SketchML, sections 3.2 to 3.4.
-    Differs: quantiles by counting, exact to 1/128 of a value, not from a quantile sketch; bit
-    planes instead of bytes; one index set of fixed size instead of delta-encoded keys by group;
-    zeros have a bucket; the means are of what is decoded, which the paper leaves too small.
+    Differs: exact quantiles, to 1/128 of a value, not those of a sketch; bit planes, not bytes; one
+    index set of fixed size, not delta-coded keys of each group; means of what is decoded.
     """
 
     quantiles: int = 64
@@ -69,14 +60,14 @@ class Sketch(Compressor):
         check_fraction("sketch", "columns", self.columns)
         check_integer("sketch", "groups", self.groups, 2, 128)
         run, rest = divmod(self.quantiles, self.groups)
-        if self._sketched and (rest or run < 2 or run & (run - 1)):
+        sketched = self.ratio < 1 and self.rows
+        if sketched and (rest or run < 2 or run & (run - 1)):
             raise ValueError(
                 f"sketch: groups divides quantiles into runs of 2, 4, 8 and so on; {self.groups} "
                 f"of {self.quantiles} does not."
             )
 
     exact_parts = property(lambda self: () if self.ratio == 1 else ("indices",))
-    _sketched = property(lambda self: self.ratio < 1 and self.rows > 0)
 
     def wants(self, spec):
         return self.nbytes(spec) < 4 * spec.shape.num_elements()
@@ -151,10 +142,9 @@ def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """Counting, then ids, residual and flag; below ratio 1 selection, then the rest in O(k)."""
     residuals = residuals_of(memories)
     if compressor.ratio == 1:
-        sent = compressor._encode_dense(xs, residuals, ctx.multiplier)
+        payload, kept, finite = compressor._encode_dense(xs, residuals, ctx.multiplier)
     else:
-        sent = compressor._encode_largest(xs, residuals, ctx)
-    payload, kept, finite = sent
+        payload, kept, finite = compressor._encode_largest(xs, residuals, ctx)
     (reply,) = yield Gather([payload], finite)
     means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)
