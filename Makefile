@@ -28,6 +28,8 @@ PYTHON_TF215 ?= $(call first,11,python3.11 python3.10 python3)
 VENV := .venv
 VENV_TF215 := .venv-tf215
 PYTEST ?=
+# Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
+JOBS := -n auto --maxprocesses 8 --dist worksteal
 TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.h')
 PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
@@ -41,11 +43,11 @@ test: need-python need-python-tf215 test-keras3 test-keras2
 
 test-keras3: $(VENV)/installed
 	cd tests && ../$(VENV)/bin/python -m grace_tf doctor
-	cd tests && ../$(VENV)/bin/python -m pytest $(PYTEST)
+	cd tests && ../$(VENV)/bin/python -m pytest $(JOBS) $(PYTEST)
 
 test-keras2: $(VENV_TF215)/installed
 	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
-	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(PYTEST)
+	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST)
 
 need-python:
 	@test -n "$(PYTHON)" || { echo "There is no working Python 3.10 to 3.13 with venv and pip here: install" \

@@ -115,7 +115,7 @@ def measure(methods: list[str], draws: int) -> list[dict[str, Any]]:
             ((_, compressor, memory),) = settings(method).routes
             row = {"method": method, "memory": spec_of(memory)}
             row["bits"] = 8 * compressor.nbytes(SPEC) / SPEC.shape.num_elements()
-            row["bound"] = compressor.error_bound(SPEC)
+            row["bound"] = compressor.relative_bound(SPEC)
             row["errors"] = {name: single(method, each) for name, each in given.items()}
             row["without"] = long(method, "none")
             row["with"] = long(method, row["memory"])

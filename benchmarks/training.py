@@ -145,7 +145,7 @@ class Results:
             file.write(json.dumps(record) + "\n")
 
     def of(self, training: Training, method, memory, rate, momentum, seed) -> dict[str, Any]:
-        """The run's record, from the file or by running it."""
+        """The record of a run: read from the file, or made by running it where it is not there."""
         key = (method, memory, rate, momentum, seed)
         if key not in self.runs:
             accuracies = training.run(rate, momentum, seed, self._steps)

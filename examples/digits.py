@@ -32,6 +32,8 @@ MIN_ELEMENTS = 256  # so that all but the small biases and the output layer's tr
 
 # Sparse methods keep more than 1 %: a run this short would end before every weight has moved.
 SPECS = {
+    "adaq": "adaq:ratio=0.05",
+    "dgc": "dgc:ratio=0.05",
     "randomk": "randomk:ratio=0.1",
     "topk": "topk:ratio=0.05",
 }
@@ -40,7 +42,8 @@ COMPOSITES = ["topk:ratio=0.05|values=qsgd:bits=4,rounding=nearest"]
 # (learning rate, momentum) where the default does not fit.  A vote has entries of -1, 0 and 1,
 # whatever the gradient's size: its learning rate is the update.  What waits in randomk's residual
 # for its turn arrives at once, and momentum would repeat it; without it the rate may be larger.
-STEPS = {"signsgd": (0.003, 0.0), "randomk": (0.2, 0.0)}
+# The memory of dgc has its own momentum.
+STEPS = {"signsgd": (0.003, 0.0), "randomk": (0.2, 0.0), "dgc": (0.05, 0.0)}
 DEFAULT_STEP = (0.05, 0.9)
 
 

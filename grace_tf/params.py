@@ -16,12 +16,21 @@ _HYPERPARAMETERS = {
     "bucket_size": "block",
     "compress_rank": "rank",
     "momentum": "momentum",
+    "error_bound": "error_bound",
+    "quantiles": "quantiles",
 }
 _IGNORED = {
     "communicator": "the collective follows from the method",
     "world_size": "the size follows from the surroundings",
     "kernel": "there is one kernel an operation",
     "lr": "the learning rate is the optimizer's",
+}
+# What GRACE did with them has no counterpart, and why; a false value asks for nothing.
+_REFUSED = {
+    "gradient_clipping": "GRACE clamps elements at the norm of their whole gradient, which clips "
+    'nothing; DGC\'s clipping by norm is memory="dgc:clip=..."',
+    "momentum_factor": "GRACE adds a momentum to what PowerSGD decodes, beside the optimizer's; "
+    "give the optimizer a momentum instead",
 }
 
 
@@ -39,7 +48,8 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
         unless `quantum_num` is given.
     Returns: a new dictionary: "compressor", "memory" and the method's hyperparameters.
     Raises: ValueError for methods and memories that are not available, and values out of range;
-      TypeError for keys that GRACE or the method does not have.
+      TypeError for keys that GRACE or the method does not have, or that cannot work, with the
+      reason.
     """
     params = dict(params)
     name = params.pop("compressor", "none")
@@ -51,10 +61,15 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
         memory = "auto"  # GRACE's compressor keeps the momentum itself
     for key in _IGNORED:
         params.pop(key, None)
+    for key, reason in _REFUSED.items():
+        if params.pop(key, None):
+            raise TypeError(f"GRACE's parameter {key!r} cannot be taken over: {reason}.")
+    if memory == "dgc" and "momentum" in params:
+        memory = f"dgc:momentum={params.pop('momentum')}"
     keywords: dict[str, Any] = {}
     for key, value in params.items():
         if key not in _HYPERPARAMETERS:
-            known = ["compressor", "memory", *_IGNORED, *_HYPERPARAMETERS]
+            known = ["compressor", "memory", *_IGNORED, *_HYPERPARAMETERS, *_REFUSED]
             raise TypeError(
                 f"GRACE's parameter {key!r} has no counterpart; known: {', '.join(known)}."
             )

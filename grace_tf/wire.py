@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
 
-VERSION = 2  # changes whenever the meaning of any buffer does; compared at the first step
+VERSION = 3  # changes whenever the meaning of any buffer does; compared at the first step
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 

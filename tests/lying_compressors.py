@@ -80,7 +80,7 @@ class BiasedWhenShort(Honest):
 class Loose(Honest):
     """Rounds more than its bound says."""
 
-    def error_bound(self, spec):
+    def relative_bound(self, spec):
         return 1e-5
 
     def encode(self, x, ctx):

@@ -82,8 +82,8 @@ def test_describe_of_a_schedule_has_a_row_for_each_stage(capsys):
     assert main(["describe", "topk:ratio=0.25@0/0.01@100,dense=10", "--shape", "1000"]) == 0
     cells = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["0", "none", "none", "4,000", "1/1"] in cells
-    assert ["10", "topk:ratio=0.25", "residual", "2,000", "1/2"] in cells
-    assert ["100", "topk", "residual", "80", "1/50"] in cells
+    assert ["10", "topk:ratio=0.25", "residual", "1,128", "1/3.546"] in cells
+    assert ["100", "topk", "residual", "52", "1/76.92"] in cells
 
 
 @pytest.mark.parametrize(

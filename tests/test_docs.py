@@ -13,6 +13,7 @@ import grace_tf
 from grace_tf.__main__ import _parser
 from grace_tf.cli import bench, describe, tables
 from grace_tf.core import registry
+from grace_tf.core.specs import name_of
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -145,7 +146,7 @@ def test_the_tables_are_fresh(name):
 
 def test_the_digits_are_of_every_method_and_good_enough():
     results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
-    assert {grace_tf.get(r["method"]).name for r in results} == set(grace_tf.available())
+    assert {name_of(r["method"]) for r in results} == set(grace_tf.available())
     for result in results:
         assert result["workers"] == 2 and len(result["accuracies"]) >= 3
         assert result["bytes_per_step"] == result["announced_bytes"]

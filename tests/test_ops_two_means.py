@@ -59,7 +59,7 @@ class TwoMeansTest(ListsTest):
     def test_native_is_the_reference(self):
         for name, arrays in LISTS.items():
             xs = [tf.constant(x) for x in arrays]
-            mirrored = [tf.constant(0.3 * x.ravel()[::-1].reshape(x.shape)) for x in arrays]
+            mirrored = [0.3 * tf.constant(x.ravel()[::-1].reshape(x.shape)) for x in arrays]
             for ratio in (0.01, 0.4, 1.0) if name in ("short", "shapes", "few") else (0.01,):
                 ks = ks_of(arrays, ratio)
                 for residuals, multiplier in ((None, 1.0), (None, 0.7), (mirrored, 3.7)):
@@ -100,7 +100,7 @@ class TwoMeansTest(ListsTest):
         lengths = [x.size for x in arrays]
         rows = []
         for w in range(3):
-            got = two_means.two_means_list([(w + 1) * x for x in arrays], None, 1.0, ks)
+            got = two_means.two_means_list([np.float32(w + 1) * x for x in arrays], None, 1.0, ks)
             words = index_sets.pack_list(got.indices, got.counts, lengths, ks)
             rows.append((got.means, got.signs, words, got.counts))
         parts = [tf.stack(each) for each in zip(*rows)]
@@ -108,7 +108,7 @@ class TwoMeansTest(ListsTest):
         for x, k in zip(arrays, ks):
             total = np.zeros(x.size, np.float32)
             for w in range(3):
-                means, indices, positive = numpy_encode((w + 1) * x, k)
+                means, indices, positive = numpy_encode(np.float32(w + 1) * x, k)
                 total[indices] += np.where(positive, means[0], means[1])
             wanted.append(total.reshape(x.shape) * np.float32(0.3))
         for implementation in ("reference", "native") if native.available() else ("reference",):

@@ -253,6 +253,22 @@ def test_grace_parameters_become_keywords():
     )
     assert powersgd == {"compressor": "powersgd", "memory": "residual", "rank": 2}
     assert from_params({}) == {"compressor": "none", "memory": "none"}
+    dgc = from_params(
+        {
+            "compressor": "dgc",
+            "memory": "dgc",
+            "compress_ratio": 0.01,
+            "momentum": 0.8,
+            "gradient_clipping": False,
+        }
+    )
+    assert dgc == {"compressor": "dgc", "memory": "dgc:momentum=0.8", "ratio": 0.01}
+    signum = from_params({"compressor": "signum", "momentum": 0.5})
+    assert signum == {"compressor": "signum", "memory": "auto", "momentum": 0.5}
+    efsignsgd = from_params({"compressor": "efsignsgd", "memory": "efsignsgd", "lr": 0.1})
+    assert efsignsgd == {"compressor": "efsignsgd", "memory": "residual"}
+    inceptionn = from_params({"compressor": "inceptionn", "error_bound": 1e-3})
+    assert inceptionn == {"compressor": "inceptionn", "memory": "none", "error_bound": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -274,6 +290,16 @@ def test_grace_parameters_become_keywords():
             {"compressor": "signsgd", "compress_ratio": 0.1},
             TypeError,
             "signsgd has no hyperparameter",
+        ),
+        (
+            {"compressor": "powersgd", "momentum_factor": 0.9},
+            TypeError,
+            "'momentum_factor' cannot be taken over: GRACE adds a momentum",
+        ),
+        (
+            {"compressor": "dgc", "memory": "dgc", "gradient_clipping": True},
+            TypeError,
+            "'gradient_clipping' cannot be taken over: GRACE clamps",
         ),
     ],
 )

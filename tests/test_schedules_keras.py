@@ -32,7 +32,7 @@ from grace_tf.keras import aggregator_of
 from grace_tf.testing.workers import Workers
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "scheduled.py"
-BYTES = (852, 260, 436, 164)  # of the stages of SPEC: matrices of 8 × 16 and 16 × 4, and biases
+BYTES = (852, 260, 436, 112)  # of the stages of SPEC: matrices of 8 × 16 and 16 × 4, and biases
 SENT = [BYTES[0]] * 2 + [BYTES[1]] * 2 + [BYTES[2]] * 2 + [BYTES[3]] * 4
 
 

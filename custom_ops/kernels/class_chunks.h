@@ -1,4 +1,4 @@
-// What the encoder and the decoder of classes share.
+// Definitions that both the encoder and the decoder of classes use.
 #pragma once
 
 #include <algorithm>

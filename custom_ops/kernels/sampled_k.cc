@@ -1,7 +1,8 @@
-// How: a small sample of our own gives a key that surely enough elements reach. One pass over memory
-// advances the momentum, writes it and acc, collects the elements that reach the key, and notes the
-// sample that the threshold is defined by. What is sent is then found among those collected, or, if
-// our sample misled, among all of acc; it is taken out of the tensors in place.
+// How: a small first sample gives a key that enough elements are expected to reach. One pass over
+// memory advances the momentum, writes it and acc, collects the elements that reach the key, and
+// notes the sample that the threshold is defined by. What is sent is then found among those
+// collected, or among all of acc where the first sample gave a key that was too high. What is sent
+// is taken out of the tensors in place.
 #include "sampled_k.h"
 
 #include <algorithm>

@@ -34,7 +34,7 @@ float LevelOf(double mean) {
   return std::fabs(mean) < static_cast<double>(kSmallestScale) ? 0.0f : static_cast<float>(mean);
 }
 
-// Sums up count of them, as if zeros filled them up to a power of two. Spoils them.
+// The total of `count` sums, padded with zeros to a power of two; overwrites `sums`.
 Sums Joined(Sums* sums, int64_t count) {
   int64_t half = 1;
   while (2 * half < count) half *= 2;

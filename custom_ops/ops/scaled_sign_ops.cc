@@ -55,10 +55,11 @@ struct ScaledSignListOp {
     }
     float* low = sides == 2 ? levels[0].data<float>() : nullptr;
     float* high = levels[sides - 1].data<float>();
+    uint32_t* word = words.data<uint32_t>();
     std::vector<ScaledSigns> parts;
     int64_t words_at = 0, levels_at = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      parts.push_back({words.data<uint32_t>() + words_at, low ? low + levels_at : nullptr,
+      parts.push_back({word + words_at, low ? low + levels_at : nullptr,
                        high + levels_at});
       words_at += PackedWords(sizes[i], 1);
       levels_at += own[i].Count(sizes[i]);

@@ -53,9 +53,10 @@ struct TernaryEncodeListOp {
     for (const Ternary& tensor : list) size += TernaryWords(tensor.n, bits);
     const Tensor words = call.Vector(0, TF_INT32, size);
     uint32_t* word = words.data<uint32_t>();
+    float *each_own = own.data<float>(), *each_scale = scales.data<float>();
     for (int i = 0; i < count; ++i) {
-      list[i].own = own.data<float>()[i];
-      list[i].scale = scales.data<float>()[i];
+      list[i].own = each_own[i];
+      list[i].scale = each_scale[i];
       list[i].words = word;
       list[i].variable_draw = static_cast<uint32_t>(variables[i] << 8 | draw);
       word += TernaryWords(list[i].n, bits);

@@ -87,7 +87,7 @@ void TestGarbage() {
   }
 }
 
-// Indices that are nothing but random bits are refused, and nothing is written outside.
+// Random words in place of indices are refused, and nothing is written outside the outputs.
 void TestFaults() {
   const IndexLayouts layouts(kLengths, kCounts);
   for (uint32_t seed = 0; seed < 12; ++seed) {

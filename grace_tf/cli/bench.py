@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.cli import bench_step
+from grace_tf.cli.describe import told_as
 from grace_tf.cli.machine import default_operations, machine, seconds
 from grace_tf.cli.tables import print_table, progress
 from grace_tf.core import registry
@@ -38,6 +39,7 @@ STAGES = ("compress", "decompress", "aggregate", "step")
 class Case:
     """One method on one tensor with one implementation of the operations, and what was measured."""
 
+    method: str  # as it was given
     compressor: Compressor
     memory: Memory
     shape: tuple[int, ...]
@@ -52,7 +54,7 @@ class Case:
         medians = {stage: statistics.median(times) for stage, times in self.seconds.items()}
         return {
             "kind": "codec",
-            "method": str(self.compressor),
+            "method": told_as(self.method, self.compressor),
             "memory": spec_of(self.memory),
             "shape": list(self.shape),
             "elements": spec.shape.num_elements(),
@@ -167,7 +169,7 @@ def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
         functions["step"] = _traced(whole, x, memory_states, states)
         sent = _traced(own, x, states)
         error = _relative_error(x, sent(), compressor.aggregates)
-    return Case(compressor, memory, tuple(x.shape), operations, functions, error, {})
+    return Case(method, compressor, memory, tuple(x.shape), operations, functions, error, {})
 
 
 def report(records: Sequence[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.aggregator import Aggregator
+from grace_tf.cli.describe import told_as
 from grace_tf.cli.machine import seconds
 from grace_tf.cli.models import MODELS
 from grace_tf.cli.tables import print_table
@@ -30,6 +31,7 @@ COLUMNS = ("method", "memory", "ms", "reads", "nodes/variable", "tracing s", "by
 class Step:
     """One method's step over all gradients."""
 
+    method: str  # as it was given
     aggregate: Aggregator
     function: Callable[[], Any]
     nodes: float  # a variable
@@ -43,7 +45,7 @@ class Step:
         return {
             "kind": "step",
             "model": model,
-            "method": str(compressor),
+            "method": told_as(self.method, compressor),
             "memory": spec_of(memory),
             "elements": elements,
             "read_ms": 1e3 * read,
@@ -91,7 +93,7 @@ def traced(method: str, grads: Sequence[tf.Tensor]) -> Step:
     tracing = time.perf_counter() - began
     # What does not grow with the variables is small beside what does.
     nodes = count_nodes(concrete.graph) / len(variables)
-    return Step(aggregate, lambda: concrete(*grads), nodes, tracing)
+    return Step(method, aggregate, lambda: concrete(*grads), nodes, tracing)
 
 
 def count_nodes(graph: tf.Graph) -> int:

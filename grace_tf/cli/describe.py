@@ -10,7 +10,7 @@ import tensorflow as tf
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
-from grace_tf.core.specs import spec_of
+from grace_tf.core.specs import name_of, spec_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import Settings, settings
 
@@ -35,7 +35,8 @@ def method_rows(links: bool = False) -> list[list[str]]:
         bits = 8 * compressor.nbytes(_MILLION) / _MILLION.shape.num_elements()
         name = f"`{entry.name}`" if links else entry.name
         paper = _link(entry.paper) if links else entry.paper
-        rows.append([name, entry.family, f"{bits:.3g}", memory, traits(compressor), paper])
+        told = spec_of(registry.get_memory(memory))
+        rows.append([name, entry.family, f"{bits:.3g}", told, traits(compressor), paper])
     return rows
 
 
@@ -56,6 +57,11 @@ def memory_rows() -> list[list[str]]:
             needs = ", ".join(trait for trait, wants in wanted.items() if wants) or "-"
             rows.append([spec, memory.family, f"{bits:.3g}", needs, memory.paper])
     return rows
+
+
+def told_as(method: str, compressor: Compressor) -> str:
+    """What tables call a method: its compressor's spec, or the name of a recipe as it was given."""
+    return str(compressor) if name_of(method) == compressor.name else method
 
 
 def traits(compressor: Compressor) -> str:

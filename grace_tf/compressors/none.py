@@ -26,7 +26,7 @@ class NoCompression(Compressor):
     def wire(self, spec):
         return {"values": tf.TensorSpec([spec.shape.num_elements()], spec.dtype)}
 
-    def error_bound(self, spec):
+    def relative_bound(self, spec):
         return 0.0
 
     def compress(self, x, ctx):

@@ -15,7 +15,7 @@ from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_l
 @register(
     "onebit",
     family="quantisation",
-    paper="Seide et al. 2014",
+    paper="doi:10.21437/Interspeech.2014-274",
     examples=("onebit:columns=true",),
 )
 class OneBit(Compressor):

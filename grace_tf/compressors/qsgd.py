@@ -94,7 +94,7 @@ class QSGD(Compressor):
             "scales": tf.TensorSpec([floats * blocks], tf.float32),
         }
 
-    def error_bound(self, spec):
+    def relative_bound(self, spec):
         if self.norm == "minmax":
             return None
         n, s = spec.shape.num_elements(), self._code.levels

@@ -62,8 +62,9 @@ class RandomK(Compressor):
         """What the values of a tensor are multiplied by when they are decoded."""
         return spec.shape.num_elements() / self.count(spec) if self.scaled else 1.0
 
-    def error_bound(self, spec):
-        return 1 - self.wire(spec)["values"].shape[0] / spec.shape.num_elements()
+    def relative_bound(self, spec):
+        n, k = spec.shape.num_elements(), self.wire(spec)["values"].shape[0]
+        return n / k - 1 if self.scaled else 1 - k / n
 
     def _indices(self, ctx):
         return ops.random_indices(ctx.elements, self.count(ctx.spec), ctx.shared_key())

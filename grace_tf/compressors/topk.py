@@ -59,7 +59,7 @@ class TopK(Compressor):
         """How many elements of a tensor are sent."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
-    def error_bound(self, spec):
+    def relative_bound(self, spec):
         return 1 - self.count(spec) / spec.shape.num_elements()
 
     def compress(self, x, ctx):

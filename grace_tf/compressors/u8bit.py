@@ -27,7 +27,7 @@ class U8Bit(Compressor):
     Wire: codes int32[⌈n/4⌉], four in a word, scales float32[⌈n/block⌉], gathered: n + 4 bytes, or
     n + 4·⌈n/block⌉.
     Raises: ValueError or TypeError for a block that is no multiple of 32.
-    Paper: Dettmers 2015, 8-Bit Approximations for Parallelism in Deep Learning, section 3.
+    Paper: Dettmers 2015, 8-Bit Approximations for Parallelism in Deep Learning: the dynamic tree.
     Differs: T is the upper end of the interval that the bits of the fraction choose, not its
     middle, so that 1 is among the numbers; the bits 0000000 stand for 0.
     """

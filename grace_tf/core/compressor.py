@@ -103,7 +103,7 @@ class Compressor:
                 lengths[name] = lengths.get(name, 0) + part.shape[0] * part.dtype.size
         return sum(-(-length // 4) * 4 for length in lengths.values())
 
-    def error_bound(self, spec: tf.TensorSpec) -> float | None:
+    def relative_bound(self, spec: tf.TensorSpec) -> float | None:
         """The bound that the method's paper gives for the relative error of one compression.
 
         Args:

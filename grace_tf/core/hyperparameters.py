@@ -51,6 +51,6 @@ def check_names(
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """How a sentence about an unknown name ends: by asking for the one that is most like it."""
+    """The end of a message about an unknown name: it proposes the most similar known name."""
     close = difflib.get_close_matches(name.strip().lower(), [*known], n=1)
     return f"; did you mean {close[0]!r}?" if close else "."

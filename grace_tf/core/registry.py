@@ -171,9 +171,7 @@ def resolve(
 ) -> tuple[Compressor | Scheduled, str | Memory]:
     """(compressor, its recipe's memory) of an instance, a name with keywords, a spec or a schedule.
 
-    The stages of a schedule have their own memories; the last one's is told.
-
-    Raises ValueError for unknown names and values, TypeError for unknown hyperparameters.
+    Of a schedule the last stage's memory is told.
     """
     stages = parse_firsts(what) if isinstance(what, str) else what
     if isinstance(stages, (Compressor, Scheduled, Schedule)) and hyperparameters:

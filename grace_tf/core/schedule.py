@@ -42,7 +42,7 @@ class Schedule:
 
 
 def piecewise(values: Mapping[int, Any]) -> Schedule:
-    """The schedule of `{first step: value}`."""
+    """A schedule from a mapping of the first step of each stage to its value."""
     if not isinstance(values, Mapping):
         raise TypeError(f"A schedule is given as {{first step: value}}, not {values!r}.")
     return Schedule(tuple(values), tuple(values.values()))

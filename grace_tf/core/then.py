@@ -139,12 +139,7 @@ class Then(Compressor):
             prefix = f"{part}."
             names = [name for name in payloads if name.startswith(prefix)]
             inner = {name.removeprefix(prefix): payloads.pop(name) for name in names}
-            # A loop, so that the graph does not grow with the number of workers.
-            payloads[part] = tf.map_fn(
-                lambda row, s=stage, c=inner_ctx: tf.concat(s.decompress_list(row, c), 0),
-                inner,
-                fn_output_signature=tf.TensorSpec([sum(sizes)], tf.float32),
-            )
+            payloads[part] = _decoded(stage, inner, inner_ctx)
         return payloads
 
     def _list_stages(self, ctx: Context, sizes: Sequence[int]):
@@ -158,3 +153,20 @@ class Then(Compressor):
     def __repr__(self) -> str:
         stages = ", ".join(f"{part}={stage!r}" for part, stage in self.inner)
         return f"{self.outer!r}.then({stages})"
+
+
+def _decoded(stage: Compressor, rows: Payload, ctx: Context) -> tf.Tensor:
+    """What every worker's payload of a lane group stands for, end to end, `[size, n]`."""
+    if type(stage).decompress_list is Compressor.decompress_list:
+        # A loop, so that the graph does not grow with the number of workers.
+        n = sum(spec.shape.num_elements() for spec in ctx.specs)
+        return tf.map_fn(
+            lambda row: tf.concat(stage.decompress_list(row, ctx), 0),
+            rows,
+            fn_output_signature=tf.TensorSpec([n], tf.float32),
+        )
+    # The payloads of all workers end to end are the payload of a group that has all their lanes.
+    specs, variables = ctx.specs * ctx.size, ctx.variables * ctx.size
+    every = dataclasses.replace(ctx, specs=specs, variables=variables)
+    flat = {name: tf.reshape(part, [-1]) for name, part in rows.items()}
+    return tf.reshape(tf.concat(stage.decompress_list(flat, every), 0), [ctx.size, -1])

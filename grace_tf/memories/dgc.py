@@ -10,7 +10,7 @@ from grace_tf.core.registry import register
 from grace_tf.ops.sampled_lists import Momentum, clip_factor
 
 
-@register("dgc")
+@register("dgc", family="momentum", paper="arXiv:1712.01887")
 class MomentumCorrection(Memory):
     """Accumulates the worker's own momentum until it is sent: u ← m·u + g, v ← v + u, sends of v.
 

@@ -7,7 +7,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 
 
-@register("momentum")
+@register("momentum", family="momentum", paper="arXiv:1802.04434")
 class Momentum(Memory):
     """Compresses the moving average of the gradients: m ← β·m + (1 − β)·x, from m = 0.
 

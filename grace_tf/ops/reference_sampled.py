@@ -22,7 +22,7 @@ def clip_factor(x: tf.Tensor, limit: float) -> tf.Tensor:
 
 
 def _key(x: tf.Tensor) -> tf.Tensor:
-    """Magnitudes as integers, of the same order."""
+    """|x| as integers: a larger magnitude gives a larger integer."""
     return _bits(x) & _MAGNITUDE
 
 

@@ -52,7 +52,7 @@ class Selected(NamedTuple):
     """What `sampled_k_list` gives."""
 
     values: tf.Tensor
-    """float32 [sum of the k]; a tensor's entries from its count on are zero."""
+    """float32 [sum of the k]: a tensor's values; zeros follow after as many as its count."""
     indices: tf.Tensor
     """int32, likewise; they ascend within each tensor."""
     counts: tf.Tensor

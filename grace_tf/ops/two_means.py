@@ -38,7 +38,7 @@ class TwoMeans(NamedTuple):
     signs: tf.Tensor
     """int32 [sum of packed_words(k, 1)]: bit j of a tensor is set where its entry j is positive."""
     indices: tf.Tensor
-    """int32 [sum of ks], ascending within each tensor; from its count on 0."""
+    """int32 [sum of ks]: a tensor's indices ascend; zeros follow after as many as its count."""
     counts: tf.Tensor
     """int32 [N], how many of the entries count."""
     kept: Kept

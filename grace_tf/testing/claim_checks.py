@@ -92,11 +92,11 @@ def is_nonexpansive(s: Subject) -> Verdict:
 
 
 def error_is_bounded(s: Subject) -> Verdict:
-    """error_bound: the relative error keeps to it, over draws to 5 standard errors"""
-    if s.compressor.error_bound(tf.TensorSpec(cases.MAIN, tf.float32)) is None:
+    """relative_bound: the relative error keeps to it, over draws to 5 standard errors"""
+    if s.compressor.relative_bound(tf.TensorSpec(cases.MAIN, tf.float32)) is None:
         return NOT_CLAIMED
     for shape, (x, sent) in s.draws.items():
-        bound = s.compressor.error_bound(tf.TensorSpec(shape, tf.float32))
+        bound = s.compressor.relative_bound(tf.TensorSpec(shape, tf.float32))
         exact = x.astype(np.float64)
         errors = ((exact - sent) ** 2).sum(1) / (exact**2).sum(1)
         allowed = bound + _SIGMAS * errors.std() / np.sqrt(len(errors)) + 1e-6

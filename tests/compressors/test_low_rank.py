@@ -93,7 +93,7 @@ def test_bug_5_rounds_are_asked_for_and_a_column_of_norm_zero_is_harmless(spec):
         assert np.isfinite(got).all()
     assert all(np.isfinite(rows).all() for rows in factors(workers).values())
     assert workers.state.step == 4
-    # No collective but those of the line, on which it can let other buckets go on.
+    # All collectives are the line's own, so other buckets can go on meanwhile.
     assert len(workers.handed) == 2 * getattr(compressor, "iterations", 0.5)
 
 
@@ -142,7 +142,7 @@ def test_the_ratios_of_models_are_those_handed_to_collectives(model, spec, ratio
 
 
 def _handed(spec, shapes):
-    """What a step of this model, which is only traced, hands over."""
+    """What a step of this model hands to collectives; the step is traced and never run."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     plan = make_plan(settings(spec), [f"v{i}" for i in range(len(specs))], specs, range(len(specs)))
     assert len(plan.buckets) > 3

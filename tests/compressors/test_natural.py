@@ -50,8 +50,8 @@ class NaturalTest(tf.test.TestCase):
         self.assertTrue((seen.var(0) <= 1.05 / 8 * x.astype(np.float64) ** 2 + 1e-45).all())
 
     def test_the_probability_counts_the_last_bit_of_the_mantissa(self):
-        # Elements as far below two as one part in 2^23: rounded down about as often as their
-        # distance says, of 10^7 draws once or twice; and half a mantissa half the time.
+        # Each element is 2^-22 away from a power of two, and is rounded to the other one with that
+        # probability: about twice in 2^23 draws.
         n = 2**20
         x = np.full(n, 2 - 2.0**-22, np.float32)
         x[: n // 2] = 1 + 2.0**-22

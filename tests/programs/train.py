@@ -29,12 +29,15 @@ KERAS_3 = keras.__version__.startswith("3")
 def spec_of(method: str) -> dict:
     """The keywords of a method for this small model; `method@adam` is under Adam instead of SGD."""
     name, _, base = method.partition("@")
-    return {"compressor": name, "min_elements": 64, "base": plain(base)}
+    # The memory of dgc has the momentum.
+    return {"compressor": name, "min_elements": 64, "base": plain(base, name.startswith("dgc"))}
 
 
-def plain(base: str = ""):
+def plain(base: str = "", without_momentum: bool = False):
     """The optimizer to wrap."""
-    return keras.optimizers.Adam(0.01) if base == "adam" else keras.optimizers.SGD(0.05, 0.9)
+    if base == "adam":
+        return keras.optimizers.Adam(0.01)
+    return keras.optimizers.SGD(0.05, 0.0 if without_momentum else 0.9)
 
 
 def data(worker: int, workers: int) -> tf.data.Dataset:
