@@ -11,8 +11,16 @@
 #include <memory>
 #include <mutex>
 
-#include "accumulate.h"
 #include "dispatch.h"
+
+namespace grace {
+
+// The least and the largest magnitude, as bits, of numbers that are not zero.
+struct Bounds {
+  uint32_t least = kMagnitude, largest = 0;
+};
+
+}  // namespace grace
 
 #define GRACE_KERNEL "each/quantiles.h"
 #include "each_isa.h"
@@ -30,21 +38,26 @@ constexpr uint64_t kOne = uint64_t{1} << kSumBits;
 
 using Table = std::array<uint8_t, kBins>;
 
+int64_t RowOf(uint32_t magnitude) { return magnitude >> 23; }
+
 // The histogram of one thread: zero but while it counts.
 struct Counting {
   alignas(64) std::array<uint64_t, kBins> words;
-  std::array<uint8_t, kRows> used;
+  Bounds bounds;
 
-  // Calls visit(row, its words) of each row with elements, in order, and makes it zero again.
+  // Calls visit(row, its words) of each row that may have elements, in order, and makes it zero.
   template <class Visit>
   void Take(const Visit& visit) {
-    for (int64_t row = 0; row < kRows; ++row) {
-      if (!used[row]) continue;
+    const auto take = [&](int64_t row) {
       uint64_t* own = words.data() + row * kRow;
       visit(row, own);
       std::fill_n(own, kRow, uint64_t{0});
-      used[row] = 0;
+    };
+    take(0);
+    for (const int64_t side : {int64_t{0}, kRows / 2}) {
+      for (int64_t row = RowOf(bounds.least); row <= RowOf(bounds.largest); ++row) take(side + row);
     }
+    bounds = Bounds();
   }
 };
 thread_local Counting t_counting;
@@ -57,16 +70,17 @@ struct Bin {
   int32_t exponent() const { return number >> 7 & 0xff; }
 };
 
-// Appends the bins of a row that have elements.
+// Appends the bins of a row that have elements; without branches, which nobody could predict.
 void AppendBins(int64_t row, const int64_t* counts, const int64_t* sums, std::vector<Bin>* bins) {
+  size_t size = bins->size();
+  bins->resize(size + kRow);
   for (int64_t i = 0; i < kRow; ++i) {
-    if (counts[i]) {
-      // Of each element the leading one and the upper seven bits are those of the bin.
-      const int64_t upper = (128 + i) << 16;
-      bins->push_back({static_cast<uint32_t>(row * kRow + i), counts[i],
-                       counts[i] * upper + sums[i]});
-    }
+    // Of each element the leading one and the upper seven bits are those of the bin.
+    const int64_t upper = (128 + i) << 16;
+    (*bins)[size] = {static_cast<uint32_t>(row * kRow + i), counts[i], counts[i] * upper + sums[i]};
+    size += counts[i] != 0;
   }
+  bins->resize(size);
 }
 
 // Of a list of tensors too long for one piece: what all threads counted.
@@ -132,19 +146,18 @@ float MeanOf(const Bin* first, const Bin* last) {
 // Spreads bins [first, last) of one sign over `size` buckets from `start` on.
 void Spread(const Bin* first, const Bin* last, int64_t start, int64_t size, uint8_t* table,
             float* means) {
-  int64_t all = 0, before = 0;
+  int64_t all = 0;
   for (const Bin* bin = first; bin < last; ++bin) all += bin->count;
   const Bin* own = first;  // the first bin of the bucket
-  int64_t id = start;
+  int64_t id = start, before = 0, end = all;  // `before` elements times `size`; id ends at `end`
   for (const Bin* bin = first; bin < last; ++bin) {
-    const int64_t now = start + before * size / all;
-    if (now != id) {
+    if (before >= end) {
       means[id] = MeanOf(own, bin);
       own = bin;
-      id = now;
+      for (; before >= end; end += all) ++id;
     }
     table[bin->number] = static_cast<uint8_t>(id);
-    before += bin->count;
+    before += bin->count * size;
   }
   if (own < last) means[id] = MeanOf(own, last);
 }
@@ -171,6 +184,9 @@ void Assign(const std::vector<Bin>& bins, Quantiles quantiles, uint8_t* table, f
   if (zeros) table[0] = static_cast<uint8_t>(size);
   Spread(positive, negative, size + zeros, quantiles.buckets - size - zeros, table, means);
 }
+
+using Numbers = void (*)(const float* x, const float* residual, float multiplier, int64_t n,
+                         uint32_t* bits, Bounds* bounds);
 
 class QuantileEncoder {
  public:
@@ -237,18 +253,23 @@ class QuantileEncoder {
 
   void Count(size_t i, int64_t first, int64_t last, Counting* counting) const {
     const Source& source = sources_[i];
-    const Accumulated acc{source.x, source.residual, multiplier_};
-    alignas(64) float room[kChunk];
+    const float* const residual = source.residual;
+    const auto numbers = multiplier_ == 1.0f ? (residual ? plus_ : plain_)
+                                             : (residual ? times_plus_ : times_);
     alignas(64) uint32_t bits[kChunk];
     uint64_t* const words = counting->words.data();
-    uint8_t* const used = counting->used.data();
     for (int64_t begin = first; begin < last; begin += kChunk) {
       const int64_t count = std::min(kChunk, last - begin);
-      numbers_(acc.At(begin, count, room), count, bits);
-      for (int64_t j = 0; j < count; ++j) {
-        words[bits[j] >> 16] += kOne + (bits[j] & 0xffff);
-        used[bits[j] >> 23] = 1;
+      numbers(source.x + begin, residual ? residual + begin : nullptr, multiplier_, count, bits,
+              &counting->bounds);
+      int64_t j = 0;
+      for (; j + 2 <= count; j += 2) {
+        uint64_t two;  // elements at once, for one load less
+        std::memcpy(&two, bits + j, sizeof two);
+        words[two >> 16 & 0xffff] += kOne + (two & 0xffff);
+        words[two >> 48] += kOne + (two >> 32 & 0xffff);
       }
+      if (j < count) words[bits[j] >> 16] += kOne + (bits[j] & 0xffff);
     }
   }
 
@@ -283,6 +304,10 @@ class QuantileEncoder {
   std::vector<std::unique_ptr<Merged>> merged_;  // of tensors longer than a piece
   const Compensate compensate_ = ChooseCompensate();
   void (*const numbers_)(const float*, int64_t, uint32_t*) = GRACE_CHOOSE(NumbersOf);
+  const Numbers plain_ = GRACE_CHOOSE(NumbersOfAcc<false, false>);
+  const Numbers plus_ = GRACE_CHOOSE(NumbersOfAcc<false, true>);
+  const Numbers times_ = GRACE_CHOOSE(NumbersOfAcc<true, false>);
+  const Numbers times_plus_ = GRACE_CHOOSE(NumbersOfAcc<true, true>);
   void (*const ids_)(const uint32_t*, int64_t, const uint8_t*, uint8_t*) = GRACE_CHOOSE(IdsOf);
   void (*const take_)(const uint8_t*, int64_t, const float*, float*) = GRACE_CHOOSE(TakeMeans);
   void (*const pack_)(const uint8_t*, int64_t, int32_t, uint32_t*) = GRACE_CHOOSE(PackIds);

@@ -18,7 +18,7 @@ from grace_tf.ops import index_sets, lists, min_max, quantiles, sparse_lists
     "sketch",
     family="quantisation",
     paper="doi:10.1145/3183713.3196894",
-    examples=("sketch:quantiles=5", "sketch:ratio=0.1", "sketch:ratio=0.1,rows=0"),
+    examples=("sketch:quantiles=5", "sketch:ratio=0.1", "sketch:ratio=0.1,rows=2"),
 )
 class Sketch(Compressor):
     """Sends for each element the id of its quantile bucket, and the buckets' means: C(x) = m[id].
@@ -29,17 +29,17 @@ class Sketch(Compressor):
     truncation below 2^-15, so on a bucket b, where mean is that of x,
     ‖x − C(x)‖² = ‖x − mean‖² + |b|·(1 − t)²·mean² ≤ ‖x − mean‖² + |b|·mean² = ‖x‖².
     With `ratio` < 1 only the k = max(1, ⌊ratio·n⌋) elements of largest magnitude are sent, and the
-    rest is 0.  If also `rows` > 0, of an id only those bits are sent that tell which of `groups`
-    runs of q/groups buckets it is in.  The others go into a MinMaxSketch of `rows` tables of
-    `columns`·k cells each, in which an id that collides becomes one of smaller magnitude in its
-    run, so of the same sign.  m is then of the elements that decode to a bucket: C(x) as above.
+    rest is 0.  With `rows` > 0 a MinMaxSketch carries the low bits of their ids, which tell the
+    bucket in one of `groups` runs of q/groups: a hash table of `columns`·k cells for each row.  An
+    id that collides there becomes one of smaller magnitude in its run, so of the same sign.  m is
+    then of the elements that decode to a bucket: C(x) as above.
     Shapes: any float32 tensor of fewer than 2^31 elements; it travels dense if that is no longer.
     Wire: means float32[q], ids int32[b·⌈n/32⌉] with b = ⌈log2 q⌉, gathered: b·n/8 + 4q bytes.
-    Below ratio 1: ids int32[b·⌈k/32⌉], indices int32[`index_sets.index_words(n, k)`]; with sketches
-    b is log2 groups, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits an id, not 6.
-    Plain ids of 4 bits (quantiles=16,rows=0) leave less error, 7 % of the squares against 10 %.
+    Below ratio 1: ids int32[b·⌈k/32⌉], indices int32[`index_sets.index_words(n, k)`]; with tables
+    b is log2 groups, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits an id at rows=2.
+    Ids of 4 bits (quantiles=16) leave less error, 7 % of the squares for 10 %: so rows is 0.
     Raises: ValueError or TypeError for quantiles outside 3..256, a ratio or columns outside (0, 1],
-    rows outside 0..8, and with sketches for groups that do not make runs of a power of two.
+    rows outside 0..8, and with tables for groups that do not make runs of a power of two.
     Paper: Jiang et al. 2018, SketchML, sections 3.2 to 3.4.
     Differs: quantiles exact to 1/128 of a value; bit planes, not bytes; one index set of fixed
     size, not delta-coded keys of each group; means of what is decoded (as sent there: 13 %).
@@ -47,7 +47,7 @@ class Sketch(Compressor):
 
     quantiles: int = 64
     ratio: float = 1.0
-    rows: int = 2
+    rows: int = 0
     columns: float = 0.2
     groups: int = 8
 
@@ -101,17 +101,21 @@ class Sketch(Compressor):
         entries = self._entries(ctx.specs, ctx.variables)
         chosen = [ops.top_k(tf.reshape(x, [-1]), k) for x, k in zip(xs, entries.ks)]
         values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-        return min_max.encode(values, indices, _key(ctx), entries)
+        return min_max.encode(values, indices, self._key(ctx), entries)
 
     def decompress_list(self, payload, ctx):
         return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+
+    def _key(self, ctx):
+        """One stream for a list, whose variables' numbers are hashed too; only tables draw."""
+        return ctx.lane(0).shared_key()._replace(variable=0) if self.rows else None
 
     def _encode_dense(self, xs, residuals, multiplier):
         ids, means, *rest = quantiles.encode_list(xs, residuals, multiplier, self.quantiles)
         return {"means": means, "ids": ids}, *rest
 
     def _encode_largest(self, xs, residuals, ctx):
-        entries, key = self._entries(ctx.specs, ctx.variables), _key(ctx)
+        entries, key = self._entries(ctx.specs, ctx.variables), self._key(ctx)
         values, indices, kept, finite = sparse_lists.top_k_list(
             xs, residuals, ctx.multiplier, entries.ks
         )
@@ -128,13 +132,8 @@ class Sketch(Compressor):
             parts = payloads["ids"], payloads["means"]
             return quantiles.decode_list(*parts, shapes, factor, self.quantiles)
         entries = self._entries(ctx.specs, ctx.variables)
-        parts = min_max.decode(payloads, _key(ctx), entries), payloads["indices"]
+        parts = min_max.decode(payloads, self._key(ctx), entries), payloads["indices"]
         return index_sets.scatter_list(*parts, None, entries.ks, shapes, tf.constant(factor))
-
-
-def _key(ctx):
-    """One stream for all variables, whose numbers are hashed too: so that a list draws once."""
-    return ctx.lane(0).shared_key()._replace(variable=0)
 
 
 @fuses(Sketch, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

@@ -151,11 +151,12 @@ def _of_list(ids: tf.Tensor, entries: Entries) -> tf.Tensor:
 
 
 def encode(
-    values: tf.Tensor, indices: tf.Tensor, key: ops.Key, entries: Entries
+    values: tf.Tensor, indices: tf.Tensor, key: ops.Key | None, entries: Entries
 ) -> dict[str, tf.Tensor]:
     """The payload of values float32 [K] at ascending indices int32 [K]: means and `words`.
 
-    With sketches the means are those of the entries that are looked up in each bucket.
+    With sketches, which alone need a key, the means are those of the entries that are looked up in
+    each bucket.
     """
     tables, ks = entries.tables, entries.ks
     span = 1 << tables.bits if tables else 1
@@ -176,7 +177,7 @@ def encode(
 
 def decode(
     payloads: dict[str, tf.Tensor],
-    key: ops.Key,
+    key: ops.Key | None,
     entries: Entries,
     indices: tf.Tensor | None = None,
 ) -> tf.Tensor:

@@ -1,14 +1,41 @@
-// Of each element its bits, a zero for a denormal, the largest number of its sign for what is not
+// The bits of each element; a zero for a denormal, the largest number of its sign for what is not
 // finite.
+GRACE_INLINE U NumberOf(F x) {
+  const U own = AsU(x), largest = SetU(kInfinity - 1);
+  const U number = Or(MinInt(And(own, SetU(kMagnitude)), largest), And(own, SetU(kSignBit)));
+  return AsU(Keep(Normal(own), AsF(number)));
+}
+
 static void NumbersOf(const float* x, int64_t n, uint32_t* bits) {
-  const U largest = SetU(kInfinity - 1), magnitude = SetU(kMagnitude), sign = SetU(kSignBit);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) StoreU(bits + i, NumberOf(Load(x + i)));
+  if (kLanes > 1 && i < n) generic::NumbersOf(x + i, n - i, bits + i);
+}
+
+// Where denormals are zero: the numbers of x, times the multiplier, plus the residual; and the least
+// and the largest magnitude of those that are not zero, beside those already there.
+template <bool kTimes, bool kPlus>
+static void NumbersOfAcc(const float* x, const float* residual, float multiplier, int64_t n,
+                         uint32_t* bits, Bounds* bounds) {
+  const U magnitude = SetU(kMagnitude);
+  // What is subtracted from the largest number, so that a maximum finds the least.
+  U largest = SetU(bounds->largest), beneath = SetU(kMagnitude - bounds->least);
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const U own = AsU(Load(x + i));
-    const U number = Or(MinInt(And(own, magnitude), largest), And(own, sign));
-    StoreU(bits + i, AsU(Keep(Normal(own), AsF(number))));
+    F v = Load(x + i);
+    if (kTimes) v = Mul(v, Set(multiplier));
+    if (kPlus) v = Add(v, Load(residual + i));
+    const U number = NumberOf(v), own = And(number, magnitude);
+    StoreU(bits + i, number);
+    largest = MaxInt(largest, own);
+    const F other = AsF(Sub(magnitude, own));
+    beneath = MaxInt(beneath, AsU(Keep(Greater(own, SetU(0)), other)));
   }
-  if (kLanes > 1 && i < n) generic::NumbersOf(x + i, n - i, bits + i);
+  bounds->largest = MaxOf(largest);
+  bounds->least = kMagnitude - MaxOf(beneath);
+  if (kLanes == 1 || i == n) return;
+  const float* rest = kPlus ? residual + i : nullptr;
+  generic::NumbersOfAcc<kTimes, kPlus>(x + i, rest, multiplier, n - i, bits + i, bounds);
 }
 
 // The id of each bin, by the upper 16 bits of its elements.
