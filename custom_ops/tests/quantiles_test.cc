@@ -2,6 +2,7 @@
 #include "../kernels/quantiles.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "garbage.h"
@@ -173,15 +174,19 @@ void TestGarbage() {
     }
   }
   const Guarded<float> x = Garbage<float>(70001, 3);
-  std::vector<float> acc(x.data(), x.data() + 70001);
-  const Wanted wanted = Encoded(acc, {64, 1});
-  OnEveryIsa([&](const Executor& executor) {
-    Guarded<uint32_t> words(PackedWords(70001, 6));
-    Guarded<float> means(64);
-    const bool finite = EncodeQuantiles(executor, {{x.data(), nullptr, nullptr, 70001}}, 1.0f,
-                                        {64, 1}, words.data(), means.data());
-    EXPECT(!finite && means.Equals(wanted.means) && words.Intact() && means.Intact(), "garbage");
-  });
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const std::vector<float>& acc :
+       {std::vector<float>(x.data(), x.data() + 70001), {1.0f, infinity, -infinity, NAN}}) {
+    const Wanted wanted = Encoded(acc, {64, 1});
+    const int64_t n = acc.size();
+    OnEveryIsa([&](const Executor& executor) {
+      Guarded<uint32_t> words(PackedWords(n, 6));
+      Guarded<float> means(64);
+      const bool finite = EncodeQuantiles(executor, {{acc.data(), nullptr, nullptr, n}}, 1.0f,
+                                          {64, 1}, words.data(), means.data());
+      EXPECT(!finite && means.Equals(wanted.means) && words.Intact() && means.Intact(), "garbage");
+    });
+  }
 }
 
 }  // namespace grace
