@@ -47,7 +47,7 @@ def warmup(steps: int, ratio: float) -> Schedule:
     """DGC's warm-up of a ratio: 0.25 first, then down by equal factors in four equal stages.
 
     For 0.001 that is 0.25, 0.0629, 0.0158, 0.00398 and then 0.001, as sparsity 75 %, 93.7 %,
-    98.4 %, 99.6 % and 99.9 % (Lin et al. 2018, arXiv:1712.01887, section 3.3: four epochs).
+    98.4 %, 99.6 % and 99.9 % (Lin et al. 2018, arXiv:1712.01887, sections 3.3, 4.1: four epochs).
 
     Args:
       steps: until `ratio` is reached.

@@ -5,6 +5,7 @@ from unittest import mock
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import mirrored
 from models import compiled, fit
@@ -215,6 +216,38 @@ class AloneTest(tf.test.TestCase):
             grace_tf.Aggregator("qsgd", reduce="max")
         with mirrored(2).scope(), self.assertRaisesRegex(RuntimeError, "inside strategy.run"):
             grace_tf.Aggregator("qsgd")(grads, variables)
+
+
+def test_bug_26_a_step_prints_nothing(capfd):
+    # GRACE's patch of Horovod printed every gradient on worker 0.
+    variables = [tf.Variable(tf.zeros([40]))]
+    grads = [tf.fill([40], 1234.5)]
+    for spec in ("topk:ratio=0.1", "qsgd", "powersgd", "none"):
+        aggregate = grace_tf.Aggregator(spec, min_elements=1)
+        aggregate(grads, variables)
+        tf.function(aggregate)(grads, variables)
+    printed = capfd.readouterr()
+    assert printed.out == "" and "1234.5" not in printed.err
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_bug_27_the_gradients_of_a_tape_are_taken_as_they_are(traced):
+    # GRACE's patch handed them to a function that took them apart as pairs.
+    variables = [tf.Variable([1.0, -2.0, 3.0]), tf.Variable([[4.0, 5.0]])]
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.build(variables)
+    aggregate = grace_tf.Aggregator(LOSSLESS, min_elements=1)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(variable**2) for variable in variables)
+        grads = aggregate(tape.gradient(loss, variables), variables)
+        optimizer.apply_gradients(list(zip(grads, variables)))
+
+    (tf.function(step) if traced else step)()
+    for variable in variables:
+        np.testing.assert_array_equal(variable, tf.zeros_like(variable))
+    assert aggregate.state.step == 1
 
 
 class ReplicasTest(tf.test.TestCase):

@@ -1,5 +1,6 @@
 """The README says what the code does.  Renew its tables by: python tests/test_docs.py"""
 
+import ast
 import importlib.util
 import json
 import re
@@ -17,6 +18,7 @@ from grace_tf.core.specs import name_of
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+GRACE_BUGS = ROOT / "docs" / "grace-bugs.md"
 DIGITS = ROOT / "benchmarks" / "results" / "digits.jsonl"
 LINK = ROOT / "benchmarks" / "results" / "link-1gbit.json"
 LINK_MODEL = LINK.with_name("link-1gbit-resnet50.json")
@@ -221,6 +223,29 @@ def test_commands_in_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make ([\w-]+)", text, re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def names_in(node, outside=""):
+    """The classes and functions of a module as pytest names them, those below an `if` too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+            yield outside + child.name
+        if isinstance(child, ast.ClassDef):
+            yield from names_in(child, f"{outside}{child.name}::")
+        elif not isinstance(child, ast.FunctionDef):
+            yield from names_in(child, outside)
+
+
+def test_the_tests_of_the_page_of_bugs_exist():
+    text = GRACE_BUGS.read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row.split("|")[1]) for row in rows] == list(range(1, 34))
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", row.split("|")[4])
+        assert named, f"no test in row {row[:60]}"
+        for file, test in named:
+            found = names_in(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+            assert "test_" in test and test in set(found), f"{file} has no {test}"
 
 
 def test_links_lead_somewhere():

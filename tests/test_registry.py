@@ -3,6 +3,7 @@
 import inspect
 
 import keras
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from grace_tf.core.memory import Memory
 from grace_tf.memories.residual import Residual
 from grace_tf.settings import from_config
 from grace_tf.settings import settings as door_settings
+from grace_tf.testing import Workers
 
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 
@@ -209,6 +211,20 @@ def test_third_party_compressors_have_specs(own_registry):
     assert "scaled" in grace_tf.available()
 
 
+def test_bug_31_what_a_compressor_lacks_is_told(own_registry):
+    # GRACE raised NotImplemented, which is no exception and ends in a TypeError.
+    @grace_tf.register("unfinished", family="toy", paper="-")
+    class Unfinished(grace_tf.Compressor):
+        """Nothing."""
+
+    made = Unfinished()
+    for missing in (lambda: made.wire(None), lambda: made.compress(None, None)):
+        with pytest.raises(NotImplementedError, match="Unfinished"):
+            missing()
+    with pytest.raises(NotImplementedError, match="Unfinished has no one-tensor form"):
+        made.decompress({}, None)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_settings_are_rebuilt_from_their_config(spec):
     made = door_settings(spec, min_elements=7, exclude="bias", seed=3)
@@ -269,6 +285,15 @@ def test_grace_parameters_become_keywords():
     assert efsignsgd == {"compressor": "efsignsgd", "memory": "residual"}
     inceptionn = from_params({"compressor": "inceptionn", "error_bound": 1e-3})
     assert inceptionn == {"compressor": "inceptionn", "memory": "none", "error_bound": 1e-3}
+
+
+@pytest.mark.parametrize("communicator", ["allreduce", "allgather", "broadcast", "all_to_all"])
+def test_bug_19_every_communicator_is_taken(communicator):
+    # GRACE's form for torch.distributed could not make its broadcast: it left out the rank.
+    params = {"compressor": "fp16", "communicator": communicator, "world_size": 2}
+    workers = Workers(2, **grace_tf.from_params(params))
+    grads = [[np.float32([1, 2])], [np.float32([3, 4])]]
+    np.testing.assert_array_equal(workers(grads)[1][0], [2, 3])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class AdaQ(Compressor):
     no code beats, is 9.08.
     Raises: ValueError for a ratio outside (0, 1].
     Paper: Dryden et al. 2016, Communication Quantization for Data-Parallel Training of Deep Neural
-    Networks, section III-B.
+    Networks: adaptive quantisation.
     Differs: the largest are found exactly, by variable, not by a threshold from a sample; one
     capacity serves both sides; indices and signs are packed to a fixed size.
     """

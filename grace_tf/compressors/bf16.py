@@ -18,7 +18,7 @@ class BF16(Compressor):
     bits of significand), in the order of the collective.
     Wire: values bfloat16[n], all-reduced: 2n bytes.
     Range: that of float32.
-    Paper: Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training, section 3.
+    Paper: Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training.
     Differs: none.
     """
 

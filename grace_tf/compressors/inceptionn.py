@@ -42,7 +42,7 @@ class Inceptionn(Compressor):
     every step, 0.89·n by default.
     Raises: ValueError for an error_bound outside [2^-100, 1/2], or a fraction outside (0, 1].
     Paper: Li et al. 2018, A Network-Centric Hardware/Algorithm Co-Design to Accelerate
-    Distributed Training of Deep Neural Networks, section on gradient-centric compression.
+    Distributed Training of Deep Neural Networks: the compression of gradients.
     Differs: the edges of the classes follow from the bound, so that it holds for every bound; the
     payload has a fixed size.
     """

@@ -30,8 +30,8 @@ class OneBit(Compressor):
     Wire: signs int32[⌈n/32⌉], low float32[m] and high float32[m], gathered: n/8 + 8m bytes, m
     being 1 or the number of columns.
     Raises: TypeError for `columns` that is no bool.
-    Paper: Seide et al. 2014, 1-Bit Stochastic Gradient Descent, section 3.2 (threshold 0, the
-    reconstruction values that minimise the quantisation error) with its error feedback.
+    Paper: Seide et al. 2014, 1-Bit Stochastic Gradient Descent: threshold 0, the reconstruction
+    values that minimise the quantisation error, and error feedback.
     Differs: means per variable by default, since columns are many in narrow matrices; 4 bytes for
     a mean; the aggregate is not quantised again.
     """

@@ -33,7 +33,7 @@ class RandomK(Compressor):
     Wire: values float32[k], all-reduced: 4k bytes.
     Raises: ValueError for a ratio outside (0, 1]; TypeError for `scaled` other than true or false.
     Paper: Stich et al. 2018, Sparsified SGD with Memory, section 2; scaled: Wangni et al. 2018,
-    arXiv:1710.09854, section 3, with equal probabilities.
+    arXiv:1710.09854, with equal probabilities.
     Differs: drawn without replacement, the same on every worker, from a stream that no other random
     draw shares.
     """

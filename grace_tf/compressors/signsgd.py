@@ -20,7 +20,7 @@ class SignSGD(Compressor):
     consensus: it is neither summed nor divided by the number of workers, so the learning rate is
     the step size.
     Wire: signs int32[⌈n/32⌉], gathered: n/8 bytes, rounded up to a word.
-    Paper: Bernstein et al. 2018, signSGD, algorithm 2 (majority vote).
+    Paper: Bernstein et al. 2018, signSGD, algorithm 3 (majority vote).
     Differs: a tied vote gives 0 (the paper leaves it open).  A residual is refused: signs are no
     contraction, and error feedback diverges with them.
     """

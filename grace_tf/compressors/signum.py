@@ -20,7 +20,7 @@ def signum(momentum: float = 0.9):
     Wire: signs int32[⌈n/32⌉], gathered: n/8 bytes, rounded up to a word.
     State: momentum float32 per variable, each worker's own.
     Raises: TypeError for a momentum that is no number, ValueError for one outside [0, 1).
-    Paper: Bernstein et al. 2018, signSGD, algorithm 3 (Signum) with the vote of algorithm 2.
+    Paper: Bernstein et al. 2018, signSGD, algorithm 2 (Signum) with the vote of algorithm 3.
     Differs: a tied vote gives 0 (the paper leaves it open); m is not corrected for its beginning
     at 0, which changes no sign.  The optimizer's own momentum is to be 0.
     """

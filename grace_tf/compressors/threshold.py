@@ -15,7 +15,7 @@ from grace_tf.ops import index_sets, lists, sparse_lists
 @register(
     "threshold",
     family="sparsification",
-    paper="arXiv:1911.08727",
+    paper="arXiv:1911.08250",
     examples=("threshold:threshold=1.0,capacity=0.25", "threshold:threshold=0,capacity=1.0"),
 )
 class Threshold(Compressor):
@@ -28,8 +28,9 @@ class Threshold(Compressor):
     gathered, on every step; values from `count` on are zero and have no index.
     Raises: ValueError for a negative threshold or a capacity outside (0, 1].
     Paper: Dutta et al. 2020, On the Discrepancy between the Theoretical Analysis and Practical
-    Implementations of Compressed Communication, section 5.
-    Differs: a capacity bounds the payload, which has a fixed size.
+    Implementations of Compressed Communication, section 5.2 (Threshold v).
+    Differs: a capacity bounds the payload, which has a fixed size; an element of exactly the
+    threshold is not sent.
     """
 
     threshold: float = 0.01

@@ -33,7 +33,7 @@ class TopK(Compressor):
     take about 8.6 bits each at 1 %, where log2 C(n,k)/k, which no code beats, is 8.1:
     5.07k bytes in all.  `topk|values=fp16` takes 3.07k, and any quantiser may take fp16's place.
     Raises: ValueError for a ratio outside (0, 1].
-    Paper: Aji and Heafield 2017, Sparse Communication, section 3; Stich et al. 2018,
+    Paper: Aji and Heafield 2017, Sparse Communication; Stich et al. 2018,
     arXiv:1809.07599.
     Differs: exact selection per variable; the residual (error feedback) is the default memory.
     """

@@ -62,6 +62,17 @@ class InceptionnTest(tf.test.TestCase):
             self.assertLess(error.max(), bound)
             self.assertTrue((got[np.abs(x) >= bound] != 0).all())
 
+    def test_bug_13_no_step_makes_a_variable(self):
+        # GRACE's decoder made new variables on each call.
+        context = Context((tf.TensorSpec([100], tf.float32),), (0,), 0, 0, 1, 0)
+        compressor = grace_tf.get(WIDE)
+        with tf.Graph().as_default() as graph:
+            payload = compressor.compress(tf.constant(spread(100)), context)
+            compressor.decompress(payload, context.public())
+            self.assertFalse(tf.compat.v1.global_variables())
+        kinds = {op.type for op in graph.get_operations()}
+        self.assertFalse([kind for kind in kinds if "Variable" in kind or "VarHandle" in kind])
+
     def test_known_numbers(self):
         x = np.float32([1.5, -0.7, 0.1, -0.01, 0.0009, 2.0**-10, -(2.0**-3), 0.12499])
         got, counts = sent(WIDE, x)

@@ -12,7 +12,7 @@ SPECS = ("onebit", "onebit:columns=true")
 
 
 def formula(x):
-    """Section 3.2 of the paper for one column: each side's reconstruction value is its mean."""
+    """Each side's reconstruction value is its mean."""
     side = x >= 0
     values = {
         up: np.float32(x[side == up].astype(np.float64).mean()) if (side == up).any() else 0

@@ -98,6 +98,28 @@ class QSGDTest(tf.test.TestCase):
         correlation = np.corrcoef(errors[0], errors[1])[0, 1]
         self.assertLess(abs(correlation), 0.1)
 
+    def test_bug_22_variables_and_steps_round_independently(self):
+        # GRACE's CUDA code seeded with the second: tensors of one second were rounded alike.
+        x = tf.constant(cases.normal((4096,)))
+        compressor = grace_tf.get("qsgd:bits=2")
+
+        def error(variable, step):
+            context = Context((tf.TensorSpec([4096], tf.float32),), (variable,), step, 0, 1, 0)
+            return compressor.decompress(compressor.compress(x, context), context.public()) - x
+
+        first = error(0, 0)
+        for other in (error(1, 0), error(0, 1)):
+            self.assertLess(abs(np.corrcoef(first, other)[0, 1]), 0.1)
+
+    def test_bug_22_no_level_overflows(self):
+        # GRACE's CUDA code could round 127 up to 128, which is -128 as an int8.
+        x = np.concatenate([np.full(500, 1.0), np.full(500, np.nextafter(np.float32(1), 0))])
+        x = np.concatenate([x, -x]).astype(np.float32)
+        for spec in ("qsgd:bits=8,block=none", "qsgd:bits=2", "qsgd:bits=8,norm=minmax"):
+            workers = Workers(1, spec)
+            for _ in range(5):
+                self.assertAllClose(workers([[x]])[0][0], x, rtol=1e-2)
+
     def test_the_aggregate_is_the_mean_of_the_workers(self):
         grads = [[cases.normal((700,), w)] for w in range(3)]
         got = Workers(3, "qsgd:rounding=nearest")(grads)[1][0]

@@ -1,5 +1,7 @@
 """A random subset."""
 
+import random
+
 import numpy as np
 import tensorflow as tf
 from sums import conserves
@@ -80,12 +82,40 @@ class RandomKTest(tf.test.TestCase):
         conserves(self, "randomk:ratio=0.1")
 
     def test_global_random_state_is_left_alone(self):
-        # GRACE set the graph's seed.
-        tf.random.set_seed(1)
-        first = tf.random.uniform([4])
-        tf.random.set_seed(1)
-        Workers(1, "randomk:ratio=0.2")([[np.ones([10], np.float32)]])
+        # GRACE set the graph's seed, to 1.
+        tf.random.set_seed(5)
+        first, second = tf.random.uniform([4]), tf.random.uniform([4])
+        tf.random.set_seed(5)
         self.assertAllEqual(tf.random.uniform([4]), first)
+        # Eager, since a trace gives the seed back when it ends.
+        Workers(1, "randomk:ratio=0.2").step([[tf.ones([10])]])
+        self.assertAllEqual(tf.random.uniform([4]), second)
+
+    def test_bug_15_names_and_the_order_of_calls_draw_nothing(self):
+        # GRACE's Torch code seeded with the sum of a name's letters and a count of its calls: names
+        # of the same letters drew alike, and workers that called in another order differently.
+        grads = [[np.ones([400], np.float32)] * 2] * 2
+        together = Workers(2, "randomk:ratio=0.1", paths=["ab", "ba"])(grads)[0]
+        self.assertNotAllEqual(together[0], together[1])
+        apart = Workers(2, "randomk:ratio=0.1", paths=["ba", "ab"], bucket_bytes=1)(grads)
+        for mine in apart:
+            self.assertAllEqual(mine[0], together[0])
+            self.assertAllEqual(mine[1], together[1])
+
+    def test_bug_15_pythons_and_numpys_generators_are_left_alone(self):
+        # GRACE's Torch code set the seed of the program, so that all workers drew alike from then
+        # on, in dropout and augmentation too.
+        random.seed(4)
+        np.random.seed(4)
+        before = random.getstate(), np.random.get_state()
+        generator = tf.random.get_global_generator()
+        state = generator.state.numpy()
+        Workers(2, "randomk:ratio=0.2")([[np.ones([10], np.float32)]] * 2)
+        self.assertEqual(random.getstate(), before[0])
+        for now, then in zip(np.random.get_state(), before[1]):
+            np.testing.assert_array_equal(now, then)
+        self.assertIs(tf.random.get_global_generator(), generator)
+        self.assertAllEqual(generator.state, state)
 
     def test_only_values_travel(self):
         self.assertEqual(grace_tf.get("randomk").nbytes(tf.TensorSpec([10**6], tf.float32)), 40_000)

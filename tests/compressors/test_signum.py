@@ -19,7 +19,7 @@ needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not(
 
 
 def formula(steps, beta):
-    """Algorithm 3 of the paper with the vote of algorithm 2: the votes of each step."""
+    """Algorithm 2 of the paper with the vote of algorithm 3: the votes of each step."""
     beta, rest = np.float32(beta), np.float32(1 - beta)
     averages = [np.zeros(SHAPE, np.float32) for _ in steps[0]]
     for grads in steps:
