@@ -2,10 +2,11 @@
 
 import numpy as np
 import tensorflow as tf
+from numpy_quantiles import ids_of
 from ops_cases import KEY, SameBits, gradient
 
 from grace_tf import ops
-from grace_tf.ops import min_max, native, quantiles
+from grace_tf.ops import min_max, native
 
 TABLES = min_max.Tables(rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9))
 
@@ -85,15 +86,20 @@ class MinMaxTest(SameBits):
         for a, b in zip(*told, strict=True):
             self.assert_same_bits(a, b)
 
-    def test_plain_ids_are_the_quantiles(self):
-        entries = min_max.entries_of((999,), 1.0, 64, (0,), None)
-        x = gradient(999)
-        payload = min_max.encode(tf.constant(x), tf.range(999), KEY, entries)
-        (wanted,), _ = quantiles.decode_list(
-            payload["ids"][None], payload["means"][None], [[999]], 1.0, 64
-        )
-        got = min_max.decode({name: part[None] for name, part in payload.items()}, KEY, entries)
-        self.assert_same_bits(got[0], wanted)
+    def test_plain_ids_are_the_means_of_their_buckets(self):
+        entries = min_max.entries_of((999, 50), 1.0, 5, (0, 1), None)
+        xs = [gradient(n) for n in (999, 50)]
+        indices = tf.concat([tf.range(999), tf.range(50)], 0)
+        payload = min_max.encode(tf.concat(xs, 0), indices, None, entries)
+        # The second worker has the buckets of the first in reverse.
+        means = tf.reverse(tf.reshape(payload["means"], [2, 5]), [1])
+        other = {**payload, "means": tf.reshape(means, [-1])}
+        rows = {name: tf.stack([payload[name], other[name]]) for name in payload}
+        got = min_max.decode(rows, None, entries).numpy()
+        for levels, row in zip((payload["means"], other["means"]), got):
+            levels = levels.numpy().reshape(2, 5)
+            wanted = [own[ids_of(x, 5)] for own, x in zip(levels, xs)]
+            self.assert_same_bits(row, np.concatenate(wanted))
 
 
 if __name__ == "__main__":

@@ -185,11 +185,15 @@ def decode(
 
     The indices are unpacked where they are not given, int32 [W, K].
     """
-    tables = entries.tables
-    ids = _unpacked(payloads["ids"], entries.high, entries.ks)
-    if tables:
-        if indices is None:
-            indices = index_sets.unpack_list(payloads["indices"], entries.lengths, entries.ks)
-        low = query(payloads["cells"], indices, key, tables)
-        ids = tf.bitwise.left_shift(ids, tables.bits) | low
-    return _flush(tf.gather(payloads["means"], _of_list(ids, entries), batch_dims=1))
+    tables, ks = entries.tables, entries.ks
+    words, means = payloads["ids"], payloads["means"]
+    if tables is None:
+        shapes = [[k] for k in ks]
+        each = zip(tf.split(words, words.shape[0]), tf.split(means, words.shape[0]))
+        rows = [quantiles.decode_list(*own, shapes, 1.0, entries.buckets)[0] for own in each]
+        return tf.stack([tf.concat(row, 0) for row in rows])
+    if indices is None:
+        indices = index_sets.unpack_list(payloads["indices"], entries.lengths, ks)
+    low = query(payloads["cells"], indices, key, tables)
+    high = tf.bitwise.left_shift(_unpacked(words, entries.high, ks), tables.bits)
+    return _flush(tf.gather(means, _of_list(high | low, entries), batch_dims=1))
