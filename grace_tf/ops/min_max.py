@@ -188,10 +188,11 @@ def decode(
     tables, ks = entries.tables, entries.ks
     words, means = payloads["ids"], payloads["means"]
     if tables is None:
-        shapes = [[k] for k in ks]
-        each = zip(tf.split(words, words.shape[0]), tf.split(means, words.shape[0]))
-        rows = [quantiles.decode_list(*own, shapes, 1.0, entries.buckets)[0] for own in each]
-        return tf.stack([tf.concat(row, 0) for row in rows])
+        # The tensors of all workers as those of one, so that the graph does not grow with them.
+        workers, rows = words.shape[0], (tf.reshape(part, [1, -1]) for part in (words, means))
+        shapes = [[k] for k in ks] * workers
+        values, _ = quantiles.decode_list(*rows, shapes, 1.0, entries.buckets)
+        return tf.reshape(tf.concat(values, 0), [workers, sum(ks)])
     if indices is None:
         indices = index_sets.unpack_list(payloads["indices"], entries.lengths, ks)
     low = query(payloads["cells"], indices, key, tables)
