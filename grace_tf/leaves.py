@@ -29,8 +29,8 @@ class Owner:
     """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
 
     Where variables are merged, their compressor's state belongs to all of them.  `apart`: other
-    stages of a schedule keep other leaves of the same names.  `first` gives the first values of the
-    leaves by name.
+    stages of a schedule keep other leaves of the same names.  `dense`: the memory has claimed a
+    variable that is not compressed.  `first` gives the first values of the leaves by name.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class Owner:
     made_by: Memory | Compressor | None = None
     spec: tf.TensorSpec | None = None
     apart: bool = False
+    dense: bool = False
     first: Callable[[], Mapping[str, np.ndarray]] = dataclasses.field(compare=False, default=dict)
 
     @property
@@ -59,8 +60,11 @@ class Owner:
 STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
 
 
-def _first_stored(memory: Memory, spec: tf.TensorSpec, ordinal: int) -> Mapping[str, tf.Tensor]:
-    return _stored(memory, memory.init_state(spec), spec, ordinal)
+def _first_stored(
+    memory: Memory, dense: bool, spec: tf.TensorSpec, ordinal: int
+) -> Mapping[str, tf.Tensor]:
+    state = memory.init_dense_state(spec) if dense else memory.init_state(spec)
+    return _stored(memory, state, spec, ordinal)
 
 
 def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> dict:
@@ -75,17 +79,19 @@ def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) ->
     `apart`: the kinds of leaves of which stages of a schedule keep their own.
     """
     owners = []
+    memory, dense = group.memory, group.claimed
     for lane in group.lanes:
-        first = functools.partial(_fresh, _first_stored, group.memory, lane.spec, lane.ordinal)
+        first = functools.partial(_fresh, _first_stored, memory, dense, lane.spec, lane.ordinal)
         ordinals = (lane.ordinal,)
-        owners.append(Owner("memory", ordinals, group.memory, lane.spec, "memory" in apart, first))
+        owners.append(Owner("memory", ordinals, memory, lane.spec, "memory" in apart, dense, first))
     merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
     for spec, own in zip(group.specs, group.ordinals):
         ordinals = merged or (own,)
         ctx = Context((spec,), ordinals[:1], 0, seed, size)
         first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
+        kept_apart = "compressor" in apart
         owners.append(
-            Owner("compressor", ordinals, group.compressor, spec, "compressor" in apart, first)
+            Owner("compressor", ordinals, group.compressor, spec, kept_apart, first=first)
         )
     return owners
 

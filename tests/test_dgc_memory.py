@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
+from grace_tf.cli import bench_step
 from grace_tf.core.context import Context
 from grace_tf.core.registry import get_memory
+from grace_tf.ops import native
 from grace_tf.settings import settings
 from grace_tf.testing import Workers, cases
 
@@ -97,6 +99,39 @@ def test_momenta_of_workers_that_send_all_are_that_of_dense_training(spec, neste
     waiting = workers.state.arrays()["0/memory/v"].astype(np.float64).mean(0)
     assert np.count_nonzero(waiting) <= SIZE * (120 - k)
     np.testing.assert_allclose(got + waiting, given, rtol=1e-4, atol=1e-4)
+
+
+def test_what_travels_dense_keeps_its_momentum_alone():
+    workers = Workers(SIZE, "dgc:ratio=0.1")
+    workers(gradients(0))
+    kept = [name for name in workers.state.arrays() if "/memory/" in name]
+    assert sorted(kept) == ["0/memory/u", "0/memory/v", "1/memory/u"]
+
+
+def test_momentum_outlives_a_dense_stage():
+    workers = Workers(1, "dgc:ratio=0.1,dense=3")
+    u = np.zeros(SHAPES[0], f32)
+    for step in range(4):
+        (x,) = grads = gradients(step)[0][:1]
+        u = f32(0.9) * u + x
+        ((got,),) = workers([grads])
+        kept = workers.state.arrays()
+        if step < 3:
+            np.testing.assert_array_equal(got, u)
+            np.testing.assert_array_equal(kept["0/memory/u"][0], u)
+    assert np.count_nonzero(got) == 12
+    np.testing.assert_array_equal(got + kept["0/memory/v"][0], u)
+    np.testing.assert_array_equal(kept["0/memory/u"][0], np.where(got == 0, u, 0))
+
+
+@pytest.mark.skipif(not native.available(), reason=native.why_not())
+def test_the_graph_grows_little_with_what_travels_dense():
+    def nodes(count):
+        grads = [tf.ones([40 + i]) for i in range(count)]
+        return count * bench_step.traced("dgc", grads).nodes
+
+    # The gradient and its aggregate; u, that it is read and that it is written.
+    assert nodes(30) - nodes(10) == pytest.approx(5 * 20)
 
 
 def steps_of(memory, compressor, count):

@@ -16,10 +16,12 @@ from grace_tf.transports.loopback import Loopback
 SIZE = 3
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 MEMORIES = ("none", "residual", "dgc")
-# Memories with hyperparameters, each with one method.
+# Memories with hyperparameters, with methods that read them.
 FURTHER = (
     ("dgc:ratio=0.05", "dgc:nesterov=true"),
     ("dgc:ratio=0.05", "dgc:masking=false,clip=1.0"),
+    ("none", "dgc:nesterov=true"),
+    ("none", "dgc:momentum=0.0,clip=1.0"),
 )
 # Blocks and words end within variables; many small ones and a scalar; more than one thread's piece.
 CORNERS = {

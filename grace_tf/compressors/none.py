@@ -2,8 +2,12 @@
 
 import tensorflow as tf
 
+from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
+from grace_tf.core.rounds import Outcome, Sum, fuses
+from grace_tf.memories.dgc import MomentumCorrection
+from grace_tf.ops import lists, mixed
 
 
 @register("none", family="dense", paper="-", memory="none")
@@ -34,3 +38,26 @@ class NoCompression(Compressor):
 
     def decompress(self, payload, ctx):
         return tf.reshape(payload["values"], ctx.spec.shape)
+
+
+@fuses(NoCompression, MomentumCorrection, when=lambda compressor, xs: lists.runs_here(xs))
+def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
+    """One operation for the momenta of all lanes, which divides by the number of workers too.
+
+    The memory claims all lanes of this compressor, so that they are dense.
+    """
+    if ctx.multiplier != 1:
+        xs = [x * ctx.multiplier for x in xs]
+    flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
+    replies = yield Sum([{"values": x} for x in flat], ops.all_finite(xs))
+    totals = [
+        reply["values"] if spec.shape.rank == 1 else tf.reshape(reply["values"], spec.shape)
+        for reply, spec in zip(replies, ctx.specs)
+    ]
+    momentum, factor = memory.told(memories, 1), 1 / ctx.size
+    if momentum.limit is not None:
+        totals = [memory.clipped(total * tf.constant(factor), 1) for total in totals]
+        factor = 1.0
+    us = mixed.mix_list(totals, factor, momentum.states, momentum.factor)
+    velocities = mixed.mix_list(totals, factor, us, momentum.factor) if momentum.nesterov else us
+    return Outcome(velocities, [{"u": u} for u in us], states)

@@ -64,11 +64,17 @@ class OneBit(Compressor):
         shapes = [spec.shape for spec in ctx.specs]
         return sum_scaled_sign_list(payloads["signs"], levels, shapes, factor, self._cells)
 
+    def compress_list(self, xs, ctx):
+        return self._encode(xs, None, 1.0)[0]
+
+    def decompress_list(self, payload, ctx):
+        return self._sum({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+
     def compress(self, x, ctx):
-        return self._encode([x], None, 1.0)[0]
+        return self.compress_list([x], ctx)
 
     def decompress(self, payload, ctx):
-        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+        return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
         ((total,), _) = self._sum(payloads, 1.0, ctx)

@@ -37,7 +37,7 @@ class Memory:
       needs_sent: False where `settle` never looks at `sent`, so that nobody computes it.
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
         through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
-        what was to be sent.
+        what was to be sent, and the state begins as `init_dense_state` says.
       has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
         their own, which would be a momentum of the momentum, are refused.
 
@@ -77,6 +77,13 @@ class Memory:
         """
         return {}
 
+    def init_dense_state(self, spec: tf.TensorSpec) -> State:
+        """The same for a variable that travels uncompressed and that this memory claims.
+
+        A memory overrides it where some leaves of `init_state` serve compressed variables alone.
+        """
+        return self.init_state(spec)
+
     def compensate(self, x: tf.Tensor, state: State, ctx: Context) -> tuple[tf.Tensor, Any]:
         """What is to be compressed instead of the gradient.
 
@@ -102,7 +109,7 @@ class Memory:
           state: as in `compensate`.
           ctx: as in `compensate`.
         Returns: (aggregate, state): float32 of the shape of x, and the next state with the leaves
-          of `init_state`.  The aggregate is the same on every worker if it is computed from
+          of the first.  The aggregate is the same on every worker if it is computed from
           `total` and leaves that are the same on every worker.
         """
         return total, state

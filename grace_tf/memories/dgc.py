@@ -19,8 +19,8 @@ class MomentumCorrection(Memory):
     With `clip`, the norm of each variable's gradient is brought down to clip·N^-1/2 first.
     Variables that travel dense have their momentum after the mean: u ← m·u + ḡ, and the optimizer
     gets u, or with `nesterov` m·u + ḡ.  There the norm of ḡ is brought down to `clip`.
-    State: u and v float32, the lane's shape.  Without masking, the momenta of all steps = what was
-    sent + v.
+    State: u and v float32, the lane's shape; u alone where it travels dense.  Without masking, the
+    momenta of all steps = what was sent + v.
     Raises: ValueError for a momentum outside [0, 1), nesterov without momentum, and a clip that is
     not positive; at construction of the door for a compressor that is not nonexpansive and, where
     the momentum is not 0, for an optimizer with a momentum of its own.
@@ -60,18 +60,21 @@ class MomentumCorrection(Memory):
     def init_state(self, spec):
         return {name: tf.zeros(spec.shape, tf.float32) for name in ("u", "v")}
 
+    def init_dense_state(self, spec):
+        return {"u": tf.zeros(spec.shape, tf.float32)}
+
     def compensate(self, x, state, ctx):
         if ctx.dense:
             return x, None
-        x = self._clipped(x, ctx.size)
+        x = self.clipped(x, ctx.size)
         u, velocity = self._advanced(x, state["u"], state["v"])
         return velocity, (u, velocity)
 
     def settle(self, carry, sent, total, state, ctx):
         if ctx.dense:
-            total = self._clipped(total, 1)
+            total = self.clipped(total, 1)
             u, velocity = self._advanced(total, state["u"], None)
-            return velocity, {"u": u, "v": state["v"]}
+            return velocity, {"u": u}
         u, velocity = carry
         if self.masking:
             u = tf.where(sent == 0, u, 0.0)
@@ -85,7 +88,7 @@ class MomentumCorrection(Memory):
         # A difference, since graphs would add three tensors in an order of their own.
         return u, (x if v is None else v + x) - -self.momentum * u
 
-    def _clipped(self, x, size):
+    def clipped(self, x, size):
         """x with a norm of at most clip·size^-1/2."""
         if self.clip is None:
             return x
