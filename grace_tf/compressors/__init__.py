@@ -17,6 +17,7 @@ from grace_tf.compressors import qsparse as qsparse
 from grace_tf.compressors import randomk as randomk
 from grace_tf.compressors import signsgd as signsgd
 from grace_tf.compressors import signum as signum
+from grace_tf.compressors import sketch as sketch
 from grace_tf.compressors import stc as stc
 from grace_tf.compressors import terngrad as terngrad
 from grace_tf.compressors import threshold as threshold

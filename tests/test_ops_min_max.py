@@ -1,0 +1,106 @@
+"""MinMaxSketch: what is looked up is never more, and is the least that met; payloads by hand."""
+
+import numpy as np
+import tensorflow as tf
+from numpy_quantiles import ids_of
+from ops_cases import KEY, SameBits, gradient
+
+from grace_tf import ops
+from grace_tf.ops import min_max, native
+
+TABLES = min_max.Tables(rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9))
+
+
+def indices_of(lengths, ks):
+    draw = np.random.default_rng(0)
+    each = [np.sort(draw.choice(n, k, replace=False)) for n, k in zip(lengths, ks)]
+    return np.concatenate(each).astype(np.int32)
+
+
+def cells_of(index, variable, columns, words, rows):
+    """The cell of an index in each row, in whole numbers."""
+    found = []
+    for r in range(rows):
+        times, plus = (
+            int(words[i * rows + r]) << 32 | int(words[(i + 1) * rows + r]) for i in (0, 2)
+        )
+        upper = ((times * ((variable << 31) + int(index)) + plus) % 2**64) >> 32
+        found.append(upper * columns >> 32)
+    return found
+
+
+class MinMaxTest(SameBits):
+    def test_it_is_the_definition(self):
+        indices = indices_of((5000, 50, 2**31 - 1 >> 8), TABLES.ks)
+        low = np.random.default_rng(1).integers(0, 8, sum(TABLES.ks)).astype(np.int32)
+        key = KEY._replace(variable=0)
+        words = min_max.insert(tf.constant(low), tf.constant(indices), key, TABLES)
+        self.assertEqual(words.shape, [TABLES.words])
+        got = min_max.query(words[None], indices[None], key, TABLES)[0].numpy()
+        random = ops.random_words(4 * TABLES.rows, key).numpy().view(np.uint32)
+        at, wanted = 0, []
+        for k, columns, variable in zip(TABLES.ks, TABLES.columns, TABLES.variables):
+            cells = np.full([TABLES.rows, columns], 7)
+            places = [cells_of(i, variable, columns, random, 2) for i in indices[at : at + k]]
+            for value, place in zip(low[at : at + k], places):
+                for r, column in enumerate(place):
+                    cells[r, column] = min(cells[r, column], value)
+            wanted += [max(cells[r, column] for r, column in enumerate(p)) for p in places]
+            at += k
+        self.assertAllEqual(got, wanted)
+        self.assertTrue((got <= low).all())
+        self.assertGreater((got == low).sum(), 0)
+
+    def test_a_list_is_its_tensors(self):
+        lengths, xs = (5000, 40, 900), [gradient(n) for n in (5000, 40, 900)]
+        key = KEY._replace(variable=0)
+        for sketched in (None, (2, 0.2, 8), (1, 1.0, 2)):
+
+            def of(which, sketched=sketched):
+                sizes = [lengths[i] for i in which]
+                entries = min_max.entries_of(sizes, 0.1, 64, which, sketched)
+                chosen = [ops.top_k(xs[i], k) for i, k in zip(which, entries.ks)]
+                values, indices = (tf.concat(part, 0) for part in zip(*chosen))
+                payload = min_max.encode(values, indices, key, entries)
+                rows = {name: part[None] for name, part in payload.items()}
+                return payload, min_max.decode(rows, key, entries)[0]
+
+            whole, values = of((0, 1, 2))
+            parts = [of((i,)) for i in range(3)]
+            for name, part in whole.items():
+                self.assert_same_bits(part, np.concatenate([p[name] for p, _ in parts]), name)
+            self.assert_same_bits(values, np.concatenate([v for _, v in parts]))
+
+    def test_native_and_reference_are_the_same(self):
+        if not native.available():
+            self.skipTest(native.why_not())
+        entries = min_max.entries_of((3000, 70), 0.1, 64, (0, 1), (2, 0.2, 8))
+        indices = tf.constant(indices_of((3000, 70), entries.ks))
+        values = tf.constant(gradient(sum(entries.ks)))
+        told = []
+        for name in ("reference", "native"):
+            with ops.using(name):
+                payload = min_max.encode(values, indices, KEY, entries)
+                rows = {part: tf.stack([words, words]) for part, words in payload.items()}
+                told.append([*payload.values(), min_max.decode(rows, KEY, entries)])
+        for a, b in zip(*told, strict=True):
+            self.assert_same_bits(a, b)
+
+    def test_plain_ids_are_the_means_of_their_buckets(self):
+        entries = min_max.entries_of((999, 50), 1.0, 5, (0, 1), None)
+        xs = [gradient(n) for n in (999, 50)]
+        indices = tf.concat([tf.range(999), tf.range(50)], 0)
+        payload = min_max.encode(tf.concat(xs, 0), indices, None, entries)
+        # The second worker has the buckets of the first in reverse.
+        means = tf.reverse(tf.reshape(payload["means"], [2, 5]), [1])
+        other = {**payload, "means": tf.reshape(means, [-1])}
+        rows = {name: tf.stack([payload[name], other[name]]) for name in payload}
+        got = min_max.decode(rows, None, entries).numpy()
+        for levels, row in zip((payload["means"], other["means"]), got):
+            levels = levels.numpy().reshape(2, 5)
+            wanted = [own[ids_of(x, 5)] for own, x in zip(levels, xs)]
+            self.assert_same_bits(row, np.concatenate(wanted))
+
+
+if __name__ == "__main__":
+    tf.test.main()
