@@ -101,7 +101,9 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     payload = {"values": values, "indices": index_sets.pack_list(own, None, lengths, ks)}
     (reply,) = yield Gather([payload], finite)
     parts = reply["values"], reply["indices"], None, ks, shapes
-    sums, _ = index_sets.scatter_list(*parts, tf.constant(1.0))
+    sums, finite = index_sets.scatter_list(*parts, tf.constant(1.0))
+    if ctx.size == 1:  # what was selected is all that there is
+        return Outcome(sums, settled(memories, residuals), states, finite)
     largest, kept, _, _ = sparse_lists.top_k_list(sums, None, 1.0, ks)
     if residuals is not None:
         sent = _where_kept(values, own, kept, ctx, ks)

@@ -171,6 +171,19 @@ def shape_list(shapes) -> list[tf.TensorShape]:
     return shapes
 
 
+def workers_counts(counts: tf.Tensor | None, workers: int, tensors: int) -> tf.Tensor | None:
+    """How many of each worker's entries for each tensor count; None that all do."""
+    if counts is None:
+        return None
+    counts = tensor(counts, tf.int32, 2, "counts")
+    if counts.shape != [workers, tensors]:
+        raise ValueError(
+            f"counts must be {[workers, tensors]}, a number for each worker and variable, not "
+            f"{counts.shape}."
+        )
+    return counts
+
+
 def check_counts(ks: Sequence[int], shapes: Sequence[tf.TensorShape]) -> None:
     """Each count is from 1 to the number of its tensor's elements."""
     if len(ks) != len(shapes):

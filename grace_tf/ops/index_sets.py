@@ -103,13 +103,7 @@ def scatter_list(
     arguments.check_size(values, sum(ks), "values")
     if values.shape[0] != words.shape[0]:
         raise ValueError(f"{values.shape[0]} workers' values came with {words.shape[0]} of words.")
-    if counts is not None:
-        counts = arguments.tensor(counts, tf.int32, 2, "counts")
-        if counts.shape != [values.shape[0], len(shapes)]:
-            raise ValueError(
-                f"counts must be {[values.shape[0], len(shapes)]}, a number for each worker and "
-                f"variable, not {counts.shape}."
-            )
+    counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     if not lists.runs_here([values, words]):
         totals = reference.scatter_list(values, words, counts, ks, shapes, factor)
         return totals, ops.all_finite(totals)

@@ -184,13 +184,7 @@ def scatter_list(
     arguments.check_size(values, sum(ks), "values")
     if values.shape != indices.shape:
         raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
-    if counts is not None:
-        counts = arguments.tensor(counts, tf.int32, 2, "counts")
-        if counts.shape != [values.shape[0], len(shapes)]:
-            raise ValueError(
-                f"counts must be {[values.shape[0], len(shapes)]}, a number for each worker and "
-                f"variable, not {counts.shape}."
-            )
+    counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     totals, finite = native._ops().grace_scatter_list(
         values=values,
         indices=indices,

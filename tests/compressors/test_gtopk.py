@@ -66,10 +66,14 @@ class GTopKTest(tf.test.TestCase):
         )
 
     def test_alone_it_is_topk(self):
-        x = cases.normal((50, 40))
-        self.assertAllEqual(
-            Workers(1, "gtopk:ratio=0.05")([[x]])[0][0], Workers(1, "topk:ratio=0.05")([[x]])[0][0]
-        )
+        mine, others = Workers(1, "gtopk:ratio=0.05"), Workers(1, "topk:ratio=0.05")
+        for step in range(4):
+            x = cases.normal((50, 40), step)
+            if step == 3:  # fewer than are sent are not zero
+                x[2:] = 0
+            self.assertAllEqual(mine([[x]])[0][0], others([[x]])[0][0])
+            for name, kept in others.state.arrays().items():
+                self.assertAllEqual(mine.state.arrays()[name], kept)
 
     def test_parts_that_cancel_are_sent(self):
         # A sum of 0 that was kept is an exchange like any other.
