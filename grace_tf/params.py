@@ -64,6 +64,8 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
     for key, reason in _REFUSED.items():
         if params.pop(key, None):
             raise TypeError(f"GRACE's parameter {key!r} cannot be taken over: {reason}.")
+    if name == "sketch":
+        params.pop("compress_ratio", None)  # GRACE's sketch sends every element
     if memory == "dgc" and "momentum" in params:
         memory = f"dgc:momentum={params.pop('momentum')}"
     keywords: dict[str, Any] = {}

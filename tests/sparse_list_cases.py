@@ -41,6 +41,13 @@ def clustered(n):
     return x
 
 
+def rare(n):
+    """Mostly zeros; a little more than 1 % are not where n is odd, a little less where it is even."""
+    x = np.zeros(n, np.float32)
+    x[:: 97 if n % 2 else 103] = 1.0
+    return x * gradient(n)
+
+
 def sized(*shapes, make=gradient):
     return [make(math.prod(shape)).reshape(shape).copy() for shape in shapes]
 
@@ -52,6 +59,7 @@ def lists():
     yield "large", sized((5,), (2**16 + 1,), (300007,), (2, 3), (131072,))
     yield "awkward", sized((70,), (4097,), (), (2**16 + 1,), (1000, 100), make=awkward)
     yield "clustered", sized((100003,), (200, 1000), (9000,), make=clustered)
+    yield "rare", sized((5000,), (100_002,), (300_007,), make=rare)
     yield "equal", [np.full(n, -2.0, np.float32) for n in (1, 100, 4096, 70000, 200003)]
     yield "zeros", [np.where(gradient(n) > 0, 0.0, -0.0).astype(np.float32) for n in (9, 70001)]
     nan = sized((50,), (5000,), (100000,))

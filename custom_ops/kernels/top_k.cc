@@ -129,14 +129,15 @@ class Selector {
     }
   }
 
-  // The key that this fraction of the sampled keys reaches, with a margin.
+  // The key that this fraction of the sampled keys reaches, with a margin. It is at least 1: where
+  // most elements are 0, those that are not may be enough.
   static uint32_t RankedKey(std::vector<uint32_t>& keys, double fraction) {
     const int64_t samples = keys.size();
     const double expected = static_cast<double>(samples) * fraction;
     const int64_t rank = std::min<int64_t>(
         samples - 1, static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 2));
     std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<uint32_t>());
-    return keys[rank];
+    return std::max<uint32_t>(keys[rank], 1);
   }
 
   bool CollectFrom(int64_t t, int64_t first, int64_t last) {

@@ -14,7 +14,15 @@ from grace_tf.core.specs import name_of, spec_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import Settings, settings
 
-_TRAITS = ("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size")
+_TRAITS = (
+    "unbiased",
+    "nonexpansive",
+    "commutes_with_sum",
+    "lossless",
+    "homogeneous",
+    "elementwise",
+    "fixed_size",
+)
 _MILLION = tf.TensorSpec([1000, 1000], tf.float32)
 _ALONE = Context((_MILLION,), (0,), 0, 0, 1, 0).stored()
 

@@ -74,6 +74,8 @@ class SketchTest(tf.test.TestCase):
     def test_a_dictionary_of_grace_is_taken_over(self):
         params = {"compressor": "sketch", "quantiles": 32, "memory": "residual"}
         self.assertEqual(grace_tf.from_params(params), params)
+        # GRACE's sketch does not look at the ratio that its dictionaries often hold.
+        self.assertEqual(grace_tf.from_params({**params, "compress_ratio": 0.3}), params)
         self.assertEqual(grace_tf.get("sketch").quantiles, 64)  # GRACE's default too
 
     def test_a_projection_keeps_sums_and_shrinks(self):
