@@ -42,7 +42,7 @@ def clustered(n):
 
 
 def rare(n):
-    """Mostly zeros; a little more than 1 % are not where n is odd, a little less where it is even."""
+    """Mostly zeros: of odd n a little more than 1 % are not, of even n a little less."""
     x = np.zeros(n, np.float32)
     x[:: 97 if n % 2 else 103] = 1.0
     return x * gradient(n)
