@@ -78,10 +78,10 @@ def inputs(draws: int) -> dict[str, list[np.ndarray]]:
     return {**made, "a layer": layer_gradients(draws)}
 
 
-def error(x: np.ndarray, got: np.ndarray, consensus: bool) -> float:
-    """‖x − got‖² / ‖x‖²; a consensus has no scale of its own, so the best one is taken."""
+def error(x: np.ndarray, got: np.ndarray, scaled: bool) -> float:
+    """‖x − got‖² / ‖x‖²; what has another scale than x is `scaled` by the best factor before."""
     x, got = x.astype(np.float64), got.astype(np.float64)
-    if consensus:
+    if scaled:
         got = got * np.vdot(x, got) / max(np.vdot(got, got), 1e-300)
     return float(np.sum((x - got) ** 2) / np.sum(x**2))
 
@@ -97,14 +97,15 @@ def long(method: str, memory: str) -> float:
     """The error of the sum over the steps."""
     draw = np.random.default_rng(1)
     workers = Workers(1, method, memory=memory)
-    consensus = registry.get(method).aggregates == "consensus"
+    scaled = registry.get(method).aggregates == "consensus"
+    scaled |= registry.get_memory(memory).has_momentum
     shared = draw.standard_normal(SHAPE)
     wanted, got = np.zeros(SHAPE), np.zeros(SHAPE)
     for _ in range(STEPS):
         x = (shared + draw.standard_normal(SHAPE)).astype(np.float32)
         wanted += x
         got += workers([[x]])[0][0].numpy()
-    return error(wanted, got, consensus)
+    return error(wanted, got, scaled)
 
 
 def measure(methods: list[str], draws: int) -> list[dict[str, Any]]:
@@ -143,9 +144,10 @@ def page(rows: list[dict[str, Any]]) -> str:
             "Made by this command, which is also how to make it anew:",
             text[1],
             text[2],
-            "Of a consensus, which has no scale of its own, errors are those at the best scale.  "
-            "An error above 1 means that the method's noise is larger than its input: unbiased "
-            "methods of few bits rely on the mean over workers and steps.",
+            "A consensus, and a memory whose aggregate is a momentum, have another scale than the "
+            "gradient: their errors are those at the best scale.  An error above 1 means that the "
+            "method's noise is larger than its input: unbiased methods of few bits rely on the "
+            "mean over workers and steps.",
             markdown([*COLUMNS, *LONG_COLUMNS], [cells(row, "`") for row in rows]),
         ]
     )

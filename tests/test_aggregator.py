@@ -18,10 +18,12 @@ from grace_tf.transports.loopback import Loopback
 LOSSLESS = "topk:ratio=1.0"
 
 
-def some(count=2, seed=0):
+def some(count=2, seed=0, rows=7):
     """Variables and, for three steps, their gradients."""
     draw = np.random.default_rng(seed)
-    variables = [tf.Variable(draw.normal(size=[7, 5 + i]).astype(np.float32)) for i in range(count)]
+    variables = [
+        tf.Variable(draw.normal(size=[rows, 5 + i]).astype(np.float32)) for i in range(count)
+    ]
     steps = [
         [tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables] for _ in range(3)
     ]
@@ -44,7 +46,7 @@ class AloneTest(tf.test.TestCase):
 
     def test_every_method_compiles_by_xla(self):
         for method in grace_tf.available():
-            variables, (grads, *_) = some()
+            variables, (grads, *_) = some(rows=70)  # so many that every method wants them
             plain = grace_tf.Aggregator(method, min_elements=1)(grads, variables)
             aggregate = grace_tf.Aggregator(method, min_elements=1)
             function = tf.function(

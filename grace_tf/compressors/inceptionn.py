@@ -20,7 +20,6 @@ from grace_tf.ops.classes import Classes, Room
     "inceptionn",
     family="quantisation",
     paper="doi:10.1109/MICRO.2018.00023",
-    memory="none",
     examples=("inceptionn:error_bound=1e-06,bytes=1.0,halves=0.25,wholes=0.1",),
 )
 class Inceptionn(Compressor):
@@ -44,7 +43,7 @@ class Inceptionn(Compressor):
     Paper: Li et al. 2018, A Network-Centric Hardware/Algorithm Co-Design to Accelerate
     Distributed Training of Deep Neural Networks: the compression of gradients.
     Differs: the edges of the classes follow from the bound, so that it holds for every bound; the
-    payload has a fixed size.
+    payload has a fixed size, and the memory "residual" keeps what finds no room in it.
     """
 
     error_bound: float = 2.0**-10
