@@ -42,7 +42,8 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       params: GRACE's dictionary.  `communicator`, `world_size`, `kernel` and `lr` are dropped:
-        ours follow from the method, the surroundings and the optimizer.  Without `memory` it is
+        ours follow from the method, the surroundings and the optimizer; so is the ratio of sketch,
+        which GRACE does not look at.  Without `memory` it is
         GRACE's default, none; for signum that keeps its momentum.  Absent hyperparameters have our
         defaults; only qsgd without `bucket_size` is made GRACE's: norm l2, one block, 127 levels
         unless `quantum_num` is given.

@@ -182,6 +182,23 @@ class Selects(Honest):
         return 0.5 * x * tf.one_hot(0, x.shape[0])
 
 
+@lie("element parts are elements", "'values' stand for more than one element")
+class OneForAll(Honest):
+    """Sends a mean that all elements get."""
+
+    nonexpansive = homogeneous = False
+    element_parts = ("values",)
+
+    def wire(self, spec):
+        return {"values": tf.TensorSpec([1], tf.float16)}
+
+    def compress(self, x, ctx):
+        return {"values": tf.cast(tf.reshape(tf.reduce_mean(x), [1]), tf.float16)}
+
+    def decompress(self, payload, ctx):
+        return tf.cast(payload["values"][0], tf.float32) + tf.zeros(ctx.spec.shape)
+
+
 @lie("is homogeneous", "times the gradient does not scale")
 class Clips(Honest):
     """Cuts at one."""

@@ -1,5 +1,6 @@
 """Composition."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -24,6 +25,25 @@ def test_a_composite_has_the_traits_of_all_its_stages(outer, inner):
     for trait in TRAITS:
         both = getattr(grace_tf.get(outer), trait) and getattr(grace_tf.get(inner), trait)
         assert getattr(composite, trait) == both, trait
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "sketch|means=efsignsgd",
+        "efsignsgd:block=512|scales=efsignsgd",
+        "qsgd:rounding=nearest|scales=efsignsgd",
+    ],
+)
+def test_what_stands_for_many_elements_is_refined_without_a_residual(spec):
+    x = np.full([100_001 if "sketch" in spec else 513], 1e-6, np.float32)
+    x[-1] = 1.0
+    composite, ctx = grace_tf.get(spec), context(x.shape, 0)
+    sent = composite.decompress(composite.compress(tf.constant(x), ctx), ctx.public())
+    assert np.linalg.norm(sent - x) > 2 * np.linalg.norm(x)
+    assert not composite.nonexpansive
+    with pytest.raises(ValueError, match="nonexpansive"):
+        grace_tf.Aggregator(spec, memory="residual")
 
 
 class AlgebraTest(tf.test.TestCase):

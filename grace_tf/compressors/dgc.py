@@ -50,6 +50,7 @@ class DGC(Compressor):
     homogeneous = True
     fixed_size = False
     exact_parts = ("indices", "count")
+    element_parts = ("values",)
 
     def __post_init__(self):
         check_fraction("dgc", "ratio", self.ratio)

@@ -54,6 +54,7 @@ class Inceptionn(Compressor):
     nonexpansive = True
     fixed_size = False
     exact_parts = ("tags", "bytes", "halves", "counts")
+    element_parts = ("wholes",)
 
     def __post_init__(self):
         check_number("inceptionn", "error_bound", self.error_bound)

@@ -23,6 +23,7 @@ class NoCompression(Compressor):
     unbiased = True
     nonexpansive = True
     commutes_with_sum = True
+    element_parts = ("values",)
     elementwise = True
     lossless = True
     homogeneous = True

@@ -43,6 +43,7 @@ class RandomK(Compressor):
 
     unbiased = property(lambda self: self.scaled)
     nonexpansive = property(lambda self: not self.scaled)
+    element_parts = property(lambda self: () if self.scaled else ("values",))
     commutes_with_sum = True
     homogeneous = True
 

@@ -26,7 +26,7 @@ class Sketch(Compressor):
     Each sign has a share of the q = `quantiles` buckets like its share of the elements; zeros have
     one.  All buckets of a sign hold about equally many elements; those that agree in sign, exponent
     and seven more bits stay together.  m is t times the mean, where 0 ≤ t ≤ 1 and t = 1 but for a
-    truncation below 2^-15, so on a bucket b, where mean is that of x,
+    truncation below 2^-15 (with tables below |b|·2^-30), so on a bucket b, where mean is that of x,
     ‖x − C(x)‖² = ‖x − mean‖² + |b|·(1 − t)²·mean² ≤ ‖x − mean‖² + |b|·mean² = ‖x‖².
     With `ratio` < 1 only the k = max(1, ⌊ratio·n⌋) elements of largest magnitude are sent, and the
     rest is 0.  With `rows` > 0 a MinMaxSketch carries the low bits of their ids, which tell the
@@ -36,10 +36,10 @@ class Sketch(Compressor):
     Shapes: any float32 tensor of fewer than 2^31 elements; it travels dense if that is no longer.
     Wire: means float32[q], ids int32[b·⌈n/32⌉] with b = ⌈log2 q⌉, gathered: b·n/8 + 4q bytes.
     Below ratio 1: ids int32[b·⌈k/32⌉], indices int32[`index_sets.index_words(n, k)`]; with tables
-    b is log2 groups, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits an id at rows=2.
+    b is ⌈log2 groups⌉, and cells int32[rows·⌈columns·k/32⌉·log2(q/groups)]: 4.2 bits at rows=2.
     Ids of 4 bits (quantiles=16) leave less error, 7 % of the squares for 10 %: so rows is 0.
     Raises: ValueError or TypeError for quantiles outside 3..256, a ratio or columns outside (0, 1],
-    rows outside 0..8, and with tables for groups that do not make runs of a power of two.
+    rows outside 0..8 or at ratio 1, and with rows for groups not of runs of a power of two.
     Paper: Jiang et al. 2018, SketchML, sections 3.2 to 3.4.
     Differs: quantiles exact to 1/128 of a value; bit planes, not bytes; one index set of fixed
     size, not delta-coded keys of each group; means of what is decoded (as sent there: 13 %).
@@ -61,8 +61,9 @@ class Sketch(Compressor):
         check_fraction("sketch", "columns", self.columns)
         check_integer("sketch", "groups", self.groups, 2, 128)
         run, rest = divmod(self.quantiles, self.groups)
-        sketched = self.ratio < 1 and self.rows
-        if sketched and (rest or run < 2 or run & (run - 1)):
+        if self.rows and self.ratio == 1:
+            raise ValueError("sketch: rows need a ratio below 1: what is dense has plain ids.")
+        if self.rows and (rest or run < 2 or run & (run - 1)):
             raise ValueError(
                 f"sketch: groups divides quantiles into runs of 2, 4, 8 and so on; {self.groups} "
                 f"of {self.quantiles} does not."

@@ -39,6 +39,7 @@ class Threshold(Compressor):
     nonexpansive = True
     fixed_size = False
     exact_parts = ("indices", "count")
+    element_parts = ("values",)
 
     def __post_init__(self):
         check_number("threshold", "threshold", self.threshold)

@@ -43,6 +43,7 @@ class TopK(Compressor):
     nonexpansive = True
     homogeneous = True
     exact_parts = ("indices",)
+    element_parts = ("values",)
 
     def __post_init__(self):
         check_fraction("topk", "ratio", self.ratio)

@@ -38,6 +38,8 @@ class Compressor:
       block               payload parts are concatenations over blocks of this many elements, so a
                           slice at a block boundary decodes alone; None where that does not hold
       exact_parts         payload parts that only a lossless inner stage may refine
+      element_parts       payload parts of which each number is one element of the tensor, or is not
+                          looked at: a composite that refines others is not nonexpansive
       elementwise         the payload has something for every element, as that of a quantiser: rows
                           of sparse gradients are compressed by themselves, some in one tensor
     """
@@ -52,6 +54,7 @@ class Compressor:
     aggregates: str = "sum"
     block: int | None = None
     exact_parts: tuple[str, ...] = ()
+    element_parts: tuple[str, ...] = ()
     elementwise: bool = False
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:

@@ -18,9 +18,9 @@ class Then(Compressor):
     """`outer`, with the named parts of its payload compressed by inner stages.
 
     Wire: the outer parts, each refined part replaced by its stage's parts under `part.name`.
-    Traits: a composite is unbiased, nonexpansive, … where all of its stages are.  It is
-    nonexpansive when they are since the parts that carry values hold a subset (or an isometry) of
-    the outer's coordinates.
+    Traits: a composite is unbiased, homogeneous, … where all of its stages are.  It is nonexpansive
+    where they are and each lossy one refines one of the outer's `element_parts`: the error of a
+    number that stands for many elements, such as a mean, counts as many times.
     """
 
     outer: Compressor
@@ -60,8 +60,12 @@ class Then(Compressor):
     def _all(self, trait: str) -> bool:
         return all(getattr(c, trait) for c in (self.outer, *(stage for _, stage in self.inner)))
 
+    def _refines_elements(self) -> bool:
+        own = self.outer.element_parts
+        return all(part in own or stage.lossless for part, stage in self.inner)
+
     unbiased = property(lambda self: self._all("unbiased"))
-    nonexpansive = property(lambda self: self._all("nonexpansive"))
+    nonexpansive = property(lambda self: self._all("nonexpansive") and self._refines_elements())
     commutes_with_sum = property(lambda self: self._all("commutes_with_sum"))
     lossless = property(lambda self: self._all("lossless"))
     homogeneous = property(lambda self: self._all("homogeneous"))

@@ -228,6 +228,23 @@ def exact_parts_are_named(s: Subject) -> Verdict:
     return None
 
 
+def element_parts_are_elements(s: Subject) -> Verdict:
+    """what is added to a part in element_parts changes the tensor by no more than that"""
+    c = s.compressor
+    if not (c.one_round and c.element_parts):
+        return NOT_CLAIMED
+    payload = {k: tf.constant(v) for k, v in s.usual["payloads"][0].items()}
+    before = c.decompress(payload, s.context(cases.MAIN)).numpy().astype(np.float64)
+    for name in c.element_parts:
+        added = cases.normal(payload[name].shape, 5)
+        changed = {**payload, name: payload[name] + tf.cast(added, payload[name].dtype)}
+        off = c.decompress(changed, s.context(cases.MAIN)).numpy() - before
+        demand(
+            np.linalg.norm(off) <= 1.01 * np.linalg.norm(added.astype(np.float64)),
+            f"Numbers of the part {name!r} stand for more than one element each.",
+        )
+
+
 def any_order_of_workers(s: Subject) -> Verdict:
     """the aggregate does not depend on the order of the workers, to rounding"""
     c, order = s.compressor, [2, 0, 1]
@@ -272,6 +289,7 @@ CHECKS = (
     aggregates_the_sum,
     consensus_is_among_the_sent,
     exact_parts_are_named,
+    element_parts_are_elements,
     is_lossless,
     is_elementwise,
     is_homogeneous,

@@ -87,8 +87,9 @@ def wire_is_static(s: Subject) -> None:
         found = c.nbytes(spec)
         demand(found == padded, f"Shape {shape}: nbytes says {found}, its parts take {padded}.")
     known = set(c.wire(tf.TensorSpec(cases.MAIN, tf.float32)))
-    lost = sorted(set(c.exact_parts) - known) if c.one_round else []
-    demand(not lost, f"exact_parts names {', '.join(lost)}; wire has {', '.join(sorted(known))}.")
+    for trait in ("exact_parts", "element_parts"):
+        lost = sorted(set(getattr(c, trait)) - known) if c.one_round else []
+        demand(not lost, f"{trait} names {', '.join(lost)}; wire has {', '.join(sorted(known))}.")
 
 
 def _dtypes(s: Subject) -> tuple[str, ...]:
