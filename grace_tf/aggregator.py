@@ -35,7 +35,12 @@ from grace_tf.surroundings import (
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
+from grace_tf.transports.tf_distribute import (
+    ReplicaContext,
+    across_replicas,
+    not_empty,
+    spans_processes,
+)
 from grace_tf.variables import device_of, plain
 
 
@@ -239,6 +244,8 @@ class Aggregator(Trackable):
             if transport.workers[0] == first:
                 self._divergence.watch(plans[0], variables, self.state.counter())
         if self._stages.dense(plans, flagged=False):
+            if spans and not self.settings.dense:
+                grads = [not_empty(g) for g in grads]
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
             return host(grads) if host else list(context.all_reduce(operation, grads))
         refuse_xla(strategy)

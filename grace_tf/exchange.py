@@ -136,6 +136,7 @@ class _Worker:
         self._transport, self._position = transport, position
         self._sides: list[Side] = []
         self.rows: list[tuple[int, tf.IndexedSlices]] = []
+        self.unseen: list[tf.Tensor] = []  # aggregates that no decoder has called finite
         self._by_rows: Received | None = None
 
     def start(self, bucket: int) -> list[Side]:
@@ -190,6 +191,7 @@ class _Worker:
         self._by_rows = received
         for group, total in zip(self._plan.by_rows, received.totals):
             lane, values = group.lanes[0], _mean(total.values, self._transport.size)
+            self.unseen.append(values)  # before what is infinite becomes the largest number
             if lane.dtype != "float32":
                 values = tf.saturate_cast(values, lane.dtype)
             self.rows.append((lane.position, with_values(total, values)))
@@ -199,7 +201,7 @@ class _Worker:
         share = self._share
         result = Share([None] * len(share.grads), {}, {}, share.step)
         with self._transport.device(self._position):
-            unseen, flags, own_flags = [], [], [side.own_finite for side in self._sides]
+            unseen, flags, own_flags = self.unseen, [], [side.own_finite for side in self._sides]
             for side in self._sides:
                 outcome = side.outcome
                 flags.append(side.finite)
@@ -210,7 +212,6 @@ class _Worker:
                 self._deliver(side.group, outcome, result)
             for position, rows in self.rows:
                 result.grads[position] = rows
-                unseen.append(rows.values)
             if self._by_rows is not None:
                 flags.append(self._by_rows.finite)
                 own_flags.append(self._by_rows.own_finite)
@@ -256,6 +257,7 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
                 if not summed and transport.size > 1:
                     total = with_values(total, _mean(total.values, transport.size))
                 workers[i].rows.append((lane.position, total))
+                workers[i].unseen.append(total.values)
 
 
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:

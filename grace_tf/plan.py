@@ -192,14 +192,14 @@ def make_plan(
     specs: Sequence[tf.TensorSpec],
     ordinals: Sequence[int],
     rows: Sequence[int] = (),
-    static: bool = False,
+    static: str = "",
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
     Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
     those that their compressor does not want travel dense, and apart as rows at the positions
-    `rows`.  What is compressed there goes by the rules of row_rules.py, `static` where XLA compiles
-    the step.  Buckets are filled in backward order up to `bucket_bytes` of gradient.
+    `rows`.  What is compressed there goes by the rules of row_rules.py, where `static` says what
+    needs a static number of rows.  Buckets are filled in backward order up to `bucket_bytes`.
     """
     lanes = [
         _lane(settings, i, path, spec, ordinal)
@@ -226,7 +226,7 @@ def make_plan(
 
 
 def _apart(
-    lanes: Sequence[Lane], paths: Sequence[str], rows: Sequence[int], static: bool
+    lanes: Sequence[Lane], paths: Sequence[str], rows: Sequence[int], static: str
 ) -> tuple[list[Lane], tuple[Lane, ...], tuple[Group, ...]]:
     """The lanes of buckets, those whose rows travel as they are, and those of compressed rows."""
     others, sparse, by_rows = [], [], []

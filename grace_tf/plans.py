@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from grace_tf import handshake
 from grace_tf.gradients import is_rows, spec_of
@@ -47,7 +48,7 @@ class Plans:
             specs = tuple(map(spec_of, grads, variables))
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
             # A plan that was never compared has no keys of its own, so others must not see it.
-            static = bool(rows) and _compiled()
+            static = _static(others) if rows else ""
             known = (ordinals, self._settings.index(settings), specs, rows, static, others is None)
             if known not in self._plans:
                 paths = [self._joined.path(o) for o in ordinals]
@@ -68,6 +69,13 @@ class Plans:
                 self._plans.pop(known, None)
 
 
-def _compiled() -> bool:
-    """Whether XLA compiles what is being traced."""
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+def _static(others: Any) -> str:
+    """What needs a static number of rows in what is being traced, or ""."""
+    graph = tf.compat.v1.get_default_graph()
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        return "XLA"
+    while graph is not None and others is not None and others.same_in_loops:
+        if isinstance(graph, WhileBodyFuncGraph):
+            return "a traced loop under MultiWorkerMirroredStrategy"
+        graph = getattr(graph, "outer_graph", None)
+    return ""

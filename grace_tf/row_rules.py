@@ -3,18 +3,18 @@
   * As compressed rows, where the compressor is `elementwise`, a quantiser of one round, and the
     memory goes `by_rows`.
   * As rows in full precision, which need no memory: where the compressor selects elements, has low
-    rank or needs several rounds, and where the memory would have to see every row in every step.
+    rank or needs several rounds, and where the memory does not go `by_rows`.
     The rows of a batch are few already, and a selection would leave some of them to a step that
     touches the same rows again.
   * Dense, where the method needs every element of every worker: a consensus, in which those vote
-    too that have no such row; and a memory that holds the momentum, or claims what is dense.
+    too that have no such row; a memory that `needs_every_row`, as a momentum; and where the number
+    of rows must be static.
 
-The last two are told once.
+The last two are told once for each variable.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 
 from grace_tf.core.compressor import Compressor
@@ -25,21 +25,21 @@ _LOG = logging.getLogger("grace_tf")
 ROWS, PLAIN_ROWS, DENSE_LANE = "rows", "plain rows", "dense"
 
 
-def rule(path: str, compressor: Compressor, memory: Memory, dense: bool, static: bool) -> str:
+def rule(path: str, compressor: Compressor, memory: Memory, dense: bool, static: str) -> str:
     """ROWS, PLAIN_ROWS or DENSE_LANE for the sparse gradients of the variable at this path.
 
     Args:
       dense: neither compressed nor remembered, so that nothing is to be told.
-      static: XLA compiles the step, and rows have no static number.
+      static: what needs a static number of rows, which they do not have; "" where nothing does.
     """
     if dense:
         return PLAIN_ROWS
-    if memory.claims_dense or memory.has_momentum:
+    if memory.needs_every_row:
         return _told(DENSE_LANE, path, f"the memory {memory.name} needs all rows in every step")
     if compressor.aggregates != "sum":
         return _told(DENSE_LANE, path, f"the consensus of {compressor} needs all rows")
     if static:
-        return _told(DENSE_LANE, path, "XLA needs a static number of rows")
+        return _told(DENSE_LANE, path, f"{static} needs a static number of rows")
     if not (compressor.elementwise and compressor.one_round):
         return _told(PLAIN_ROWS, path, f"{compressor} does not compress rows by themselves")
     if not memory.by_rows:
@@ -47,12 +47,12 @@ def rule(path: str, compressor: Compressor, memory: Memory, dense: bool, static:
     return ROWS
 
 
+_told_of: set[tuple[str, str]] = set()  # (path, way)
+
+
 def _told(way: str, path: str, why: str) -> str:
-    how = "is made dense" if way == DENSE_LANE else "travels as rows that are not compressed"
-    _tell(f"The sparse gradient of {path} {how}: {why}.")
+    if (path, way) not in _told_of:
+        _told_of.add((path, way))
+        how = "is made dense" if way == DENSE_LANE else "travels as rows that are not compressed"
+        _LOG.warning("The sparse gradient of %s %s: %s.", path, how, why)
     return way
-
-
-@functools.cache
-def _tell(sentence: str) -> None:
-    _LOG.warning("%s", sentence)

@@ -74,11 +74,17 @@ class MultiWorkerTest(tf.test.TestCase):
                 self.assertAllClose(values, result["history"][name], msg=name)
 
     def test_sparse_gradients_go_the_strategys_own_way(self):
-        first = self.workers[0][-2]["embeddings"]
-        for plain, *wrapped, messages in [worker[-2]["embeddings"] for worker in self.workers]:
+        first = self.workers[0][-3]["embeddings"]
+        for plain, *wrapped, messages in [worker[-3]["embeddings"] for worker in self.workers]:
             self.assertEqual(wrapped, [plain] * 2)
             self.assertEqual(plain, first[0])
             self.assertEqual(messages, first[-1])  # whose rows are added up in another order
+
+    def test_the_number_of_rows_may_change_and_be_none(self):
+        """TensorFlow's own exchange of no rows at all ends the processes."""
+        for worker in self.workers:
+            for method, found in worker[-2]["rows"].items():
+                self.assertEqual(found, [[0.0, 40.0, 560.0, 48.0, 0.0]] * 2, method)
 
     def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
         for worker in self.workers:

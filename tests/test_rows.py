@@ -191,6 +191,7 @@ RULES = [
     ("u8bit", "residual:dtype=int8", "plain", "the memory residual does not go row by row"),
     ("signsgd", "auto", "dense", "the consensus of signsgd needs all rows"),
     ("dgc", "auto", "dense", "the memory dgc needs all rows in every step"),
+    ("qsgd", "momentum", "dense", "the memory momentum needs all rows in every step"),
 ]
 
 
@@ -210,7 +211,25 @@ def test_how_rows_travel_follows_a_rule_that_is_told(spec, memory, way, told, ca
         assert re.fullmatch(rf"The sparse gradient of {path} {how}: .*{told}.*\.", line), line
     if way == "rows":
         assert make_plan(own, [path], specs, [0]).digest != made.digest
-        assert make_plan(own, [path], specs, [0], [0], static=True).groups
+        assert make_plan(own, [path], specs, [0], [0], static="XLA").groups
+
+
+@pytest.mark.parametrize("memory", ["none", "residual"])
+@pytest.mark.parametrize("dtype, value", [(tf.bfloat16, 2.0e38), (tf.float16, 40000.0)])
+def test_a_sum_that_overflows_in_a_narrow_table_leaves_state_alone(dtype, value, memory):
+    table = tf.Variable(tf.zeros([40, 3], dtype), name="table")
+    aggregate = grace_tf.Aggregator("fp16", memory=memory, min_elements=1)
+    for scale, committed in ((1.0, 1), (value, 1), (1.0, 2)):
+        grads = [
+            [tf.IndexedSlices(tf.cast(tf.fill([2, 3], scale), dtype), tf.constant([3, 5]), [40, 3])]
+            for _ in range(2)
+        ]
+        ((total,), _) = aggregate.aggregate_replicas(Loopback(2), grads, [table], [None] * 2)
+        assert np.isfinite(np.float32(total.values)).all() == (scale == 1.0)
+        assert aggregate.state.step == committed
+        assert all(
+            np.isfinite(a).all() for a in aggregate.state.arrays().values() if a.dtype.kind == "f"
+        )
 
 
 def test_under_a_strategy_replicas_end_alike_where_the_dense_exchange_ends():

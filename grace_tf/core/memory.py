@@ -40,7 +40,10 @@ class Memory:
         what was to be sent, and the state begins as `init_dense_state` says.
       by_rows: True where rows that a sparse gradient does not touch may stay as they are, so that a
         step costs no more than those it touches.  `compensate` and `settle` then also get `[rows,
-        columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.
+        columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.  Its
+        `store` and `load` change nothing.
+      needs_every_row: True where a row gets something also in steps that do not touch it, as of a
+        momentum.  Sparse gradients are then made dense.
       has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
         their own, which would be a momentum of the momentum, are refused.
 
@@ -70,6 +73,7 @@ class Memory:
     needs_sent: bool = True
     claims_dense: bool = False
     by_rows: bool = False
+    needs_every_row: bool = False
     has_momentum: bool = False
 
     def init_state(self, spec: tf.TensorSpec) -> State:

@@ -39,6 +39,7 @@ class MomentumCorrection(Memory):
 
     requires_nonexpansive = True
     claims_dense = True
+    needs_every_row = True
 
     def __post_init__(self):
         check_number("dgc", "momentum", self.momentum)

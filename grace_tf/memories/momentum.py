@@ -20,6 +20,7 @@ class Momentum(Memory):
     beta: float = 0.9
 
     needs_sent = False
+    needs_every_row = True
 
     def __post_init__(self):
         check_number("momentum", "beta", self.beta)

@@ -1,4 +1,4 @@
-"""What the line asks of a network, and nothing more: four collectives over flat buffers."""
+"""What the line asks of a network, and nothing more: collectives over flat buffers."""
 
 from __future__ import annotations
 

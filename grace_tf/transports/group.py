@@ -80,6 +80,7 @@ class Group(Transport):
       timeout: seconds after which waiting for another process ends in an error.
       lifeline: the connection that tells who is gone and why; None where there is none.
       broadcasts: whether `broadcast` can be called.
+      same_in_loops: whether what a traced loop exchanges must have one length in all its rounds.
     """
 
     rank: int
@@ -87,6 +88,7 @@ class Group(Transport):
     timeout: float
     lifeline: Lifeline | None = None
     broadcasts: bool = True
+    same_in_loops: bool = False
 
     @property
     def processes(self) -> int:

@@ -39,6 +39,9 @@ class MultiWorkerGroup(Group):
     """
 
     broadcasts = False
+    # Its collectives get their names when a step is traced, and TensorFlow ties a name to one
+    # length until the whole function ends.
+    same_in_loops = True
     _tables = itertools.count()  # of this process; each process counts alike
 
     def __init__(self, strategy: tf.distribute.Strategy, timeout: float | None = None) -> None:

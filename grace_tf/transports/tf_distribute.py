@@ -77,18 +77,32 @@ class ReplicaContext(Transport):
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
-        mine = [tf.nest.map_structure(tf.identity, s, expand_composites=True) for s in slices[0]]
+        mine = [not_empty(s) for s in slices[0]]
+        mine = [tf.nest.map_structure(tf.identity, s, expand_composites=True) for s in mine]
         return [list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, mine))]
 
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
         # tf.distribute compares lengths itself, in every step.
-        return [self._stacked(padded(messages[0], longest))]
+        # It ends the process where all are empty.
+        return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]
 
     def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
         rows = self._context.all_gather(tf.identity(buffer)[None], axis=0)
         return tf.ensure_shape(rows, [self.size, *buffer.shape])
+
+
+def not_empty(grad: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | tf.IndexedSlices:
+    """The same gradient; rows of which there are none become row 0 of zeros.
+
+    TensorFlow's own sum of rows between processes ends them where no worker has any.
+    """
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    missing = tf.cast(tf.equal(tf.shape(grad.indices)[0], 0), tf.int32)
+    values = tf.pad(grad.values, [[0, missing]] + [[0, 0]] * (grad.values.shape.rank - 1))
+    return tf.IndexedSlices(values, tf.pad(grad.indices, [[0, missing]]), grad.dense_shape)
 
 
 def spans_processes(strategy: tf.distribute.Strategy) -> bool:

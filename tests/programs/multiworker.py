@@ -82,6 +82,31 @@ def embeddings():
     ]
 
 
+def rows():
+    return {method: numbers_of_rows(method) for method in ("bf16", "topk:ratio=1.0")}
+
+
+def numbers_of_rows(method):
+    """Sums of what comes of ones, with other numbers of rows in each step, none among them."""
+    with strategy.scope():
+        table = tf.Variable(tf.zeros([500, 8]))
+        aggregate = grace_tf.Aggregator(method, min_elements=1, memory="none")
+
+    def one(count):
+        def replica():
+            values, rows = tf.ones([count, 8]), tf.range(count) + rank
+            (total,) = aggregate([tf.IndexedSlices(values, rows, tf.constant([500, 8]))], [table])
+            return tf.reduce_sum(tf.convert_to_tensor(total))
+
+        return strategy.run(replica)
+
+    step = tf.function(one, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    loop = tf.function(lambda counts: tf.map_fn(one, counts, fn_output_signature=tf.float32))
+    mine = [(0, 0), (5, 0), (0, 70), (3, 3), (0, 0)]
+    mine = [counts[rank] for counts in mine]
+    return [[float(step(n)) for n in mine], loop(tf.constant(mine)).numpy().tolist()]
+
+
 def nan_on_worker_1():
     """State stays as it is on both workers, and training goes on."""
     with strategy.scope():
@@ -150,6 +175,7 @@ def train():
         if method in FITTED:
             print(json.dumps({"fit": method, **fitted(method)}))
     say("embeddings", embeddings())
+    say("rows", rows())
     say("nan", nan_on_worker_1())
 
 
