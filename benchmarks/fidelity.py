@@ -131,7 +131,7 @@ def cells(row: dict[str, Any], code: str = "") -> list[str]:
     bound = "-" if row["bound"] is None else f"{row['bound']:.3g}"
     kept = row["memory"] != "none"
     long_errors = [f"{row['with']:.2g}" if kept else "-", f"{row['without']:.2g}"]
-    name = f"{code}{row['method']}{code}".replace("|", r"\|" if code else "|")
+    name = f"{code}{row['method']}{code}"
     return [name, f"{row['bits']:.3g}", *errors, bound, row["memory"], *long_errors]
 
 
