@@ -1,4 +1,4 @@
-"""Rows of a table and the words that compressed rows travel as.
+"""The rows of a table as 32-bit words: how they are compressed for a message, and decoded.
 
 In come the touched rows of one worker, whose number differs from step to step; out go 32-bit words,
 and from all workers' words their rows.  Compressors need static shapes, so rows are compressed in
@@ -41,7 +41,7 @@ class Kind:
 
 
 class Chunks:
-    """Words for the rows of a table of this shape, which this compressor compresses.
+    """Turns rows of a table of this shape into words, compressed by this compressor, and back.
 
     What eager steps run is traced once here: operation by operation, chunk after chunk, it would
     take a second a step.

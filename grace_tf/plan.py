@@ -89,7 +89,7 @@ class Group:
 
     @functools.cached_property
     def chunks(self) -> Chunks:
-        """How the rows of its lane become words, where it goes `by_rows`."""
+        """Turns the rows of the lane of a group `by_rows` into words, and back."""
         return Chunks(self.compressor, self.lanes[0].shape)
 
     @property

@@ -96,7 +96,7 @@ class Entries(NamedTuple):
     """How many entries each has."""
     buckets: int
     tables: Tables | None
-    """Of the low bits of ids; None where all bits are sent as they are."""
+    """The tables that carry the low bits of ids; None where all bits are sent as they are."""
 
     @property
     def high(self) -> int:

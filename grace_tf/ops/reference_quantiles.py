@@ -67,7 +67,7 @@ def _numbers(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def means_of(x: tf.Tensor, ids: tf.Tensor, buckets: int) -> tf.Tensor:
-    """The means float32 [buckets] of elements x [n] with these ids; its parts are the elements."""
+    """The means float32 [buckets] of x [n] with these ids; each element is truncated by itself."""
     magnitudes, significands = _numbers(x)
     exponents = tf.cast(tf.bitwise.right_shift(magnitudes, 23), tf.int64)
     return _means(tf.ones_like(exponents), significands, exponents, ids, buckets)

@@ -123,7 +123,7 @@ def gathered(
 
 
 def padded(message: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
-    """The message with zeros behind it up to this length."""
+    """The message, filled up with zeros to this length."""
     # Cut, since branches that are not taken are traced too, also those too short for the message.
     message = message[:length]
     padded = tf.pad(message, [[0, length - tf.shape(message)[0]]])

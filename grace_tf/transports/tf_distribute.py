@@ -84,8 +84,8 @@ class ReplicaContext(Transport):
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        # tf.distribute compares lengths itself, in every step.
-        # It ends the process where all are empty.
+        # A traced step gathers messages of any length here; in a loop rows are dense (plans.py).
+        # TensorFlow ends the process where all messages are empty.
         return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]
 
     def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
