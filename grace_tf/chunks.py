@@ -173,6 +173,6 @@ def _each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _at(ctx: Context, kind: Kind, first: tf.Tensor) -> Context:
-    """The context of the chunk that begins with this row: other random draws for each."""
+    """The context of the chunk that begins with this row. Every chunk has its own random draws."""
     seed = (ctx.seed + tf.cast(first, tf.int64) * _ODD) & 0xFFFFFFFF
     return dataclasses.replace(ctx, specs=(kind.spec,), seed=seed)

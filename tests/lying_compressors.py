@@ -184,7 +184,7 @@ class Selects(Honest):
 
 @lie("element parts are elements", "'values' stand for more than one element")
 class OneForAll(Honest):
-    """Sends a mean that all elements get."""
+    """Sends the mean, and decodes every element as the mean."""
 
     nonexpansive = homogeneous = False
     element_parts = ("values",)

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def numbers(x):
-    """Which elements are negative, and the bits of the magnitudes that count, 0 for zeros."""
+    """Which elements are negative, and the bits of magnitudes; zeros and denormals have 0."""
     bits = np.asarray(x, np.float32).ravel().view(np.uint32)
     magnitudes = np.minimum(bits & 0x7FFFFFFF, 0x7F7FFFFF).astype(np.int64)
     magnitudes[magnitudes < 0x00800000] = 0

@@ -16,7 +16,7 @@ from grace_tf.transports.loopback import Loopback
 SIZE = 3
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 MEMORIES = ("none", "residual", "dgc")
-# Memories with hyperparameters, with methods that read them.
+# Memories with hyperparameters, each with one method.
 FURTHER = (
     ("dgc:ratio=0.05", "dgc:nesterov=true"),
     ("dgc:ratio=0.05", "dgc:masking=false,clip=1.0"),

@@ -72,6 +72,7 @@ class MinMaxTest(SameBits):
             self.assert_same_bits(values, np.concatenate([v for _, v in parts]))
 
     def test_native_and_reference_are_the_same(self):
+        # Without the native operations the reference would be compared with itself.
         if not native.available():
             self.skipTest(native.why_not())
         entries = min_max.entries_of((3000, 70), 0.1, 64, (0, 1), (2, 0.2, 8))

@@ -289,7 +289,7 @@ def test_grace_parameters_become_keywords():
 
 @pytest.mark.parametrize("communicator", ["allreduce", "allgather", "broadcast", "all_to_all"])
 def test_bug_19_every_communicator_is_taken(communicator):
-    # GRACE's form for torch.distributed could not make its broadcast: it left out the rank.
+    # GRACE's broadcast for torch.distributed could not be made: its rank was not passed.
     params = {"compressor": "fp16", "communicator": communicator, "world_size": 2}
     workers = Workers(2, **grace_tf.from_params(params))
     grads = [[np.float32([1, 2])], [np.float32([3, 4])]]

@@ -46,7 +46,7 @@ class NoCompression(Compressor):
 def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
     """One operation for the momenta of all lanes, which divides by the number of workers too.
 
-    The memory claims all lanes of this compressor, so that they are dense.
+    The memory claims what travels dense, so all lanes of such a group are dense.
     """
     if ctx.multiplier != 1:
         xs = [x * ctx.multiplier for x in xs]

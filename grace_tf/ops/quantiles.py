@@ -67,7 +67,7 @@ def encode_list(
 def decode_list(
     words: tf.Tensor, means: tf.Tensor, shapes: Sequence, factor: float, buckets: int
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The sum of what W workers' ids stand for, times factor: (totals, finite).
+    """The sum over W workers of the means that their ids name, times factor: (totals, finite).
 
     words and means have a row for each worker. The sum runs from zero, in their order; a denormal
     mean or sum becomes 0. An id beyond the last bucket counts as the last.

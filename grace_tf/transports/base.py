@@ -61,9 +61,10 @@ class Transport(abc.ABC):
     for another process.  Eagerly, collectives run one after the other, as the program calls them.
 
     A subclass sets the attributes and writes `_sum`, `_max`, `_gather`, `_all_to_all`, `_rows` and
-    `_messages`, with the arguments of the public methods, whose results they give; `size` may be 1.
-    The public methods check the number of buffers and keep the book of what was handed over, see
-    `recorded`.  What carries between processes is a `Group`, which has more to write.
+    `_messages`.  Each takes the arguments of the public method of its name, and returns what that
+    returns; `size` may be 1.  The public methods check the number of buffers and keep the book of
+    what was handed over, see `recorded`.  What carries between processes is a `Group`, which has
+    more to write.
 
     Attributes:
       size: the number of all workers.

@@ -72,7 +72,7 @@ def embedded(wrapped):
 
 
 def embeddings():
-    """Unwrapped, by `none`, with rows beside lanes that a lossless method carries, as messages."""
+    """Weights after: no wrapping, `none`, plain rows beside compressed lanes, compressed rows."""
     mixed = {"memory": "none", "exclude": ".*table.*", "min_elements": 1}
     return [
         embedded(lambda adam: adam),
