@@ -27,10 +27,12 @@ FURTHER = (
 # Blocks and words end within variables; many small ones and a scalar; more than one thread's piece.
 CORNERS = {
     "odd": [(33,), (5, 7), (), (1,), (31,), (32,), (513,), (64, 3)],
-    "many": [(n,) for n in (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 64, 65, 127, 129)],
+    "many": [(n,) for n in (2, 3, 7, 8, 15, 17, 63, 64, 65, 129)],
     "large": [(70_001,), (3, 3, 64, 64), (1025,)],
     "matrices": [(40, 48), (7,), (3, 3, 8, 33), (17, 100), (600, 16), (9000, 17), (130, 37)],
 }
+# Traced in these: tracing the compositions takes much longer than running them.
+TRACED = ("odd", "matrices")
 # Their sums over a worker's own gradient are TensorFlow's in the reference operations.
 SUMMED_OTHERWISE = ("powersgd", "acpsgd")
 
@@ -121,7 +123,8 @@ def assert_same(fused, composed):
 @pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
 def test_a_fused_form_is_its_composition(spec, memory, corner):
     shapes = CORNERS[corner]
-    for summed, traced in ((False, False), (True, True)):
+    ways = ((False, False), (True, True)) if corner in TRACED else ((False, False),)
+    for summed, traced in ways:
         fused = run(spec, memory, shapes, summed, traced)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rounds, "_FUSED", {})
@@ -137,7 +140,7 @@ def test_a_fused_form_is_the_composition_of_reference_operations(spec, memory):
     numbers = (0, 1, 2) if exact else (0, 2)
     fused = run(spec, memory, shapes, True, True, numbers=numbers)
     with ops.using("reference"):
-        composed = run(spec, memory, shapes, True, True, numbers=numbers)
+        composed = run(spec, memory, shapes, True, False, numbers=numbers)
     if exact:
         return assert_same(composed, fused)
     for a, b in zip(composed, fused):
@@ -166,7 +169,7 @@ def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
         assert not rounds.fused(compressor, kept, [tf.zeros([3])])
         assert_same(fused, run(spec, memory, shapes, True, True))
     with ops.using("reference"):
-        assert_same(run(spec, memory, shapes, True, True), fused)
+        assert_same(run(spec, memory, shapes, True, False), fused)
 
 
 def test_a_memory_that_changes_another_is_composed():

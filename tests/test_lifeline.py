@@ -3,11 +3,12 @@
 import contextlib
 import json
 import socket
+import threading
 from unittest import mock
 
 import tensorflow as tf
 
-from grace_tf.transports import collectives
+from grace_tf.transports import collectives, connections
 from grace_tf.transports.connections import Lifeline
 from grace_tf.transports.rendezvous import listen
 
@@ -126,6 +127,19 @@ class LifelineTest(tf.test.TestCase):
             ),
         ):
             first.check()
+
+    def test_worker_0_ends_after_the_others_even_where_they_say_no_goodbye(self):
+        first, second, third = self.lines(3)
+        ended = threading.Thread(target=first.close)
+        ended.start()
+        self.wait(second, lambda: second.left)
+        second.close()
+        third.abandon()
+        self.assertTrue(ended.is_alive())
+        second.abandon()
+        ended.join(connections.LAST / 2)
+        self.assertFalse(ended.is_alive())
+        self.assertIsNone(first.broken)
 
     def test_a_goodbye_in_the_midst_of_what_all_do_together(self):
         first, second = self.lines(2)

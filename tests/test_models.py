@@ -5,6 +5,7 @@ The program is tests/programs/real_models.py, which says what each kind is.
 
 import functools
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -89,14 +90,15 @@ def compressing(method):
 DOORS = {"wrap": wrapped, "CompressedAllReduce": compressing}
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(
-    "kind, method",
-    [
-        *((kind, method) for kind in KINDS for method in METHODS),
-        *((kind, "stages") for kind in APPLICATIONS),
-    ],
-)
+def pairwise():
+    """(door, kind, method): every pair of any two of the three, in half of all combinations."""
+    doors = list(DOORS)
+    for (i, kind), (j, method) in itertools.product(enumerate(KINDS), enumerate(METHODS)):
+        yield doors[(i + j) % 2], kind, method
+    yield from ((doors[i % 2], kind, "stages") for i, kind in enumerate(APPLICATIONS))
+
+
+@pytest.mark.parametrize("door, kind, method", pairwise())
 def test_under_a_strategy(door, kind, method):
     check(real_models.train(kind, method, DOORS[door](method)), replicas=2)
 

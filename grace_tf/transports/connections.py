@@ -25,6 +25,7 @@ from grace_tf.transports.peer import Peer
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
+LAST = 10.0  # seconds that worker 0 gives the others to end before it, SILENT where it fails
 _GONE = "is gone without a word: it was killed, crashed or lost its machine"
 
 Handler = Callable[[int, Any], None]
@@ -62,7 +63,7 @@ class Lifeline:
         self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
         self._waiting: list[bytes] | None = []  # told before all connections stood
         self._selector = selectors.DefaultSelector()
-        self.closed = self.warned = False
+        self.closed, self.warned, self._read = False, False, True
         self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
         self._thread.start()
 
@@ -145,20 +146,21 @@ class Lifeline:
             self._lose(worker, peer.silence())
 
     def close(self, failing: bool = False) -> None:
-        """Says goodbye.  A failing worker 0, whom the others' TensorFlow needs, ends after them."""
+        """Says goodbye.  Worker 0, whom the others' TensorFlow needs, lets them end before it."""
         with self.changed:
             if self.closed:
                 return
             self.tell("left")
-            if self.rank == 0 and failing:
-                peers = self._peers.values
-                self.changed.wait_for(lambda: all(p.silent >= SILENT for p in peers()), SILENT)
-            # The connections end with the process, so that who sees them end knows it has.
             self.closed = True
+            if self.rank == 0:
+                peers, seconds = self._peers.values, SILENT if failing else LAST
+                self.changed.wait_for(lambda: all(p.silent >= SILENT for p in peers()), seconds)
+            # The connections end with the process, so that who sees them end knows it has.
+            self._read = False
 
     def abandon(self) -> None:
         """Lets go of all connections without a word, as a forked child must."""
-        self.closed = True
+        self.closed, self._read = True, False
         for held in [self._server, *(peer.connection for peer in self._peers.values())]:
             if held is not None:
                 held.close()
@@ -170,9 +172,8 @@ class Lifeline:
             self._selector.register(self._server, selectors.EVENT_READ)
         elif not self._connect():
             return
-        last = time.monotonic()
-        beat = 0.0
-        while not self.closed:
+        last, beat = time.monotonic(), 0.0
+        while self._read:
             for key, _ in self._selector.select(BEAT / 2):
                 with self.changed:
                     self._accept() if key.data is None else self._receive(key.data)
@@ -279,17 +280,15 @@ class Lifeline:
     # What ends this worker
 
     def _lose(self, worker: int, how: str) -> None:
-        if self.broken is None:
+        if self.broken is None and not self.closed:
             self.tell("lost", {"worker": worker, "how": how})
             self.lay_to(worker, how)
 
     def lay_to(self, worker: int, how: str | None = None) -> None:
         """Ends this worker and names another as the cause; `how` follows that worker's number."""
         who = "the others say: it" if worker == self.rank else f"worker {worker}"
-        cause = f"{who} {how or self.left[worker]}"
-        self._break(
-            f"Worker {self.rank} of {self.size} cannot go on, {cause}; start all of them again."
-        )
+        cause = f"{who} {how or self.left[worker]}; start all of them again."
+        self._break(f"Worker {self.rank} of {self.size} cannot go on, {cause}")
 
     def _break(self, sentence: str) -> None:
         with self.changed:
