@@ -8,16 +8,21 @@ case.  With images of usual size activations take the most, and they are gone wh
 exchanged.  The figure is the most that TensorFlow's allocator of the host held
 at once in a step, above that of the plain optimizer, in multiples of the gradient; a share of it is
 the method's own state.  The allocator hands out pieces of up to twice what is asked for, and that
-counts.  The median of `--repeats` processes each, interleaved.
+counts.  The second figure counts what was asked for: the tensors themselves, as TensorFlow's
+profiler recorded them.  The median of `--repeats` processes each, interleaved.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
+from typing import Callable
 
 METHODS = ["none", "fp16", "qsgd", "signsgd", "topk", "randomk", "threshold", "powersgd"]
 
@@ -46,11 +51,38 @@ def train(method: str, model_name: str, steps: int, image: int, batch: int) -> d
         model.fit(x, y, batch_size=batch, verbose=0)
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
     own = [] if method == "plain" else states(optimizer)
+    state = sum(array.nbytes for arrays in own for array in arrays.values())
+    held = sum(v.numpy().nbytes for v in [*model.variables, *optimizer.variables])
     return {
         "peak": peak,
-        "state": sum(array.nbytes for arrays in own for array in arrays.values()),
+        "asked": held + state + growth(lambda: model.fit(x, y, batch_size=batch, verbose=0)),
+        "state": state,
         "gradient": 4 * model.count_params(),
     }
+
+
+def growth(run: Callable[[], object]) -> int:
+    """How many bytes of tensors were there at most in a run, above those at its beginning."""
+    import tensorflow as tf
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder, options):
+            run()
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(next(pathlib.Path(folder).rglob("*.xplane.pb")).read_bytes())
+    changes = []
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                sign = {"MemoryAllocation": 1, "MemoryDeallocation": -1}.get(name)
+                if sign:
+                    stats = {plane.stat_metadata[s.metadata_id].name: s for s in event.stats}
+                    when = 1000 * line.timestamp_ns + event.offset_ps
+                    changes.append((when, sign * stats["requested_bytes"].int64_value))
+    return max(itertools.accumulate(change for _, change in sorted(changes)))
 
 
 def measured(method: str, args: argparse.Namespace) -> dict:
@@ -79,23 +111,34 @@ def main() -> None:
     for _ in range(args.repeats):
         for method, seen in runs.items():
             seen.append(measured(method, args))
-    plain = statistics.median(run["peak"] for run in runs["plain"])
+
+    def median(method: str, what: str) -> float:
+        return statistics.median(run[what] for run in runs[method])
+
     rows = []
     for method in args.methods:
         gradient, state = runs[method][0]["gradient"], runs[method][0]["state"]
-        more = statistics.median(run["peak"] for run in runs[method]) - plain
-        rows.append({"method": method, "state": state / gradient, "more": more / gradient})
-        rows[-1]["above_state"] = rows[-1]["more"] - rows[-1]["state"]
+        more = (median(method, "peak") - median("plain", "peak")) / gradient
+        asked = (median(method, "asked") - median("plain", "asked")) / gradient
+        rows.append({"method": method, "state": state / gradient, "more": more, "asked": asked})
+        for name in ("more", "asked"):
+            rows[-1][f"{name}_above_state"] = rows[-1][name] - rows[-1]["state"]
         print(
-            f"{method:24} {rows[-1]['more']:6.2f} gradients more than plain, "
-            f"{rows[-1]['state']:5.2f} of them its state, {rows[-1]['above_state']:5.2f} the rest",
+            f"{method:24} {more:6.2f} gradients more than plain, {asked:5.2f} of tensors alone; "
+            f"above its state of {rows[-1]['state']:4.2f}: {rows[-1]['more_above_state']:5.2f} and "
+            f"{rows[-1]['asked_above_state']:5.2f}",
             flush=True,
         )
     if args.out:
         from grace_tf.cli.machine import machine
 
         here = machine(1, args.repeats, args.model)
-        head = {"machine": here, "plain_peak": plain, "gradient": gradient, "steps": args.steps}
+        head = {
+            "machine": here,
+            "plain_peak": median("plain", "peak"),
+            "gradient": gradient,
+            "steps": args.steps,
+        }
         head |= {"image": args.image, "batch": args.batch}
         with open(args.out, "w") as file:
             json.dump({**head, "rows": rows}, file, indent=1)

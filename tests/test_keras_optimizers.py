@@ -227,3 +227,31 @@ if not KERAS_3:
         fit(plain, 5)
         assert type(lamb.optimizer).__name__ == "GraceTfaLAMB"
         assert shas(lamb, strategy) == shas(plain, strategy)
+
+
+def ancestors(op):
+    """All operations that run before this one."""
+    found, waiting = set(), [op]
+    while waiting:
+        op = waiting.pop()
+        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - found
+        found |= before
+        waiting += before
+    return found
+
+
+def test_what_slots_alone_give_is_computed_after_the_aggregates():
+    """Else it lies in memory beside gradients and residuals, as many bytes as the gradient."""
+    variable = tf.Variable(tf.zeros([64]))
+    optimizer = grace_tf.wrap(SGD(0.1, momentum=0.9), "topk", min_elements=1)
+    optimizer.build([variable])
+
+    @tf.function
+    def step(grad):
+        optimizer.apply_gradients([(grad, variable)])
+
+    operations = step.get_concrete_function(tf.TensorSpec([64])).graph.get_operations()
+    (decision,) = [op for op in operations if op.type == "If"]
+    products = [op for op in operations if op.type == "Mul"]
+    assert len(products) >= 2  # momentum · velocity and learning rate · gradient
+    assert all(decision in ancestors(op) for op in products)

@@ -25,6 +25,7 @@ from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
 from grace_tf.keras.momentum import refuse_second_momentum
 from grace_tf.keras.optimizers import (
+    after_aggregates,
     bases,
     deals_out,
     ignore_in_configs,
@@ -36,7 +37,6 @@ from grace_tf.keras.repairs import KERAS_3
 from grace_tf.marks import aggregated
 from grace_tf.settings import Settings, from_config
 
-_PACKAGE = "grace_tf"
 _KEY = "grace"  # of the settings in the config of a wrapped optimizer
 
 
@@ -100,6 +100,9 @@ class _Reducing(InFiles, Wrapped):
             raise _bare(type(self))
         return self._grace
 
+    def _after(self, strategy, grads_and_vars):
+        return after_aggregates(strategy, () if self._settings().dense else grads_and_vars)
+
 
 def _bare(cls: type) -> ValueError:
     return ValueError(f"A bare {cls.__name__} compresses nothing; make it with grace_tf.wrap().")
@@ -118,6 +121,10 @@ class _Keras3(_Reducing):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super()._all_reduce_sum_gradients)
 
+    def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
+        with self._after(distribution, grads_and_vars):
+            super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)
+
 
 class _Keras2(_Reducing):
     def build(self, var_list):
@@ -126,6 +133,10 @@ class _Keras2(_Reducing):
 
     def aggregate_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super().aggregate_gradients)
+
+    def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **keywords):
+        with self._after(distribution, grads_and_vars):
+            return super()._distributed_apply_gradients_fn(distribution, grads_and_vars, **keywords)
 
 
 class _Legacy(_Reducing):
@@ -211,9 +222,8 @@ def attach(optimizer: Any, wanted: Settings) -> None:
 
 def detach(optimizer: Any) -> None:
     """Gives an optimizer of a wrapped class, and those that it has, their own classes back."""
-    for part in parts(optimizer):
-        if isinstance(part, Wrapped):
-            detach(part)
+    for part in filter(lambda part: isinstance(part, Wrapped), parts(optimizer)):
+        detach(part)
     if isinstance(optimizer, _Legacy):
         AutoTrackable._delete_tracking(optimizer, "_grace")
     if isinstance(optimizer, _Multi):
@@ -255,7 +265,7 @@ def wrapped_class(base: type) -> type:
         # A class of the user's own that is called Adam must not take the place of Keras' in files.
         taken = any(other.__name__ == name for other in _classes.values())
         registered = f"{base.__module__}.{name}" if taken else name
-        _classes[base] = keras.utils.register_keras_serializable(_PACKAGE, registered)(cls)
+        _classes[base] = keras.utils.register_keras_serializable("grace_tf", registered)(cls)
         ignore_in_configs(base, _KEY, Wrapped)
     return _classes[base]
 
@@ -268,10 +278,7 @@ def made_with(classes: Sequence[type], how: Callable, arguments: Sequence[Any]) 
 
 
 def _rebuilt(
-    classes: Sequence[type],
-    config: dict[str, Any],
-    wanted: Settings,
-    kept: Sequence[dict[str, np.ndarray]],
+    classes: Sequence[type], config: dict[str, Any], wanted: Settings, kept: Sequence[dict]
 ) -> Any:
     """A copy of a wrapped optimizer of the first of these classes, the others being its parts'."""
     optimizer = made_with(classes, classes[0].from_config, [config])
@@ -285,10 +292,9 @@ def _register_built_in() -> None:
     """So that load_model finds the classes of wrapped optimizers in a fresh process."""
     namespaces = [keras.optimizers] if KERAS_3 else [keras.optimizers, keras.optimizers.legacy]
     found = [getattr(namespace, name) for namespace in namespaces for name in dir(namespace)]
-    for cls in found:
-        if isinstance(cls, type) and issubclass(cls, bases()) and cls not in bases():
-            if "LossScale" not in cls.__name__:
-                wrapped_class(cls)
+    for cls in filter(lambda each: isinstance(each, type) and issubclass(each, bases()), found):
+        if cls not in bases() and "LossScale" not in cls.__name__:
+            wrapped_class(cls)
 
 
 _register_built_in()

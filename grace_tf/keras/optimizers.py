@@ -1,9 +1,13 @@
-"""Keras' own optimizers, of any generation: which there are, and which stand in others."""
+"""Keras' own optimizers, of any generation: which there are, which stand in others, and when they
+update variables.
+"""
 
 from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -20,6 +24,21 @@ def bases() -> tuple[type, ...]:
     if KERAS_3:
         return (keras.optimizers.Optimizer,)
     return (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
+
+
+def after_aggregates(
+    strategy: tf.distribute.Strategy, grads_and_vars: Sequence[tuple[Any, Any]]
+) -> AbstractContextManager:
+    """Within it, an optimizer's updates wait for these aggregates.
+
+    Else TensorFlow computes early what an update makes of the optimizer's slots alone, such as
+    momentum · velocity.  For all variables together that is as many bytes as the gradient, and they
+    would lie in memory beside the gradients, the residuals and the aggregates.
+    """
+    grads = [g for g, _ in grads_and_vars if g is not None]
+    # The first stands for all: no aggregate is there before all are.
+    waits = [t for g in grads[:1] for t in strategy.experimental_local_results(g)]
+    return tf.control_dependencies(waits)
 
 
 def innermost(optimizer: Any) -> Any:
