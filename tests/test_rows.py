@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from conftest import mirrored
 import grace_tf
 from grace_tf.chunks import Chunks
 from grace_tf.cli import launcher
+from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.plan import make_plan
 from grace_tf.settings import settings
@@ -131,6 +133,29 @@ def test_chunks_draw_by_themselves_and_are_right_on_average():
     by_column = draws.reshape(-1, 8).astype(np.float64)
     error = np.abs(by_column.mean(0) - values[0])
     assert (error <= 5 * by_column.std(0, ddof=1) / np.sqrt(len(by_column)) + 1e-6).all()
+
+
+def test_parts_of_64_bits_travel_as_rows_too():
+    class Doubles(grace_tf.Compressor):
+        elementwise = commutes_with_sum = lossless = nonexpansive = True
+
+        def wire(self, spec):
+            return {"values": tf.TensorSpec([spec.shape.num_elements()], tf.float64)}
+
+        def compress(self, x, ctx):
+            return {"values": tf.cast(tf.reshape(x, [-1]), tf.float64)}
+
+        def decompress(self, payload, ctx):
+            return tf.cast(tf.reshape(payload["values"], ctx.spec.shape), tf.float32)
+
+    with mock.patch.dict(registry._COMPRESSORS):
+        doubles = grace_tf.register("doubles_for_the_test")(Doubles)()
+        table = tf.Variable(tf.zeros([70, 3]))
+        workers = [[rows_of(count, (70, 3), seed=w)] for w, count in enumerate(COUNTS)]
+        aggregate = grace_tf.Aggregator(doubles, min_elements=1)
+        (total,), *_ = together(aggregate, workers, [table])
+    wanted = sum(in_float64(grad) for (grad,) in workers)
+    np.testing.assert_array_equal(in_float64(total), wanted)
 
 
 # What compresses rows by themselves.  All other methods send rows as they are, or make them dense.
