@@ -62,7 +62,7 @@ MAY_IMPORT = {
     },
     "chunks": {"core", "wire"},
     "row_lanes": {"chunks", "core", "ops", "plan", "transports.base", "transports.rows"},
-    "sparse": {"plan", "gradients"},
+    "sparse": {"gradients", "lanes", "plan"},
     "lockstep": {"core", "wire", "plan", "transports.base"},
     "exchange": {"core", "ops", "lockstep", "plan", "row_lanes", "sparse", "transports.base"},
     "joined": {"variables"},

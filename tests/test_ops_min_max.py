@@ -2,13 +2,13 @@
 
 import numpy as np
 import tensorflow as tf
-from numpy_quantiles import ids_of
+from numpy_quantiles import ids_of, mean_of
 from ops_cases import KEY, SameBits, gradient
 
 import grace_tf
 from grace_tf import ops
 from grace_tf.cli import bench_step
-from grace_tf.ops import min_max, native
+from grace_tf.ops import min_max, native, reference_quantiles
 
 TABLES = min_max.Tables(rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9))
 
@@ -118,6 +118,19 @@ class MinMaxTest(SameBits):
         sketch = grace_tf.get("sketch:ratio=0.9,rows=8,columns=1.0")
         with self.assertRaisesRegex(ValueError, "take fewer rows or columns, or a lower ratio"):
             sketch.wants(tf.TensorSpec([n], tf.float32))
+
+    def test_means_truncate_each_element(self):
+        small = np.full(1000, 1.9 * 2.0**-31)  # each is nothing beside 1, but not all together
+        more = np.concatenate([[3e38, 2.0**-9, 2.0**-140, 1.0], small])
+        x = np.concatenate([gradient(3000), more]).astype(np.float32)
+        ids = np.random.default_rng(2).integers(0, 20, x.size) + 20 * (x < 0)
+        ids[3000:3003], ids[3003:] = (41, 41, 42), 43
+        got = reference_quantiles.means_of(tf.constant(x), tf.constant(ids), 45).numpy()
+        wanted = np.zeros(45, np.float32)
+        for i in np.unique(ids):
+            wanted[i] = mean_of(x[ids == i], by_bins=False)
+        self.assert_same_bits(got, wanted)
+        self.assertNotEqual(mean_of(x[ids == 43]), wanted[43])
 
     def test_plain_ids_are_the_means_of_their_buckets(self):
         entries = min_max.entries_of((999, 50), 1.0, 5, (0, 1), None)

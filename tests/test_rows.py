@@ -99,9 +99,34 @@ def test_the_residual_of_rows_keeps_what_is_not_sent():
     np.testing.assert_array_equal(aggregate.state.arrays()["table/memory/residual"], before)
     assert aggregate.state.step == 4
 
-    beyond = tf.IndexedSlices(tf.ones([1, 6]), tf.constant([80]), tf.constant([80, 6]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="80 is not in"):
-        together(aggregate, [[beyond], [beyond]], [table])
+
+@pytest.mark.parametrize("number", [-1, 80])
+@pytest.mark.parametrize("way", ["eager", "traced"])
+@pytest.mark.parametrize(
+    "spec, memory",
+    [("efsignsgd", "auto"), ("qsgd", "none"), ("topk", "auto"), ("signsgd", "auto")],
+)
+def test_a_row_number_outside_the_table_is_refused_however_rows_travel(spec, memory, way, number):
+    table = tf.Variable(tf.zeros([80, 6]), name="table")
+    kernel = tf.Variable(tf.ones([9]))  # where nothing is compressed, TensorFlow does as it does
+    aggregate = grace_tf.Aggregator(spec, memory=memory, min_elements=1)
+    inside, outside = (
+        tf.IndexedSlices(tf.ones([2, 6]), tf.constant([3, row]), tf.constant([80, 6]))
+        for row in (79, number)
+    )
+
+    def step(grad):
+        return aggregate([grad, tf.ones([9])], [table, kernel])
+
+    step = tf.function(step, autograph=False) if way == "traced" else step
+    step(inside)
+    before = aggregate.state.arrays()
+    sentence = "The sparse gradient of table:?0? has a row number outside 0 to 79"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=sentence):
+        step(outside)
+    after = aggregate.state.arrays()
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
 
 
 def test_chunks_draw_by_themselves_and_are_right_on_average():
