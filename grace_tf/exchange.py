@@ -88,11 +88,9 @@ def composed(
       ctx: the sender's `Context` of the lane group.
     Returns: an `Outcome`.
     """
-    lanes = [ctx.lane(i) for i in range(len(ctx))]
     if ctx.multiplier != 1:
         xs = [x * ctx.multiplier for x in xs]
-    pairs = [memory.compensate(*each) for each in zip(xs, memories, lanes)]
-    compensated = [x for x, _ in pairs]
+    compensated, carries = memory.compensate_list(xs, memories, ctx)
     finite = ops.all_finite(compensated)
     rounds = compressor.rounds(compensated, states, ctx)
     replies, asked = None, False
@@ -108,10 +106,8 @@ def composed(
         yield Sum([], finite)  # nothing is sent but the flag
     if compressor.aggregates == "sum":  # a consensus is never divided
         totals = [_mean(total, ctx.size) for total in totals]
-    carries = [carry for _, carry in pairs]
-    sent = sent or [None] * len(lanes)
-    settled = [memory.settle(*each) for each in zip(carries, sent, totals, memories, lanes)]
-    return Outcome([aggregate for aggregate, _ in settled], [m for _, m in settled], states)
+    sent = sent or [None] * len(ctx)
+    return Outcome(*memory.settle_list(carries, sent, totals, memories, ctx), states)
 
 
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:

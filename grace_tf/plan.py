@@ -16,40 +16,15 @@ from grace_tf.chunks import Chunks
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.specs import spec_of
-from grace_tf.row_rules import DENSE_LANE, ROWS, rule
-from grace_tf.settings import DENSE, Settings
+from grace_tf.lanes import Lane, lane_of
+from grace_tf.row_rules import PLAIN_ROWS, ROWS
+from grace_tf.settings import Settings
 from grace_tf.transports.base import Handed
 from grace_tf.transports.rows import MESSAGES, NAMES
 from grace_tf.version import __version__
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
 _KEYS_OF_A_BUCKET = _ROUNDS * len(_KINDS) * _DTYPES
-
-
-@dataclasses.dataclass(frozen=True)
-class Lane:
-    """One gradient's road: `position` in the list of gradients, `ordinal` of its variable."""
-
-    position: int
-    ordinal: int
-    shape: tuple[int, ...]
-    dtype: str
-    compressor: Compressor
-    memory: Memory
-    claimed: bool = False  # uncompressed, but through a memory that claims dense lanes
-
-    @property
-    def dense(self) -> bool:
-        return (self.compressor, self.memory) == DENSE
-
-    @property
-    def spec(self) -> tf.TensorSpec:
-        # A dense lane keeps its dtype; everything else is compressed as float32.
-        return tf.TensorSpec(self.shape, self.dtype if self.dense else tf.float32)
-
-    @property
-    def nbytes(self) -> int:
-        return self.spec.shape.num_elements() * tf.as_dtype(self.dtype).size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,13 +174,18 @@ def make_plan(
     Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
     those that their compressor does not want travel dense, and apart as rows at the positions
     `rows`.  What is compressed there goes by the rules of row_rules.py, where `static` says what
-    needs a static number of rows.  Buckets are filled in backward order up to `bucket_bytes`.
+    needs a static number of rows.  Stages of a schedule share what was kept: see lanes.py.
+    Buckets are filled in backward order up to `bucket_bytes`.
     """
-    lanes = [
-        _lane(settings, i, path, spec, ordinal)
-        for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals))
-    ]
-    lanes, sparse, by_rows = _apart(lanes, paths, rows, static)
+    lanes, sparse, by_rows = [], (), ()
+    for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
+        lane, way = lane_of(settings, i, path, spec, ordinal, i in rows, static)
+        if way == ROWS:
+            by_rows += (Group((lane,), by_rows=True),)
+        elif way == PLAIN_ROWS:
+            sparse += (lane,)
+        else:
+            lanes.append(lane)
     merged = settings.granularity == "model"
     buckets = []
     for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
@@ -223,46 +203,6 @@ def make_plan(
         sparse=sparse,
         by_rows=by_rows,
     )
-
-
-def _apart(
-    lanes: Sequence[Lane], paths: Sequence[str], rows: Sequence[int], static: str
-) -> tuple[list[Lane], tuple[Lane, ...], tuple[Group, ...]]:
-    """The lanes of buckets, those whose rows travel as they are, and those of compressed rows."""
-    others, sparse, by_rows = [], [], []
-    for lane in lanes:
-        if lane.position not in rows:
-            others.append(lane)
-            continue
-        way = rule(paths[lane.position], lane.compressor, lane.memory, lane.dense, static)
-        if way == DENSE_LANE:
-            others.append(lane)
-        elif way == ROWS:
-            by_rows.append(Group((lane,), by_rows=True))
-        else:
-            compressor, memory = DENSE
-            sparse.append(dataclasses.replace(lane, compressor=compressor, memory=memory))
-    return others, tuple(sparse), tuple(by_rows)
-
-
-def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
-    n = spec.shape.num_elements()
-    if n is None:
-        raise ValueError(
-            f"The variable {path} has no static shape (its gradient's is {spec.shape}), and the "
-            "exchange is planned from it: make the variable with the shape that it will have."
-        )
-    compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
-    compressor, memory = settings.route(path) if compressed else DENSE
-    if not compressor.wants(tf.TensorSpec(spec.shape, tf.float32)):
-        compressor, memory = DENSE
-    claimed = compressor == DENSE[0] and (memory == DENSE[1] or memory.claims_dense)
-    claimed = claimed and spec.dtype.is_floating and n > 0
-    if claimed:
-        memory = settings.claiming(path)
-        claimed = memory is not None
-        memory = memory or DENSE[1]
-    return Lane(i, ordinal, tuple(spec.shape), spec.dtype.name, compressor, memory, claimed)
 
 
 def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:

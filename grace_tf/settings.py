@@ -23,7 +23,8 @@ class Settings:
     """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory).
 
     A compressor may be a `Scheduled`, whose stages have memories of their own; the route has that
-    of the last one which compresses.
+    of the last one which compresses.  `stages_beside`: where this is one stage of a schedule, all
+    of them.
     """
 
     routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
@@ -33,6 +34,7 @@ class Settings:
     bucket_bytes: int = 25 << 20
     seed: int = 0
     check_every: int = 100
+    stages_beside: tuple[Settings, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
@@ -51,7 +53,9 @@ class Settings:
     @functools.cached_property
     def _stages(self) -> tuple[tuple[int, Settings], ...]:
         firsts = {0, *(first for c in self._scheduled for first in c.boundaries)}
-        return tuple((first, self._at(first)) for first in sorted(firsts))
+        beside = tuple(self._at(first) for first in sorted(firsts))
+        stages = [dataclasses.replace(stage, stages_beside=beside) for stage in beside]
+        return tuple(zip(sorted(firsts), stages))
 
     def at(self, step: int) -> Settings:
         """The settings of this step, without a schedule."""
@@ -104,8 +108,8 @@ class Settings:
 
     def config(self) -> dict[str, Any]:
         """JSON-able keywords that make equal settings: `from_config(config)`."""
-        config = dataclasses.asdict(dataclasses.replace(self, routes=()))
-        del config["routes"]
+        config = dataclasses.asdict(dataclasses.replace(self, routes=(), stages_beside=()))
+        del config["routes"], config["stages_beside"]
         config["exclude"] = list(self.exclude)
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
             _, compressor, memory = self.routes[0]

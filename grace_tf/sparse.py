@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.gradients import is_rows
+from grace_tf.lanes import Lane
 from grace_tf.plan import Plan
 
 # What every worker of this process gets for every gradient.
@@ -20,22 +21,43 @@ Aggregates = list[list[tf.Tensor | tf.IndexedSlices]]
 
 
 def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
-    """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors."""
+    """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors.
+
+    A row number outside its table, as -1, is an InvalidArgumentError, however the rows travel: some
+    of TensorFlow's operations pass over such a row, and some fail, each in its own words.
+    """
     arranged = list(grads)
     for lane in (lane for group in plan.groups for lane in group.lanes):
         if is_rows(grads[lane.position]):
-            dense = tf.convert_to_tensor(grads[lane.position])
+            dense = tf.convert_to_tensor(_plain_rows(grads[lane.position], lane, plan))
             arranged[lane.position] = tf.ensure_shape(dense, lane.shape)
     for lane in plan.rows:
-        arranged[lane.position] = _plain_rows(grads[lane.position], lane.shape)
+        arranged[lane.position] = _plain_rows(grads[lane.position], lane, plan)
     return arranged
 
 
-def _plain_rows(grad: tf.IndexedSlices, shape: tuple[int, ...]) -> tf.IndexedSlices:
+def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSlices:
     """The same rows, with all that is static about them: only their number is not."""
     indices = tf.convert_to_tensor(grad.indices)
-    values = tf.reshape(grad.values, [tf.shape(indices)[0], *shape[1:]])
-    return tf.IndexedSlices(values, indices, tf.constant(shape, tf.int64))
+    # The values wait too: a step that fails commits nothing, and its flag comes from them.
+    with tf.control_dependencies(_inside(indices, lane, plan.paths[lane.position])):
+        indices = tf.identity(indices)
+        values = tf.reshape(grad.values, [tf.shape(indices)[0], *lane.shape[1:]])
+    return tf.IndexedSlices(values, indices, tf.constant(lane.shape, tf.int64))
+
+
+def _inside(indices: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
+    """Raises InvalidArgumentError for an index outside the table; traced, gives what does."""
+    count = lane.shape[0]
+    sentence = f"The sparse gradient of {path} has a row number outside 0 to {count - 1}."
+    # As 64 bits, which hold any number of rows.
+    numbers = tf.cast(indices, tf.int64)
+    inside = tf.reduce_all((numbers >= 0) & (numbers < count))
+    if not tf.executing_eagerly():
+        return [tf.debugging.Assert(inside, [sentence])]
+    if not inside:
+        raise tf.errors.InvalidArgumentError(None, None, sentence)
+    return []
 
 
 def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:

@@ -1,11 +1,11 @@
 """From payloads to flat buffers and back.
 
 One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become
-32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 16-bit
-floats are packed two to a word, little-endian, an odd last half of a group padded with zero.  `Sum`
-and `Max` parts keep their dtype.  Buffers are the concatenation of their parts in the order of
-(group, part, lane); the first buffer of a bucket's first round ends in one more element, the flag:
-0, or 1 where the sender met a non-finite value.
+32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 64-bit
+numbers are two words, 16-bit floats are packed two to a word, little-endian, an odd last half of a
+group padded with zero.  `Sum` and `Max` parts keep their dtype.  Buffers are the concatenation of
+their parts in the order of (group, part, lane); the first buffer of a bucket's first round ends in
+one more element, the flag: 0, or 1 where the sender met a non-finite value.
 """
 
 from __future__ import annotations
@@ -119,16 +119,24 @@ def split(buffer: Buffer, reply: tf.Tensor, replies: list[list[Payload]]) -> tf.
 
 def _lengths(buffer: Buffer, slot: Slot) -> Sequence[int]:
     """The lengths of what a slot is cut into: its pieces, or one run of packed halves."""
-    narrow = buffer.words and tf.as_dtype(slot.dtype).size == 2
-    return (slot.length,) if narrow else slot.sizes
+    size = tf.as_dtype(slot.dtype).size
+    if not buffer.words:
+        return slot.sizes
+    return (slot.length,) if size == 2 else tuple(n * size // 4 for n in slot.sizes)
 
 
 def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     dtype = pieces[0].dtype
     if dtype.size == 4:
         return [p if dtype == tf.int32 else tf.bitcast(p, tf.int32) for p in pieces]
+    if dtype.size == 8:
+        return [
+            tf.reshape(tf.bitcast(p, tf.int32), [*p.shape[:-1], 2 * p.shape[-1]]) for p in pieces
+        ]
     if dtype.size != 2:
-        raise ValueError(f"A gathered payload part has 16 or 32 bits an element, not {dtype.name}.")
+        raise ValueError(
+            f"A gathered payload part has 16, 32 or 64 bits an element, not {dtype.name}."
+        )
     run = pieces[0] if len(pieces) == 1 else tf.concat(pieces, -1)
     if run.shape[-1] % 2:
         run = tf.pad(run, [[0, 0]] * (run.shape.rank - 1) + [[0, 1]])
@@ -138,6 +146,9 @@ def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _from_words(words: list[tf.Tensor], sizes: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
     if dtype.size == 4:
         return words if dtype == tf.int32 else [tf.bitcast(w, dtype) for w in words]
+    if dtype.size == 8:
+        pairs = [tf.reshape(w, [*w.shape[:-1], w.shape[-1] // 2, 2]) for w in words]
+        return [tf.bitcast(pair, dtype) for pair in pairs]
     halves = tf.bitcast(words[0], dtype)  # [..., words, 2]
     run = tf.reshape(halves, [*words[0].shape[:-1], 2 * words[0].shape[-1]])[..., : sum(sizes)]
     return tf.split(run, list(sizes), axis=-1) if len(sizes) > 1 else [run]

@@ -29,12 +29,12 @@ def ids_of(x, q, span=1):
     return ids.astype(np.int32)
 
 
-def mean_of(x, q_bins=True):
+def mean_of(x, by_bins=True):
     """The mean of one bucket, in whole numbers; bins are truncated together, or each element."""
     negative, magnitudes = numbers(x)
     exponents = magnitudes >> 23
     largest, total = int(exponents.max()), 0
-    keys = magnitudes >> 16 if q_bins else np.arange(magnitudes.size)
+    keys = magnitudes >> 16 if by_bins else np.arange(magnitudes.size)
     for key in np.unique(keys):
         own = (keys == key) & (magnitudes > 0)
         if own.any():

@@ -17,7 +17,13 @@ import grace_tf
 from grace_tf import wire
 from grace_tf.core import registry
 from grace_tf.core.rounds import GATHERED, REDUCED, Gather
-from grace_tf.testing import check_compressor, conformance, contract_checks, load
+from grace_tf.testing import (
+    check_compressor,
+    conformance,
+    contract_checks,
+    load,
+    memory_checks,
+)
 from grace_tf.testing.conformance import Report, run_checks
 from grace_tf.testing.subject import Subject
 from grace_tf.testing.workers import Workers
@@ -96,6 +102,29 @@ def test_a_cause_is_told_once(own_registry):
     assert report.failed == ["shapes hold"] and len(report.not_run) > 20 and not report.ok
     assert str(report).count("decompress returns") == 1
     assert "not run because of 'shapes hold': sums decode, rounds agree" in str(report)
+
+
+@pytest.mark.parametrize(
+    "cls, check, words",
+    lying_contracts.MEMORY_LIES,
+    ids=[cls.__name__ for cls, _, _ in lying_contracts.MEMORY_LIES],
+)
+def test_a_memory_that_lies_is_found(cls, check, words):
+    found = run_checks(memory_checks.CHECKS, Subject(grace_tf.get("topk"), cls()))
+    failed = {each.name: each.sentence for each in found if each.ran and not each.ok}
+    assert set(failed) == {check}
+    assert re.search(words, failed[check]), failed[check]
+
+
+def test_the_checks_of_a_memory_pass_for_those_that_there_are():
+    memories = [
+        registry.get_memory(spec)
+        for name in registry.memories()
+        for spec in (name, *registry.get_memory(name).examples)
+    ]
+    for memory in (*memories, lying_contracts.TwoLeaves()):
+        for each in run_checks(memory_checks.CHECKS, Subject(grace_tf.get("topk"), memory)):
+            assert each.ok, (memory, each)
 
 
 def test_a_graph_that_grows_is_found(own_registry):

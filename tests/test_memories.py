@@ -1,12 +1,17 @@
 """What is kept between steps, and that nothing is lost."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.core import registry
+from grace_tf.cli import bench_step
+from grace_tf.core import registry, rounds
+from grace_tf.core.memory import Memory
 from grace_tf.memories.residual import Residual
+from grace_tf.ops import native
 from grace_tf.settings import settings
 from grace_tf.testing import Workers, cases
 
@@ -101,6 +106,68 @@ def test_the_server_is_the_mean_of_the_estimates_and_a_refused_step_changes_noth
     assert np.abs(own[0] - own[1]).max() > 0.1
     np.testing.assert_allclose(server[0], own.mean(0), atol=1e-6)
     np.testing.assert_array_equal(server, np.broadcast_to(server[:1], server.shape))
+
+
+SURROUNDED = [
+    ("topk:ratio=0.1", "ef21"),
+    ("topk:ratio=0.1|values=fp16", "ef21"),
+    ("threshold:threshold=0.5", "ef21"),
+    ("adaq:ratio=0.1", "ef21"),
+    ("dgc:ratio=0.1", "ef21"),
+    ("efsignsgd", "ef21"),
+    ("sketch:ratio=0.5,rows=2", "ef21"),
+    ("fp16", "momentum"),
+    ("qsgd", "diana:alpha=0.3"),
+    ("natural", "diana"),
+    ("terngrad", "momentum"),
+    ("randomk:ratio=0.1,scaled=true", "diana"),
+    ("topk|values=qsgd", "momentum"),
+    ("topk:ratio=0.1", "dgc:clip=1.0"),
+]
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("spec, memory", SURROUNDED, ids=["+".join(each) for each in SURROUNDED])
+def test_around_a_fused_form_a_memory_gives_the_bits_of_its_composition(spec, memory):
+    shapes = [(33,), (5, 7), (), (513,)]
+
+    def told(traced):
+        workers = Workers(3, spec, memory=memory, summed=True)
+        step = tf.function(workers.step, autograph=False) if traced else workers.step
+        for number in range(3):
+            scale = np.float32(1e-38 if number == 1 else 1)
+            grads = [
+                [tf.constant(scale * cases.normal(s, 100 * number + 10 * w)) for s in shapes]
+                for w in range(3)
+            ]
+            yield from (total.numpy().tobytes() for mine in step(grads) for total in mine)
+            arrays = workers.state.arrays()
+            yield from (arrays[k].tobytes() for k in sorted(arrays) if arrays[k].dtype != object)
+
+    for traced in (False, True):
+        found = list(told(traced))
+        kind = type(registry.get_memory(memory))
+        with (
+            mock.patch.object(rounds, "_FUSED", {}),
+            mock.patch.object(kind, "compensate_list", Memory.compensate_list),
+            mock.patch.object(kind, "settle_list", Memory.settle_list),
+        ):
+            assert found == list(told(traced))
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize(
+    "spec, memory",
+    [("topk", "ef21"), ("qsgd", "diana"), ("randomk:scaled=true", "diana"), ("efsignsgd", "ef21")],
+)
+def test_estimates_are_a_few_nodes_for_each_variable(spec, memory):
+    def nodes(count):
+        variables = [tf.Variable(tf.zeros([40, 30])) for _ in range(count)]
+        aggregate = grace_tf.Aggregator(spec, variables, memory=memory)
+        step = tf.function(lambda *grads: aggregate(grads, variables), autograph=False)
+        return bench_step.count_nodes(step.get_concrete_function(*variables).graph)
+
+    assert (nodes(30) - nodes(10)) / 20 <= 10
 
 
 class NoMemoryTest(tf.test.TestCase):

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from conftest import mirrored
 import grace_tf
 from grace_tf.chunks import Chunks
 from grace_tf.cli import launcher
+from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.plan import make_plan
 from grace_tf.settings import settings
@@ -97,9 +99,34 @@ def test_the_residual_of_rows_keeps_what_is_not_sent():
     np.testing.assert_array_equal(aggregate.state.arrays()["table/memory/residual"], before)
     assert aggregate.state.step == 4
 
-    beyond = tf.IndexedSlices(tf.ones([1, 6]), tf.constant([80]), tf.constant([80, 6]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="80 is not in"):
-        together(aggregate, [[beyond], [beyond]], [table])
+
+@pytest.mark.parametrize("number", [-1, 80])
+@pytest.mark.parametrize("way", ["eager", "traced"])
+@pytest.mark.parametrize(
+    "spec, memory",
+    [("efsignsgd", "auto"), ("qsgd", "none"), ("topk", "auto"), ("signsgd", "auto")],
+)
+def test_a_row_number_outside_the_table_is_refused_however_rows_travel(spec, memory, way, number):
+    table = tf.Variable(tf.zeros([80, 6]), name="table")
+    kernel = tf.Variable(tf.ones([9]))  # where nothing is compressed, TensorFlow does as it does
+    aggregate = grace_tf.Aggregator(spec, memory=memory, min_elements=1)
+    inside, outside = (
+        tf.IndexedSlices(tf.ones([2, 6]), tf.constant([3, row]), tf.constant([80, 6]))
+        for row in (79, number)
+    )
+
+    def step(grad):
+        return aggregate([grad, tf.ones([9])], [table, kernel])
+
+    step = tf.function(step, autograph=False) if way == "traced" else step
+    step(inside)
+    before = aggregate.state.arrays()
+    sentence = "The sparse gradient of table:?0? has a row number outside 0 to 79"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=sentence):
+        step(outside)
+    after = aggregate.state.arrays()
+    for name in before:
+        np.testing.assert_array_equal(after[name], before[name])
 
 
 def test_chunks_draw_by_themselves_and_are_right_on_average():
@@ -131,6 +158,29 @@ def test_chunks_draw_by_themselves_and_are_right_on_average():
     by_column = draws.reshape(-1, 8).astype(np.float64)
     error = np.abs(by_column.mean(0) - values[0])
     assert (error <= 5 * by_column.std(0, ddof=1) / np.sqrt(len(by_column)) + 1e-6).all()
+
+
+def test_parts_of_64_bits_travel_as_rows_too():
+    class Doubles(grace_tf.Compressor):
+        elementwise = commutes_with_sum = lossless = nonexpansive = True
+
+        def wire(self, spec):
+            return {"values": tf.TensorSpec([spec.shape.num_elements()], tf.float64)}
+
+        def compress(self, x, ctx):
+            return {"values": tf.cast(tf.reshape(x, [-1]), tf.float64)}
+
+        def decompress(self, payload, ctx):
+            return tf.cast(tf.reshape(payload["values"], ctx.spec.shape), tf.float32)
+
+    with mock.patch.dict(registry._COMPRESSORS):
+        doubles = grace_tf.register("doubles_for_the_test")(Doubles)()
+        table = tf.Variable(tf.zeros([70, 3]))
+        workers = [[rows_of(count, (70, 3), seed=w)] for w, count in enumerate(COUNTS)]
+        aggregate = grace_tf.Aggregator(doubles, min_elements=1)
+        (total,), *_ = together(aggregate, workers, [table])
+    wanted = sum(in_float64(grad) for (grad,) in workers)
+    np.testing.assert_array_equal(in_float64(total), wanted)
 
 
 # What compresses rows by themselves.  All other methods send rows as they are, or make them dense.

@@ -112,6 +112,37 @@ class FilesTest(tf.test.TestCase):
         self.assertAllClose(total + left, kept, atol=1e-6)
         self.assertEqual(np.count_nonzero(total), 12)
 
+    def test_what_rows_have_kept_leaves_in_stages_that_do_not_compress_them(self):
+        for spec, unspent in (
+            ("efsignsgd@0;topk@3", 0),
+            ("efsignsgd@0;none@3;topk@5", 0),
+            ("topk@0;efsignsgd@1;powersgd@3", 0),
+            ("topk@0;none@3", None),
+            ("none@0;topk:ratio=0.5@1;none@3", None),
+            ("u8bit@0;none@3", None),
+        ):
+            keywords = {"memory": "residual:dtype=int8"} if "u8bit" in spec else {}
+            trained = Trained(False, spec, **keywords)
+            given = got = 0.0
+            for step in range(6):
+                (grad,) = gradients_of(step)
+                touched = tf.range(12) if step == 5 else tf.constant([1, 4, 4, 7])
+                rows = tf.IndexedSlices(tf.gather(grad, touched), touched, [12, 10])
+                total = trained.step(rows)[0]
+                self.assertIsInstance(total, tf.IndexedSlices)
+                given = given + tf.convert_to_tensor(rows)
+                got = got + tf.convert_to_tensor(total)
+            self.assertAllClose(got, given, atol=1e-5, msg=spec)
+            kept = [value for name, value in trained.arrays.items() if "/memory/" in name]
+            self.assertLen(kept, 0 if unspent is None else 1, spec)
+            for value in kept:
+                self.assertAllEqual(value, np.zeros([1, 12, 10]), spec)
+
+    def test_what_a_stage_has_kept_leaves_where_the_next_one_wants_it_not(self):
+        trained = Trained(False, "topk:ratio=0.1@0;sketch:quantiles=256@2")
+        got = sum(trained.take(0, 3))
+        self.assertAllClose(got, sum(gradients_of(i)[0] for i in range(3)), atol=1e-5)
+
     def test_memories_that_differ_are_kept_apart(self):
         spec = "topk:ratio=0.5@0;topk:ratio=0.1@2"
         self.assertEqual(settings(spec).apart, {"compressor"})

@@ -82,10 +82,23 @@ class GatherTest(tf.test.TestCase):
         for flags, seen in (((False, False), False), ((True, False), True), ((True, True), True)):
             self.assertEqual(bool(there_and_back([request, request], flags)[1][0]), seen)
 
+    def test_64_bit_parts_are_two_words(self):
+        parts = [part(tf.float64, 3), part(tf.int64, 2), part(tf.float64, 1, seed=1)]
+        names = ("a", "b", "a")
+        request = [Gather([{name: x} for name, x in zip(names, parts)])]
+        (buffer,) = wire.layout(request, flagged=True)
+        sent = wire.fuse(buffer, flagged(request, True))
+        self.assertEqual(sent.shape, [2 * (3 + 2 + 1) + 1])
+        for rows in (sent, tf.stack([sent, sent])):
+            replies = [[{}, {}, {}]]
+            wire.split(buffer, rows, replies)
+            for reply, name, x in zip(replies[0], names, parts):
+                self.assertEqual(bits(tf.reshape(reply[name], [-1, len(x)])[0]), bits(x))
+
     def test_8_bit_parts_are_refused(self):
         request = [Gather([{"x": tf.zeros([4], tf.int8)}])]
         (buffer,) = wire.layout(request, flagged=False)
-        with self.assertRaisesRegex(ValueError, "has 16 or 32 bits an element, not int8"):
+        with self.assertRaisesRegex(ValueError, "has 16, 32 or 64 bits an element, not int8"):
             wire.fuse(buffer, flagged(request, False))
 
     def test_rows_of_an_all_to_all_are_packed_each_for_itself(self):

@@ -34,8 +34,21 @@ struct Counting {
   Bounds bounds;
 
   // Calls visit(row, its words) of each row that may have elements, in order, and makes it zero.
+  // Whatever visit throws, all is zero after it: the thread's next tensor counts from zero.
   template <class Visit>
   void Take(const Visit& visit) {
+    try {
+      TakeRows(visit);
+    } catch (...) {
+      words.fill(0);
+      bounds = Bounds();
+      throw;
+    }
+  }
+
+ private:
+  template <class Visit>
+  void TakeRows(const Visit& visit) {
     const auto take = [&](int64_t row) {
       uint64_t* own = words.data() + row * kRow;
       visit(row, own);

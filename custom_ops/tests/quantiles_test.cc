@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <new>
 
+#include "../kernels/quantile_bins.h"
 #include "garbage.h"
 
 namespace grace {
@@ -189,10 +191,30 @@ void TestGarbage() {
   }
 }
 
+// Where memory runs out midway, the thread's histogram is as it was before.
+void TestOutOfMemory() {
+  static Counting counting;
+  for (const int64_t bin : {0, 130, 40000}) counting.words[bin] = kOne + 7;
+  counting.bounds = {kSmallestNormal, kInfinity - 1};
+  int visited = 0;
+  bool thrown = false;
+  try {
+    counting.Take([&](int64_t, const uint64_t*) {
+      if (++visited == 2) throw std::bad_alloc();
+    });
+  } catch (const std::bad_alloc&) {
+    thrown = true;
+  }
+  EXPECT(thrown && visited == 2, "%d rows visited", visited);
+  for (const uint64_t word : counting.words) EXPECT(word == 0, "a word is left");
+  EXPECT(counting.bounds.least == Bounds().least && counting.bounds.largest == 0, "bounds");
+}
+
 }  // namespace grace
 
 int main() {
   grace::TestEncoder();
+  grace::TestOutOfMemory();
   grace::TestGarbage();
   return grace::Finish("quantiles");
 }

@@ -64,7 +64,10 @@ class AdaQ(Compressor):
         return self._encode([x], None, 1.0, ctx)[0]
 
     def decompress(self, payload, ctx):
-        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+        return self.decompress_list(payload, ctx)[0]
+
+    def decompress_list(self, payload, ctx):
+        return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
 
     def aggregate(self, payloads, ctx):
         return self._decode(payloads, 1.0, ctx)[0][0]

@@ -90,7 +90,10 @@ class DGC(Compressor):
         return index_sets.scatter_list(*parts, ks, shapes, tf.constant(factor, tf.float32))
 
     def decompress(self, payload, ctx):
-        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+        return self.decompress_list(payload, ctx)[0]
+
+    def decompress_list(self, payload, ctx):
+        return self._scattered({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
 
     def aggregate(self, payloads, ctx):
         (total,), _ = self._scattered(payloads, 1.0, ctx)

@@ -67,13 +67,15 @@ class GTopK(Compressor):
         for mine, reply, lane in zip(payloads, replies, lanes):
             largest = self.compress(self._top.aggregate(reply, lane), lane)
             totals.append(self.decompress(largest, lane))
+            if not ctx.needs_sent:
+                continue
             own, kept = (
                 index_sets.unpack_list(p["indices"][None], [lane.elements], [self.count(lane.spec)])
                 for p in (mine, largest)
             )
             values = _where_kept(mine["values"], own[0], kept[0], lane, [self.count(lane.spec)])
             sent.append(self.decompress({**mine, "values": values}, lane))
-        return totals, sent, list(states)
+        return totals, sent or None, list(states)
 
 
 def _where_kept(values, own, kept, ctx, ks):

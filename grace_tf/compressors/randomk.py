@@ -80,17 +80,23 @@ class RandomK(Compressor):
         dense = ops.scatter_sum(values[None], self._indices(ctx)[None], None, ctx.elements)
         return tf.reshape(dense, ctx.spec.shape)
 
+    def decompress_list(self, payload, ctx):
+        if not lists.runs_here([payload["values"]]):
+            return super().decompress_list(payload, ctx)
+        return self._scattered(payload["values"], 1.0, ctx)[0]
+
+    def _scattered(self, values, factor, ctx):
+        ks, scales = [self.count(s) for s in ctx.specs], [self.scale(s) for s in ctx.specs]
+        parts = ks, [spec.shape for spec in ctx.specs], ctx.shared_list_key()
+        return sparse_lists.scatter_random_list(values, *parts, tf.constant(factor), scales)
+
 
 @fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """The indices are drawn in O(k); what is read and written is the residual."""
     ks = [compressor.count(spec) for spec in ctx.specs]
-    scales = [compressor.scale(spec) for spec in ctx.specs]
     key, residuals = ctx.shared_list_key(), residuals_of(memories)
     values, kept, finite = sparse_lists.random_k_list(xs, residuals, ctx.multiplier, ks, key)
     (reply,) = yield Sum([{"values": values}], finite)
-    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
-    means, finite = sparse_lists.scatter_random_list(
-        reply["values"], ks, shapes, key, factor, scales
-    )
+    means, finite = compressor._scattered(reply["values"], 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)

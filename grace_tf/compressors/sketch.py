@@ -102,7 +102,7 @@ class Sketch(Compressor):
         entries = self._entries(ctx.specs, ctx.variables)
         chosen = [ops.top_k(tf.reshape(x, [-1]), k) for x, k in zip(xs, entries.ks)]
         values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-        return min_max.encode(values, indices, self._key(ctx), entries)
+        return min_max.encode(values, indices, self._key(ctx), entries)[0]
 
     def decompress_list(self, payload, ctx):
         return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
@@ -120,10 +120,8 @@ class Sketch(Compressor):
         values, indices, kept, finite = sparse_lists.top_k_list(
             xs, residuals, ctx.multiplier, entries.ks
         )
-        payload = min_max.encode(values, indices, key, entries)
+        payload, sent = min_max.encode(values, indices, key, entries, kept is not None)
         if kept is not None:
-            own = {name: part[None] for name, part in payload.items()}
-            sent = min_max.decode(own, key, entries, indices[None])[0]
             kept = sparse_lists.refine_list(kept, indices, values, sent, entries.ks)
         return payload, kept, finite
 

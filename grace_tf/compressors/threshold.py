@@ -76,18 +76,18 @@ class Threshold(Compressor):
         return {"values": packed(values), "indices": words, "count": count}
 
     def decompress(self, payload, ctx):
-        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+        return self.decompress_list(payload, ctx)[0]
+
+    def decompress_list(self, payload, ctx):
+        return self._scattered({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        (total,), _ = index_sets.scatter_list(
-            payloads["values"],
-            payloads["indices"],
-            payloads["count"],
-            [self.most(ctx.spec)],
-            [ctx.spec.shape],
-            tf.constant(1.0),
-        )
-        return total
+        return self._scattered(payloads, 1.0, ctx)[0][0]
+
+    def _scattered(self, payloads, factor, ctx):
+        ms, shapes = [self.most(s) for s in ctx.specs], [s.shape for s in ctx.specs]
+        parts = payloads["values"], payloads["indices"], payloads["count"]
+        return index_sets.scatter_list(*parts, ms, shapes, tf.constant(factor, tf.float32))
 
 
 @fuses(Threshold, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
@@ -101,8 +101,5 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
         indices, counts, [spec.shape.num_elements() for spec in ctx.specs], ms
     )
     (reply,) = yield Gather([{"values": values, "indices": words, "count": counts}], finite)
-    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
-    means, finite = index_sets.scatter_list(
-        reply["values"], reply["indices"], reply["count"], ms, shapes, factor
-    )
+    means, finite = compressor._scattered(reply, 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)

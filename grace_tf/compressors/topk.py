@@ -72,18 +72,18 @@ class TopK(Compressor):
         }
 
     def decompress(self, payload, ctx):
-        return self.aggregate({name: part[None] for name, part in payload.items()}, ctx)
+        return self.decompress_list(payload, ctx)[0]
+
+    def decompress_list(self, payload, ctx):
+        return self._scattered({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        (total,), _ = index_sets.scatter_list(
-            payloads["values"],
-            payloads["indices"],
-            None,
-            [self.count(ctx.spec)],
-            [ctx.spec.shape],
-            tf.constant(1.0),
-        )
-        return total
+        return self._scattered(payloads, 1.0, ctx)[0][0]
+
+    def _scattered(self, payloads, factor, ctx):
+        ks, shapes = [self.count(s) for s in ctx.specs], [s.shape for s in ctx.specs]
+        parts = payloads["values"], payloads["indices"], None
+        return index_sets.scatter_list(*parts, ks, shapes, tf.constant(factor, tf.float32))
 
 
 def _fusible(compressor, xs):
@@ -110,8 +110,5 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     (reply,) = yield Gather([payload], finite)
     if composite:
         reply = compressor.decompress_parts(reply, ks, ctx)
-    shapes, factor = [spec.shape for spec in ctx.specs], tf.constant(1 / ctx.size)
-    means, finite = index_sets.scatter_list(
-        reply["values"], reply["indices"], None, ks, shapes, factor
-    )
+    means, finite = outer._scattered(reply, 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)

@@ -122,6 +122,31 @@ class Memory:
         """
         return total, state
 
+    def compensate_list(
+        self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context
+    ) -> tuple[list[tf.Tensor], list[Any]]:
+        """`compensate` of a lane group: (compensated, carries), one of each for each variable.
+
+        Overriding it, and `settle_list`, is for speed: so that a memory needs no operation for
+        each variable.  Both must give the same bits as those for one variable.
+        """
+        lanes = [ctx.lane(i) for i in range(len(ctx))]
+        pairs = [self.compensate(*each) for each in zip(xs, states, lanes)]
+        return [x for x, _ in pairs], [carry for _, carry in pairs]
+
+    def settle_list(
+        self,
+        carries: Sequence[Any],
+        sent: Sequence[tf.Tensor | None],
+        totals: Sequence[tf.Tensor],
+        states: Sequence[State],
+        ctx: Context,
+    ) -> tuple[list[tf.Tensor], list[State]]:
+        """`settle` of a lane group: (aggregates, states), one of each for each variable."""
+        lanes = [ctx.lane(i) for i in range(len(ctx))]
+        pairs = [self.settle(*each) for each in zip(carries, sent, totals, states, lanes)]
+        return [aggregate for aggregate, _ in pairs], [state for _, state in pairs]
+
     def store(self, states: Sequence[State], ctx: Context) -> Sequence[State]:
         """What is kept until the next step and in files: the states, unless overridden.
 

@@ -146,25 +146,67 @@ def settles_after(memory: type, base: str) -> Callable:
 
 
 def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[..., Rounds] | None:
-    """The fused form for exactly these types that may run on these gradients, or None."""
-    outer = getattr(compressor, "outer", compressor)
-    found, base, after = _FUSED.get((type(outer), type(memory))), None, None
-    if found is None and type(memory) in _AFTER:
-        name, after = _AFTER[type(memory)]
-        served = [m for c, m in _FUSED if c is type(outer) and m.name == name]
-        base = served[0]() if served else None
+    """The form for exactly these types that may run on these gradients, or None.
+
+    It is the one declared for both; or for the memory as which this one begins to settle; or for
+    a memory that keeps nothing, where the method is one round: this memory then acts around it.
+    """
+
+    def form(base: Any) -> Callable[..., Rounds] | None:
         found = _FUSED.get((type(outer), type(base)))
-    if found is None or (outer is not compressor and not found.composites):
-        return None
-    if not found.when(compressor, xs):
-        return None
-    return found.rounds if base is None else _followed(found.rounds, base, after)
+        if found is None or (outer is not compressor and not found.composites):
+            return None
+        return found.rounds if found.when(compressor, xs) else None
+
+    def named(name: str) -> Any:
+        served = [m for c, m in _FUSED if c is type(outer) and m.name == name]
+        return served[0]() if served else None
+
+    outer = getattr(compressor, "outer", compressor)
+    if (type(outer), type(memory)) in _FUSED:
+        return form(memory)
+    if type(memory) in _AFTER:
+        name, after = _AFTER[type(memory)]
+        base = named(name)
+        if found := form(base):
+            return _followed(found, base, after)
+    base = named("none") if compressor.one_round else None
+    found = form(base)
+    return found and _surrounded(found, base)
 
 
 def _followed(form: Callable[..., Rounds], base: Any, after: Callable) -> Callable[..., Rounds]:
     def rounds(compressor, memory, xs, memories, states, ctx):
         outcome = yield from form(compressor, base, xs, memories, states, ctx)
         return dataclasses.replace(outcome, memories=after(memory, memories, outcome.memories))
+
+    return rounds
+
+
+def _surrounded(form: Callable[..., Rounds], none: Any) -> Callable[..., Rounds]:
+    """The form of a memory that keeps nothing, with another memory before and after it."""
+
+    def rounds(compressor, memory, xs, memories, states, ctx):
+        if ctx.multiplier != 1:
+            xs = [x * ctx.multiplier for x in xs]
+        compensated, carries = memory.compensate_list(xs, memories, ctx)
+        inner = dataclasses.replace(ctx, multiplier=1.0, needs_sent=False)
+        steps = form(compressor, none, compensated, [{}] * len(ctx), states, inner)
+        request = next(steps)
+        replies = yield request
+        try:
+            steps.send(replies)
+            raise RuntimeError(f"{compressor} says that it is one round, and asks for another.")
+        except StopIteration as stop:
+            outcome = stop.value
+        sent = [None] * len(ctx)
+        if ctx.needs_sent:
+            payloads = request.payloads
+            payload = {name: tf.concat([p[name] for p in payloads], 0) for name in payloads[0]}
+            sent = compressor.decompress_list(payload, inner.public())
+        totals = outcome.aggregates
+        aggregates, kept = memory.settle_list(carries, sent, totals, memories, ctx)
+        return Outcome(aggregates, kept, outcome.states)
 
     return rounds
 

@@ -21,10 +21,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import index_sets, quantiles
+from grace_tf.ops import index_sets, lists, quantiles
 from grace_tf.ops import reference_quantiles as reference
 from grace_tf.ops.quantiles import id_bits
 from grace_tf.ops.reference import _flush, _pack, _unpack
@@ -44,47 +45,58 @@ class Tables(NamedTuple):
     variables: tuple[int, ...]
 
     @property
+    def cells(self) -> int:
+        """How many there are."""
+        return self.rows * sum(self.columns)
+
+    @property
     def words(self) -> int:
         """The words of all cells."""
-        return self.rows * sum(self.columns) // 32 * self.bits
+        return self.cells // 32 * self.bits
 
 
-def _cells(indices: tf.Tensor, key: ops.Key, tables: Tables) -> tf.Tensor:
+def _owners(ks: Sequence[int]) -> tf.Tensor:
+    """Which tensor of the list each entry belongs to, int32 [K]."""
+    firsts = np.cumsum(ks[:-1], dtype=np.int64)[:, np.newaxis]
+    begins = tf.scatter_nd(firsts, np.ones(len(firsts), np.int32), [sum(ks)])
+    return tf.cumsum(begins)
+
+
+def cells_of(indices: tf.Tensor, key: ops.Key, tables: Tables) -> tf.Tensor:
     """The cells int32 [W, rows, K] of entries with the indices int32 [W, K]."""
-    rows, total = tables.rows, sum(tables.ks)
-    words = tf.reshape(tf.cast(ops.random_words(4 * rows, key), tf.int64), [4, rows, 1])
-    words &= 0xFFFFFFFF
+    rows = tables.rows
+    words = tf.bitcast(ops.random_words(4 * rows, key), tf.uint32)
+    words = tf.unstack(tf.reshape(tf.cast(words, tf.int64), [4, rows, 1]))
     half = tf.constant(32, tf.int64)
     times = tf.bitwise.left_shift(words[0], half) | words[1]
     plus = tf.bitwise.left_shift(words[2], half) | words[3]
     starts = [rows * sum(tables.columns[:i]) for i in range(len(tables.columns))]
-    told = [[v << 31 for v in tables.variables], tables.columns, starts]
-    told = tf.repeat(tf.constant(told, tf.int64), tables.ks, axis=1)
-    told.set_shape([3, total])
-    variables, columns, starts = tf.unstack(told)
-    numbers = (tf.cast(indices, tf.int64) + variables)[:, tf.newaxis]
+    told = tf.constant([[v << 31 for v in tables.variables], tables.columns, starts], tf.int64)
+    variables, columns, starts = tf.unstack(tf.gather(told, _owners(tables.ks), axis=1))
+    numbers = tf.expand_dims(tf.cast(indices, tf.int64) + variables, 1)
     upper = tf.bitwise.right_shift(times * numbers + plus, half) & 0xFFFFFFFF
     column = tf.bitwise.right_shift(upper * columns, half)
-    row = tf.range(rows, dtype=tf.int64)[:, tf.newaxis]
+    row = tf.constant(np.arange(rows)[:, np.newaxis])
     return tf.cast(starts + row * columns + column, tf.int32)
 
 
-def insert(low: tf.Tensor, indices: tf.Tensor, key: ops.Key, tables: Tables) -> tf.Tensor:
-    """The words int32 [tables.words] of sketches of the low bits int32 [K] of entries."""
-    cells = tf.reshape(_cells(indices[tf.newaxis], key, tables), [-1, 1])
-    size = tables.rows * sum(tables.columns)
-    empty = tf.fill([size], (1 << tables.bits) - 1)
+def insert(low: tf.Tensor, cells: tf.Tensor, tables: Tables) -> tf.Tensor:
+    """The words int32 [tables.words] of sketches of the low bits int32 [K] of entries.
+
+    cells: those of the entries, `cells_of`, of one worker.
+    """
+    cells = tf.reshape(cells, [-1, 1])
+    empty = tf.fill([tables.cells], (1 << tables.bits) - 1)
     each = tf.tile(low, [tables.rows])
     return _pack(tf.tensor_scatter_nd_min(empty, cells, each), tables.bits)
 
 
-def query(words: tf.Tensor, indices: tf.Tensor, key: ops.Key, tables: Tables) -> tf.Tensor:
+def query(words: tf.Tensor, cells: tf.Tensor, tables: Tables) -> tf.Tensor:
     """The low bits int32 [W, K] that W workers' sketches [W, tables.words] hold for entries."""
-    workers, size = words.shape[0], tables.rows * sum(tables.columns)
-    held = _unpack(tf.reshape(words, [-1]), workers * size, tables.bits)
-    held = tf.reshape(held, [workers, size])
-    found = tf.gather(held, _cells(indices, key, tables), batch_dims=1)
-    return tf.reduce_max(found, axis=1)
+    workers = words.shape[0]
+    held = _unpack(tf.reshape(words, [-1]), workers * tables.cells, tables.bits)
+    held = tf.reshape(held, [workers, tables.cells])
+    return tf.reduce_max(tf.gather(held, cells, batch_dims=1), axis=1)
 
 
 class Entries(NamedTuple):
@@ -124,39 +136,49 @@ def entries_of(
 
     sketched: rows, cells of a row for each entry, and how many ids have the same high bits; None
       for no sketch.
+    Raises: ValueError for tables of 2^31 cells or more.
     """
     ks, tables = tuple(max(1, int(ratio * n)) for n in lengths), None
     if sketched:
         rows, each, span = sketched
         columns = tuple(32 * packed_words(math.ceil(each * k), 1) for k in ks)
         tables = Tables(rows, columns, span.bit_length() - 1, ks, tuple(variables))
+        if tables.cells > tf.int32.max:
+            raise ValueError(
+                f"A sketch of the ids of {sum(ks)} elements would have {tables.cells} cells, and "
+                "has fewer than 2^31: take fewer rows or columns, or a lower ratio."
+            )
     return Entries(tuple(lengths), ks, buckets, tables)
 
 
-def _unpacked(words: tf.Tensor, bits: int, ks: Sequence[int]) -> tf.Tensor:
+def _unpacked(words: tf.Tensor, bits: int, ks: Sequence[int], owners: tf.Tensor) -> tf.Tensor:
     """The codes int32 [W, K] in words [W, the words of each tensor's codes]."""
-    workers, groups = words.shape[0], sum(packed_words(k, 1) for k in ks)
-    codes = _unpack(tf.reshape(words, [-1]), workers * groups * 32, bits)
-    valid = [min(32, k - at) for k in ks for at in range(0, k, 32)]
-    mask = tf.range(32) < tf.constant(valid)[:, tf.newaxis]
-    codes = tf.boolean_mask(tf.reshape(codes, [workers, groups, 32]), mask, axis=1)
-    return tf.ensure_shape(codes, [workers, sum(ks)])
+    workers, groups = words.shape[0], [packed_words(k, 1) for k in ks]
+    codes = _unpack(tf.reshape(words, [-1]), workers * sum(groups) * 32, bits)
+    codes = tf.reshape(codes, [workers, sum(groups) * 32])
+    # What fills up the last words of the tensors before lies before the codes of a tensor.
+    filled = np.cumsum([0, *(32 * g - k for g, k in zip(groups, ks))][:-1])
+    places = tf.range(sum(ks)) + tf.gather(tf.constant(filled, tf.int32), owners)
+    return tf.gather(codes, places, axis=1)
 
 
-def _of_list(ids: tf.Tensor, entries: Entries) -> tf.Tensor:
-    """Ids of each tensor as numbers among the buckets of all."""
-    starts = [entries.buckets * i for i in range(len(entries.ks))]
-    starts = tf.repeat(tf.constant(starts), entries.ks)
-    return tf.minimum(ids, entries.buckets - 1) + tf.ensure_shape(starts, [sum(entries.ks)])
+def _means(means: tf.Tensor, ids: tf.Tensor, owners: tf.Tensor, buckets: int) -> tf.Tensor:
+    """The values float32 [W, K] that the ids int32 [W, K] of each tensor's entries name."""
+    places = tf.minimum(ids, buckets - 1) + owners * buckets
+    return _flush(tf.gather(means, places, batch_dims=1))
 
 
 def encode(
-    values: tf.Tensor, indices: tf.Tensor, key: ops.Key | None, entries: Entries
-) -> dict[str, tf.Tensor]:
+    values: tf.Tensor,
+    indices: tf.Tensor,
+    key: ops.Key | None,
+    entries: Entries,
+    needs_sent: bool = False,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
     """The payload of values float32 [K] at ascending indices int32 [K]: means and `words`.
 
     With sketches, which alone need a key, the means are those of the entries that are looked up in
-    each bucket.
+    each bucket.  Comes with the values that the payload stands for, or None if nobody needs them.
     """
     tables, ks = entries.tables, entries.ks
     span = 1 << tables.bits if tables else 1
@@ -164,37 +186,39 @@ def encode(
     words, means, _, _ = quantiles.encode_list(parts, None, 1.0, entries.buckets, span)
     packed = index_sets.pack_list(indices, None, entries.lengths, ks)
     if tables is None:
-        return {"means": means, "ids": words, "indices": packed}
-    bits = id_bits(entries.buckets)
-    ids = _unpacked(words[tf.newaxis], bits, ks)[0]
-    cells = insert(ids & (span - 1), indices, key, tables)
-    low = query(cells[tf.newaxis], indices[tf.newaxis], key, tables)[0]
-    found = _of_list((ids & -span) + low, entries)
-    means = reference.means_of(values, found, len(ks) * entries.buckets)
+        payload = {"means": means, "ids": words, "indices": packed}
+        return payload, _plain(words[None], means[None], entries)[0] if needs_sent else None
+    bits, owners = id_bits(entries.buckets), _owners(ks)
+    ids = _unpacked(words[tf.newaxis], bits, ks, owners)[0]
+    cells = cells_of(indices[tf.newaxis], key, tables)
+    held = insert(ids & (span - 1), cells, tables)
+    found = (ids & -span) + query(held[tf.newaxis], cells, tables)[0]
+    places = tf.minimum(found, entries.buckets - 1) + owners * entries.buckets
+    means = reference.means_of(values, places, len(ks) * entries.buckets)
     high = tf.reshape(tf.reshape(words, [-1, bits])[:, tables.bits :], [-1])
-    return {"means": means, "ids": high, "indices": packed, "cells": cells}
+    payload = {"means": means, "ids": high, "indices": packed, "cells": held}
+    return payload, _flush(tf.gather(means, places)) if needs_sent else None
 
 
-def decode(
-    payloads: dict[str, tf.Tensor],
-    key: ops.Key | None,
-    entries: Entries,
-    indices: tf.Tensor | None = None,
-) -> tf.Tensor:
-    """The values float32 [W, K] of W workers' entries, from a row of each part for each worker.
-
-    The indices are unpacked where they are not given, int32 [W, K].
-    """
+def decode(payloads: dict[str, tf.Tensor], key: ops.Key | None, entries: Entries) -> tf.Tensor:
+    """The values float32 [W, K] of W workers' entries, from a row of each part for each worker."""
     tables, ks = entries.tables, entries.ks
     words, means = payloads["ids"], payloads["means"]
     if tables is None:
-        # The tensors of all workers as those of one, so that the graph does not grow with them.
-        workers, rows = words.shape[0], (tf.reshape(part, [1, -1]) for part in (words, means))
-        shapes = [[k] for k in ks] * workers
-        values, _ = quantiles.decode_list(*rows, shapes, 1.0, entries.buckets)
-        return tf.reshape(tf.concat(values, 0), [workers, sum(ks)])
-    if indices is None:
-        indices = index_sets.unpack_list(payloads["indices"], entries.lengths, ks)
-    low = query(payloads["cells"], indices, key, tables)
-    high = tf.bitwise.left_shift(_unpacked(words, entries.high, ks), tables.bits)
-    return _flush(tf.gather(means, _of_list(high | low, entries), batch_dims=1))
+        return _plain(words, means, entries)
+    indices, owners = index_sets.unpack_list(payloads["indices"], entries.lengths, ks), _owners(ks)
+    low = query(payloads["cells"], cells_of(indices, key, tables), tables)
+    high = tf.bitwise.left_shift(_unpacked(words, entries.high, ks, owners), tables.bits)
+    return _means(means, high | low, owners, entries.buckets)
+
+
+def _plain(words: tf.Tensor, means: tf.Tensor, entries: Entries) -> tf.Tensor:
+    """The values float32 [W, K] whose ids are all in the words, a row for each worker."""
+    ks = entries.ks
+    if not lists.runs_here([words, means]):
+        owners = _owners(ks)
+        return _means(means, _unpacked(words, entries.high, ks, owners), owners, entries.buckets)
+    # The tensors of all workers as those of one, so that the graph does not grow with them.
+    workers, rows = words.shape[0], (tf.reshape(part, [1, -1]) for part in (words, means))
+    values, _ = quantiles.decode_list(*rows, [[k] for k in ks] * workers, 1.0, entries.buckets)
+    return tf.reshape(tf.concat(values, 0), [workers, sum(ks)])

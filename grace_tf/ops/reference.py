@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
+_PLACES = np.arange(32, dtype=np.int32)  # of the bits of a word
 _PHILOX = 1  # TF's number of the algorithm
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
@@ -48,9 +50,9 @@ def _pack(codes: tf.Tensor, bits: int) -> tf.Tensor:
     """int32 codes [n] to words: word p of a group of 32 codes holds bit p of them."""
     groups = _groups(codes.shape[0])
     codes = tf.reshape(_pad_to(codes, 32 * groups), [groups, 1, 32])
-    planes = tf.bitwise.right_shift(codes, tf.range(bits)[:, tf.newaxis]) & 1
+    planes = tf.bitwise.right_shift(codes, _PLACES[:bits, np.newaxis]) & 1
     # No two terms share a bit, so the sum is an "or", also where bit 31 makes it negative.
-    words = tf.reduce_sum(tf.bitwise.left_shift(planes, tf.range(32)), axis=-1)
+    words = tf.reduce_sum(tf.bitwise.left_shift(planes, _PLACES), axis=-1)
     return tf.reshape(words, [groups * bits])
 
 
@@ -58,9 +60,10 @@ def _unpack(words: tf.Tensor, n: int, bits: int) -> tf.Tensor:
     """The inverse of `_pack`: words to int32 codes [n]."""
     groups = _groups(n)
     words = tf.reshape(words, [groups, bits, 1])
-    planes = tf.bitwise.right_shift(words, tf.range(32)) & 1
-    codes = tf.reduce_sum(tf.bitwise.left_shift(planes, tf.range(bits)[:, tf.newaxis]), axis=1)
-    return tf.reshape(codes, [32 * groups])[:n]
+    planes = tf.bitwise.right_shift(words, _PLACES) & 1
+    codes = tf.reduce_sum(tf.bitwise.left_shift(planes, _PLACES[:bits, np.newaxis]), axis=1)
+    codes = tf.reshape(codes, [32 * groups])
+    return codes if n == 32 * groups else codes[:n]
 
 
 def _low_word(value: int | tf.Tensor) -> tf.Tensor:

@@ -27,13 +27,17 @@ from grace_tf.testing import (
     claim_checks,
     contract_checks,
     line_checks,
+    memory_checks,
     payload_checks,
     size_checks,
 )
 from grace_tf.testing.subject import Finding, Subject, Verdict
 from grace_tf.testing.workers import Disagreement
 
-_MODULES = (contract_checks, payload_checks, size_checks, claim_checks, line_checks)
+_MODULES = (
+    *(contract_checks, payload_checks, size_checks, claim_checks),
+    *(memory_checks, line_checks),
+)
 _QUICK = tuple(check for module in _MODULES for check in module.CHECKS)
 _CAUSED = ("was not finite", "triggered tf.function retracing")
 _ALL = _QUICK + claim_checks.SLOW_CHECKS + line_checks.SLOW_CHECKS
