@@ -48,12 +48,13 @@ class Totals {
   // Adds the entries below `end` and takes them off the run; returns whether a run that had some
   // is used up.
   static bool AddBelow(int64_t end, int64_t begin, Run* run, float* buffer) {
+    const Run own = *run;
     int64_t j = 0;
-    for (; j < run->count && run->indices[j] < end; ++j) {
-      float& total = buffer[run->indices[j] - begin];
-      total = Flush(total + Flush(run->values[j]));
+    for (; j < own.count && own.indices[j] < end; ++j) {
+      float& total = buffer[own.indices[j] - begin];
+      total = Flush(total + Flush(own.values[j]));
     }
-    *run = {run->indices + j, run->values + j, run->count - j};
+    *run = {own.indices + j, own.values + j, own.count - j};
     return j > 0 && run->count == 0;
   }
 
