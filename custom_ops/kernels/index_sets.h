@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "parallel.h"
+#include "scatter_list.h"
 
 namespace grace {
 
@@ -39,6 +40,7 @@ struct IndexLayouts {
 
   std::vector<IndexLayout> each;
   std::vector<int64_t> words, entries;  // one more than tensors, the last the sum of all
+  std::vector<int64_t> lengths, ks;
 };
 
 // Writes the sets of a list, one after another; `indices` has ks[i] entries for tensor i, of which
@@ -51,5 +53,19 @@ std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
 // The entries of the sets of a list, of each of so many workers: indices is [workers][sum of ks].
 void UnpackIndexList(const Executor& executor, const IndexLayouts& layouts, const uint32_t* words,
                      int64_t workers, int32_t* indices);
+
+// The workers' parts of all tensors, as Entries but for the words of sets in place of indices.
+struct SetEntries {
+  const float* values;    // [workers][sum of ks]
+  const uint32_t* words;  // [workers][words of all]
+  const int32_t* counts;  // as those of Entries
+  int64_t workers;
+};
+
+// ScatterList of the entries of these sets, which are read where they are added. An entry that is
+// outside its tensor is a fault if it counts.
+std::string ScatterSetList(const Executor& executor, const std::vector<Target>& targets,
+                           const IndexLayouts& layouts, const SetEntries& entries, float factor,
+                           bool* finite);
 
 }  // namespace grace

@@ -45,10 +45,11 @@ class ListLoop {
   // Calls body(tensor, begin, end) for ranges that together cover each tensor once. The calls come
   // in any order and may run at the same time. cut(tensor, element) returns the first place at or
   // after the element where the tensor may be cut. A place beyond the tensor's end means the end.
-  // The body is not called for empty ranges.
+  // The body is not called for empty ranges. A thread takes `grain` elements at a time.
   template <class Cut, class Body>
-  void For(const Executor& executor, const Cut& cut, const Body& body) const {
-    executor.For(total(), kGrain, [&](int64_t begin, int64_t end) {
+  void For(const Executor& executor, const Cut& cut, const Body& body,
+           int64_t grain = kGrain) const {
+    executor.For(total(), grain, [&](int64_t begin, int64_t end) {
       const auto after = std::upper_bound(starts_.begin(), starts_.end(), begin);
       for (size_t i = after - starts_.begin() - 1; starts_[i] < end; ++i) {
         const int64_t from = Place(cut, i, begin), until = Place(cut, i, end);

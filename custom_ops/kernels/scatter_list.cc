@@ -4,13 +4,16 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
-#include "compensate.h"
+#include "scatter_totals.h"
 
 #define GRACE_KERNEL "each/scatter_list.h"
 #include "each_isa.h"
 
 namespace grace {
+
+Ascending ChooseAscending() { return GRACE_CHOOSE(Ascends); }
 
 Scale ChooseScale() { return GRACE_CHOOSE(MultiplyBy); }
 
@@ -52,7 +55,7 @@ class Faults {
   const std::string& first() const { return first_; }
 
  private:
-  bool (*const ascending_)(const int32_t*, int64_t) = GRACE_CHOOSE(Ascending);
+  const Ascending ascending_ = ChooseAscending();
   std::mutex mutex_;
   int64_t at_ = INT64_MAX;
   std::string first_;
@@ -76,9 +79,7 @@ class Parts {
     return entries_.values + w * offsets_.back() + offsets_[i];
   }
   int64_t Used(int64_t w, int64_t i) const {
-    if (!entries_.counts) return entries_.ks[i];
-    const int64_t count = entries_.counts[w * static_cast<int64_t>(entries_.ks.size()) + i];
-    return std::clamp<int64_t>(count, 0, entries_.ks[i]);
+    return UsedOf(entries_.counts, entries_.ks, w, i);
   }
 
  private:
@@ -86,51 +87,18 @@ class Parts {
   const std::vector<int64_t> offsets_;
 };
 
-// Writes totals, a chunk at a time.
-class Scatterer {
+// Entries as they are in memory, all in one run.
+class ArrayReader {
  public:
-  Scatterer(const std::vector<Target>& targets, const Entries& entries, float factor)
-      : targets_(targets), workers_(entries.workers), parts_(entries), factor_(factor) {
-    bypass_ = TooLargeToCache(LoopOver(targets).total());
+  ArrayReader(const Parts& parts, int64_t w, int64_t i, int64_t first) {
+    const int32_t* own = parts.Indices(w, i);
+    const int64_t used = parts.Used(w, i), from = std::lower_bound(own, own + used, first) - own;
+    run_ = {own + from, parts.Values(w, i) + from, used - from};
   }
-
-  bool Write(int64_t i, int64_t first, int64_t last) const {
-    std::vector<int64_t> at(workers_);  // the next entry of each worker
-    for (int64_t w = 0; w < workers_; ++w) {
-      const int32_t* own = parts_.Indices(w, i);
-      at[w] = std::lower_bound(own, own + parts_.Used(w, i), first) - own;
-    }
-    alignas(64) float buffer[kChunk];
-    bool finite = true;
-    for (int64_t begin = first; begin < last; begin += kChunk) {
-      const int64_t end = std::min(last, begin + kChunk);
-      std::fill_n(buffer, end - begin, 0.0f);
-      for (int64_t w = 0; w < workers_; ++w) at[w] = Add(w, i, at[w], begin, end, buffer);
-      finite &= scale_(factor_, end - begin, buffer);
-      Store(buffer, 4 * (end - begin), bypass_, targets_[i].total + begin);
-    }
-    EndStores(bypass_);
-    return finite;
-  }
+  Run Next() { return std::exchange(run_, {}); }
 
  private:
-  // Adds worker w's entries from `j` on that are below `end`; returns the first that is not.
-  int64_t Add(int64_t w, int64_t i, int64_t j, int64_t begin, int64_t end, float* buffer) const {
-    const int32_t* own = parts_.Indices(w, i);
-    const float* values = parts_.Values(w, i);
-    for (const int64_t used = parts_.Used(w, i); j < used && own[j] < end; ++j) {
-      float& total = buffer[own[j] - begin];
-      total = Flush(total + Flush(values[j]));
-    }
-    return j;
-  }
-
-  const std::vector<Target>& targets_;
-  const int64_t workers_;
-  const Parts parts_;
-  const float factor_;
-  bool bypass_;
-  const Scale scale_ = ChooseScale();
+  Run run_;
 };
 
 }  // namespace
@@ -151,15 +119,18 @@ std::string IndexFault(const Executor& executor, const std::vector<int64_t>& len
 
 std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
                         const Entries& entries, float factor, bool* finite) {
-  const Scatterer scatterer(targets, entries, factor);
   std::vector<int64_t> lengths;
   for (const Target& target : targets) lengths.push_back(target.n);
   const std::string fault = IndexFault(executor, lengths, entries);
   if (!fault.empty()) return fault;
+  const Totals totals(targets, factor);
+  const Parts parts(entries);
   std::atomic<bool> all{true};
   LoopOver(targets).For(executor, kLines, [&](size_t i, int64_t begin, int64_t end) {
     const DenormalsAreZero scope;
-    if (!scatterer.Write(i, begin, end)) all = false;
+    std::vector<ArrayReader> readers;
+    for (int64_t w = 0; w < entries.workers; ++w) readers.emplace_back(parts, w, i, begin);
+    if (!totals.Write(readers, begin, end, targets[i].total)) all = false;
   });
   *finite = all;
   return {};

@@ -2,6 +2,7 @@
 // results is written to memory once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +30,12 @@ struct Entries {
   std::vector<int64_t> ks;
 };
 
+// How many of worker w's entries for tensor i count, by counts as those of Entries.
+inline int64_t UsedOf(const int32_t* counts, const std::vector<int64_t>& ks, int64_t w, int64_t i) {
+  const int64_t tensors = ks.size();
+  return counts ? std::clamp<int64_t>(counts[w * tensors + i], 0, ks[i]) : ks[i];
+}
+
 // What is wrong with an index that counts, of the first faulty tensor, in one sentence; or nothing.
 // Values are not looked at.
 std::string IndexFault(const Executor& executor, const std::vector<int64_t>& lengths,
@@ -46,6 +53,10 @@ std::string ScatterList(const Executor& executor, const std::vector<Target>& tar
 std::string RefineList(const Executor& executor, const std::vector<Target>& kept,
                        const int32_t* indices, const float* values, const float* decoded,
                        const std::vector<int64_t>& ks);
+
+// Whether each of so many indices is above the one before.
+using Ascending = bool (*)(const int32_t* indices, int64_t count);
+Ascending ChooseAscending();
 
 // total = buffer * factor, in place; returns whether all of it is finite.
 using Scale = bool (*)(float factor, int64_t count, float* buffer);

@@ -1,7 +1,5 @@
 #include "../kernels/index_sets.h"
 
-#include <memory>
-
 #include "list_call.h"
 
 namespace grace {
@@ -78,12 +76,11 @@ struct ScatterSetListOp {
     Require(!counted || (counts.size(0) == workers && counts.size(1) == tensors),
             "There must be one count for each worker and tensor.");
     const DecodedList list(call, shapes);
-    const std::unique_ptr<int32_t[]> indices(new int32_t[workers * entries]);
-    UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), workers, indices.get());
-    const Entries sparse{values.data<float>(), indices.get(),
-                         counted ? counts.data<int32_t>() : nullptr, workers, ks};
+    const SetEntries sets{values.data<float>(), words.data<uint32_t>(),
+                          counted ? counts.data<int32_t>() : nullptr, workers};
     bool finite = true;
-    RequireNone(ScatterList(call.executor(), list.targets(), sparse, call.Scalar(3), &finite));
+    RequireNone(ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(3),
+                               &finite));
     call.SetBool(call.outputs() - 1, finite);
   }
 

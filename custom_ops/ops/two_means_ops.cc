@@ -65,14 +65,13 @@ struct ScatterMeansListOp {
     Require(means.size(1) == 2 * tensors && signs.size(1) == SignWords(ks) &&
                 words.size(1) == layouts.words.back() && counts.size(1) == tensors,
             "The parts do not fit the tensors.");
-    const std::unique_ptr<int32_t[]> indices(new int32_t[workers * entries]);
     const std::unique_ptr<float[]> values(new float[workers * entries]);
-    UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), workers, indices.get());
     ExpandMeans(call.executor(), means.data<float>(), signs.data<uint32_t>(), workers, ks,
                 values.get());
-    const Entries sparse{values.get(), indices.get(), counts.data<int32_t>(), workers, ks};
+    const SetEntries sets{values.get(), words.data<uint32_t>(), counts.data<int32_t>(), workers};
     bool finite = true;
-    RequireNone(ScatterList(call.executor(), list.targets(), sparse, call.Scalar(4), &finite));
+    RequireNone(ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(4),
+                               &finite));
     call.SetBool(call.outputs() - 1, finite);
   }
 

@@ -1,4 +1,5 @@
-// Sets of indices: what is packed comes back, and any words decode without touching anything else.
+// Sets of indices: what is packed comes back, any words decode without touching anything else, and
+// sets are scattered as their indices are.
 #include "../kernels/index_sets.h"
 
 #include <numeric>
@@ -37,17 +38,17 @@ std::vector<int32_t> Decoded(const IndexLayout& layout, const uint32_t* words) {
   return entries;
 }
 
-void TestRoundTrip() {
-  const IndexLayouts layouts(kLengths, kCounts);
+void TestRoundTrip(const std::vector<int64_t>& lengths, const std::vector<int64_t>& ks) {
+  const IndexLayouts layouts(lengths, ks);
   for (uint32_t seed = 0; seed < 4; ++seed) {
     std::vector<int32_t> all, used;
     std::vector<int32_t> counts;
-    for (size_t i = 0; i < kCounts.size(); ++i) {
-      const std::vector<int32_t> set = Set(kLengths[i], kCounts[i], seed);
+    for (size_t i = 0; i < ks.size(); ++i) {
+      const std::vector<int32_t> set = Set(lengths[i], ks[i], seed);
       all.insert(all.end(), set.begin(), set.end());
-      counts.push_back(int32_t(kCounts[i] * seed / 3) - (seed == 0));
-      for (int64_t j = 0; j < kCounts[i]; ++j) {
-        used.push_back(j < counts[i] ? set[j] : int32_t(kLengths[i]));
+      counts.push_back(int32_t(ks[i] * seed / 3) - (seed == 0));
+      for (int64_t j = 0; j < ks[i]; ++j) {
+        used.push_back(j < counts[i] ? set[j] : int32_t(lengths[i]));
       }
     }
     const Guarded<int32_t> indices(all, seed);
@@ -103,6 +104,92 @@ void TestFaults() {
   }
 }
 
+// ScatterSetList does what UnpackIndexList and ScatterList do, faults included.
+void CheckScatter(const IndexLayouts& layouts, const Guarded<uint32_t>& words, uint32_t seed,
+                  bool counted, int* faults) {
+  constexpr int64_t kWorkers = 2;
+  const int64_t size = kWorkers * layouts.entries.back(), tensors = layouts.ks.size();
+  std::mt19937 random(seed);
+  std::vector<float> values;
+  for (int64_t j = 0; j < size; ++j) values.push_back(float(random() % 1000) - 500);
+  std::vector<int32_t> counts, indices(size);
+  for (int64_t j = 0; j < kWorkers * tensors; ++j) {
+    counts.push_back(int32_t(random() % (layouts.ks[j % tensors] + 2)) - 1);
+  }
+  const int32_t* own = counted ? counts.data() : nullptr;
+  std::vector<Guarded<float>> wanted, totals;
+  std::vector<Target> to, from;
+  for (const int64_t n : layouts.lengths) {
+    wanted.emplace_back(n);
+    totals.emplace_back(n);
+    to.push_back({wanted.back().data(), n});
+    from.push_back({totals.back().data(), n});
+  }
+  UnpackIndexList(Serial(), layouts, words.data(), kWorkers, indices.data());
+  bool finite = true;
+  const std::string fault = ScatterList(
+      Serial(), to, {values.data(), indices.data(), own, kWorkers, layouts.ks}, 0.5f, &finite);
+  *faults += !fault.empty();
+  OnEveryIsa([&](const Executor& executor) {
+    const std::string found = ScatterSetList(
+        executor, from, layouts, {values.data(), words.data(), own, kWorkers}, 0.5f, &finite);
+    EXPECT(found == fault, "seed %d: %s, not %s", int(seed), found.c_str(), fault.c_str());
+    for (int64_t i = 0; i < tensors; ++i) {
+      EXPECT(totals[i].Intact(), "seed %d, tensor %d", int(seed), int(i));
+      if (!fault.empty()) continue;
+      const std::vector<float> total(wanted[i].data(), wanted[i].data() + layouts.lengths[i]);
+      EXPECT(totals[i].Equals(total), "seed %d, tensor %d", int(seed), int(i));
+    }
+  });
+}
+
+void TestScatter() {
+  // Entries with more low bits than a thread's piece has, too.
+  std::vector<int64_t> lengths = kLengths, ks = kCounts;
+  lengths.insert(lengths.end(), {300007, 200000});
+  ks.insert(ks.end(), {2, 60000});
+  const IndexLayouts layouts(lengths, ks);
+  const int64_t row = layouts.words.back();
+  int faults = 0;
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    Guarded<uint32_t> words(2 * row, seed);
+    for (int64_t w = 0; w < 2; ++w) {
+      std::vector<int32_t> all;
+      for (size_t i = 0; i < ks.size(); ++i) {
+        const std::vector<int32_t> set = Set(lengths[i], ks[i], 2 * seed + w);
+        all.insert(all.end(), set.begin(), set.end());
+      }
+      PackIndexList(Serial(), layouts, all.data(), nullptr, words.data() + w * row);
+    }
+    CheckScatter(layouts, words, seed, false, &faults);
+    CheckScatter(layouts, words, seed, true, &faults);
+    EXPECT(faults == 0, "seed %d", int(seed));
+  }
+  // One bit of one tensor is wrong, then more and more of them.
+  std::mt19937 random(1);
+  Guarded<uint32_t> words(2 * row);
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    if (seed % 6 == 0) {
+      std::vector<int32_t> all;
+      for (size_t i = 0; i < ks.size(); ++i) {
+        const std::vector<int32_t> set = Set(lengths[i], ks[i], seed);
+        all.insert(all.end(), set.begin(), set.end());
+      }
+      for (int64_t w = 0; w < 2; ++w) {
+        PackIndexList(Serial(), layouts, all.data(), nullptr, words.data() + w * row);
+      }
+    }
+    const int64_t i = random() % ks.size();
+    const int64_t at = layouts.words[i] + random() % layouts.each[i].words;
+    words[seed % 2 * row + at] ^= 1u << (random() % 32);
+    CheckScatter(layouts, words, seed, seed % 3 == 0, &faults);
+  }
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    CheckScatter(layouts, Garbage<uint32_t>(2 * row, seed), seed, seed % 2, &faults);
+  }
+  EXPECT(20 < faults && faults < 66, "%d faults", faults);
+}
+
 void TestLayouts() {
   for (const int64_t n : {1, 2, 3, 31, 32, 33, 100, 1000, 65536, INT32_MAX}) {
     for (int64_t k = 1; k <= n; k = k < 40 ? k + 1 : k * 3) {
@@ -120,8 +207,11 @@ void TestLayouts() {
 
 int main() {
   grace::TestLayouts();
-  grace::TestRoundTrip();
+  grace::TestRoundTrip(grace::kLengths, grace::kCounts);
+  // More entries than a thread takes at a time.
+  grace::TestRoundTrip({7, 3000000, 1200000}, {2, 600000, 600000});
   grace::TestGarbage();
   grace::TestFaults();
+  grace::TestScatter();
   return grace::Finish("index sets");
 }

@@ -9,7 +9,7 @@ static bool MultiplyBy(float factor, int64_t count, float* buffer) {
   return bad == 0;
 }
 
-static bool Ascending(const int32_t* indices, int64_t count) {
+static bool Ascends(const int32_t* indices, int64_t count) {
   uint32_t wrong = 0;
   for (int64_t i = 1; i < count; ++i) wrong |= indices[i - 1] >= indices[i];
   return wrong == 0;
