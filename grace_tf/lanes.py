@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
-from grace_tf.row_rules import DENSE_LANE, PLAIN_ROWS, ROWS, rule
+from grace_tf.row_rules import DENSE_LANE, PLAIN_ROWS, ROWS, rule, tell
 from grace_tf.settings import DENSE, Settings
 
 
@@ -65,28 +65,33 @@ def lane_of(
     Raises: ValueError for a variable without a static shape.
     """
 
-    def in_stage(stage: Settings) -> tuple[Lane, str]:
+    def in_stage(stage: Settings) -> tuple[Lane, str, str]:
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
-            return lane, DENSE_LANE
-        return lane, rule(path, lane.compressor, lane.memory, lane.dense, static)
+            return lane, DENSE_LANE, ""
+        return lane, *rule(lane.compressor, lane.memory, lane.dense, static)
 
-    def compresses(lane: Lane, way: str) -> bool:
+    def compresses(lane: Lane, way: str, why: str) -> bool:
         return way != PLAIN_ROWS and lane.compressor != DENSE[0]
 
-    lane, way = in_stage(settings)
+    lane, way, why = in_stage(settings)
     none, memory = DENSE
-    if settings.stages_beside and not (lane.claimed or compresses(lane, way)):
+    if settings.stages_beside and not (lane.claimed or compresses(lane, way, why)):
         wanted = settings.route(path)[1]
         stages = [in_stage(stage) for stage in settings.stages_beside]
-        if wanted != memory and any(x.memory == wanted and compresses(x, w) for x, w in stages):
-            by_rows = sparse and not static and wanted.by_rows
+        if wanted != memory and any(s[0].memory == wanted and compresses(*s) for s in stages):
             lane = dataclasses.replace(lane, compressor=none, memory=wanted)
-            return lane, ROWS if by_rows else DENSE_LANE
-        way = PLAIN_ROWS if sparse else DENSE_LANE
-        return dataclasses.replace(lane, compressor=none, memory=memory), way
-    if way == PLAIN_ROWS:
+            if sparse:
+                way, why = rule(none, wanted, False, static)
+                way = ROWS if way == ROWS else DENSE_LANE
+                tell(path, way, why)
+            return lane, way
         lane = dataclasses.replace(lane, compressor=none, memory=memory)
+        if sparse and way != PLAIN_ROWS:
+            way, why = PLAIN_ROWS, ""
+    elif way == PLAIN_ROWS:
+        lane = dataclasses.replace(lane, compressor=none, memory=memory)
+    tell(path, way, why)
     return lane, way
 
 

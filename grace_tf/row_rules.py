@@ -25,34 +25,34 @@ _LOG = logging.getLogger("grace_tf")
 ROWS, PLAIN_ROWS, DENSE_LANE = "rows", "plain rows", "dense"
 
 
-def rule(path: str, compressor: Compressor, memory: Memory, dense: bool, static: str) -> str:
-    """ROWS, PLAIN_ROWS or DENSE_LANE for the sparse gradients of the variable at this path.
+def rule(compressor: Compressor, memory: Memory, dense: bool, static: str) -> tuple[str, str]:
+    """ROWS, PLAIN_ROWS or DENSE_LANE for sparse gradients, and why they are not compressed rows.
 
     Args:
       dense: neither compressed nor remembered, so that nothing is to be told.
       static: what needs a static number of rows, which they do not have; "" where nothing does.
     """
     if dense:
-        return PLAIN_ROWS
+        return PLAIN_ROWS, ""
     if memory.needs_every_row:
-        return _told(DENSE_LANE, path, f"the memory {memory.name} needs all rows in every step")
+        return DENSE_LANE, f"the memory {memory.name} needs all rows in every step"
     if compressor.aggregates != "sum":
-        return _told(DENSE_LANE, path, f"the consensus of {compressor} needs all rows")
+        return DENSE_LANE, f"the consensus of {compressor} needs all rows"
     if static:
-        return _told(DENSE_LANE, path, f"{static} needs a static number of rows")
+        return DENSE_LANE, f"{static} needs a static number of rows"
     if not (compressor.elementwise and compressor.one_round):
-        return _told(PLAIN_ROWS, path, f"{compressor} does not compress rows by themselves")
+        return PLAIN_ROWS, f"{compressor} does not compress rows by themselves"
     if not memory.by_rows:
-        return _told(PLAIN_ROWS, path, f"the memory {memory.name} does not go row by row")
-    return ROWS
+        return PLAIN_ROWS, f"the memory {memory.name} does not go row by row"
+    return ROWS, ""
 
 
 _told_of: set[tuple[str, str]] = set()  # (path, way)
 
 
-def _told(way: str, path: str, why: str) -> str:
-    if (path, way) not in _told_of:
+def tell(path: str, way: str, why: str) -> None:
+    """Says once how the sparse gradients of the variable at this path travel, and why."""
+    if why and (path, way) not in _told_of:
         _told_of.add((path, way))
         how = "is made dense" if way == DENSE_LANE else "travels as rows that are not compressed"
         _LOG.warning("The sparse gradient of %s %s: %s.", path, how, why)
-    return way

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from grace_tf.gradients import is_rows
 from grace_tf.lanes import Lane
@@ -24,7 +26,8 @@ def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
     """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors.
 
     A row number outside its table, as -1, is an InvalidArgumentError, however the rows travel: some
-    of TensorFlow's operations pass over such a row, and some fail, each in its own words.
+    of TensorFlow's operations pass over such a row, and some fail, each in its own words.  XLA has
+    no errors: there the step is refused as one that is not finite.
     """
     arranged = list(grads)
     for lane in (lane for group in plan.groups for lane in group.lanes):
@@ -38,21 +41,24 @@ def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
 
 def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSlices:
     """The same rows, with all that is static about them: only their number is not."""
-    indices = tf.convert_to_tensor(grad.indices)
+    indices, values = tf.convert_to_tensor(grad.indices), tf.convert_to_tensor(grad.values)
+    # As 64 bits, which hold any number of rows.
+    numbers = tf.cast(indices, tf.int64)
+    inside = tf.reduce_all((numbers >= 0) & (numbers < lane.shape[0]))
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        # XLA has no errors: NaN, where no operation passes over it, refuses the step.
+        indices = tf.where(inside, indices, tf.zeros_like(indices))
+        values = tf.where(inside, values, tf.constant(np.nan, values.dtype))
     # The values wait too: a step that fails commits nothing, and its flag comes from them.
-    with tf.control_dependencies(_inside(indices, lane, plan.paths[lane.position])):
+    with tf.control_dependencies(_required(inside, lane, plan.paths[lane.position])):
         indices = tf.identity(indices)
-        values = tf.reshape(grad.values, [tf.shape(indices)[0], *lane.shape[1:]])
+        values = tf.reshape(values, [tf.shape(indices)[0], *lane.shape[1:]])
     return tf.IndexedSlices(values, indices, tf.constant(lane.shape, tf.int64))
 
 
-def _inside(indices: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
-    """Raises InvalidArgumentError for an index outside the table; traced, gives what does."""
-    count = lane.shape[0]
-    sentence = f"The sparse gradient of {path} has a row number outside 0 to {count - 1}."
-    # As 64 bits, which hold any number of rows.
-    numbers = tf.cast(indices, tf.int64)
-    inside = tf.reduce_all((numbers >= 0) & (numbers < count))
+def _required(inside: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
+    """Raises InvalidArgumentError where an index is outside the table; traced, gives what does."""
+    sentence = f"The sparse gradient of {path} has a row number outside 0 to {lane.shape[0] - 1}."
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(inside, [sentence])]
     if not inside:

@@ -173,11 +173,26 @@ def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
         assert_same(run(spec, memory, shapes, True, False), fused)
 
 
-def test_a_memory_that_changes_another_is_composed():
-    class Own(type(registry.get_memory("lowpass"))):
-        """Settles in a way of its own, perhaps."""
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+def test_a_memory_that_changes_another_acts_by_itself():
+    """It acts around the form of a memory that keeps nothing, not as the one that it changes."""
 
-    assert rounds.fused(grace_tf.get("qsgd:rounding=nearest"), Own(), [tf.zeros([3])]) is None
+    class Own(type(registry.get_memory("residual"))):
+        def settle(self, carry, sent, total, state, ctx):
+            return total, {"residual": 0.5 * (carry - sent)}
+
+    spec, x = "qsgd:rounding=nearest", tf.constant([1.0, 0.3, -0.7])
+    assert rounds.fused(grace_tf.get(spec), Own(), [x])
+    told = []
+    for forms in (rounds._FUSED, {}):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "_FUSED", forms)
+            workers = Workers(1, spec, memory=Own())
+            ((total,),) = workers.step([[x]])
+            ((residual,),) = workers.state.arrays()["0/memory/residual"][None]
+            np.testing.assert_array_equal(residual, 0.5 * (x.numpy() - total.numpy()))
+            told.append(total.numpy().tobytes())
+    assert told[0] == told[1]
 
 
 def test_methods_that_users_meet_first_are_fused():

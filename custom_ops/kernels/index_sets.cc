@@ -20,28 +20,6 @@ constexpr int64_t kWordsAtOnce = 16;
 
 namespace grace {
 
-IndexLayout::IndexLayout(int64_t n, int64_t k) : n(n), k(k), plain(false), low(0) {
-  while (k << (low + 1) <= n) ++low;
-  low_words = CeilDiv(k * low, 32);
-  upper_bits = k + ((n - 1) >> low);
-  words = low_words + CeilDiv(upper_bits, 32);
-  if (CeilDiv(n, 32) > words) return;
-  plain = true;
-  low = 0;
-  low_words = 0;
-  upper_bits = n;
-  words = CeilDiv(n, 32);
-}
-
-IndexLayouts::IndexLayouts(const std::vector<int64_t>& lengths, const std::vector<int64_t>& ks)
-    : words(1, 0), entries(1, 0), lengths(lengths), ks(ks) {
-  for (size_t i = 0; i < ks.size(); ++i) {
-    each.emplace_back(lengths[i], ks[i]);
-    words.push_back(words.back() + each.back().words);
-    entries.push_back(entries.back() + ks[i]);
-  }
-}
-
 namespace {
 
 // Entries a thread takes at a time. They take a fraction of a millisecond; where the threads are
@@ -128,7 +106,7 @@ class Sets {
     before_.resize(workers * starts_.back());
     const auto count_before = GRACE_CHOOSE(CountBefore);
     // A million words are counted in a fraction of a millisecond.
-    executor.For(workers, 1 + (1 << 20) / layouts.words.back(), [&](int64_t begin, int64_t end) {
+    executor.For(workers, 1 + (1 << 20) / std::max<int64_t>(1, layouts.words.back()), [&](int64_t begin, int64_t end) {
       for (int64_t p = begin * tensors; p < end * tensors; ++p) {
         const int64_t w = p / tensors, i = p % tensors;
         count_before(Words(w, i) + layouts.each[i].low_words, Blocks(i),

@@ -119,6 +119,13 @@ class Compressor:
         """
         return None
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Where a class defines an action on one tensor, it does not inherit that on lists."""
+        super().__init_subclass__(**keywords)
+        for action in ("compress", "decompress"):
+            if action in vars(cls) and f"{action}_list" not in vars(cls):
+                setattr(cls, f"{action}_list", getattr(Compressor, f"{action}_list"))
+
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
         """The first state, kept between steps.  All workers must compute the same one.
 

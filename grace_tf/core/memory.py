@@ -76,6 +76,13 @@ class Memory:
     needs_every_row: bool = False
     has_momentum: bool = False
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Where a class defines an action on one variable, it does not inherit that on lists."""
+        super().__init_subclass__(**keywords)
+        for action in ("compensate", "settle"):
+            if action in vars(cls) and f"{action}_list" not in vars(cls):
+                setattr(cls, f"{action}_list", getattr(Memory, f"{action}_list"))
+
     def init_state(self, spec: tf.TensorSpec) -> State:
         """The state before the first step.
 

@@ -99,7 +99,7 @@ def fuses(
     The function has the signature of `exchange.composed`, `(compressor, memory, xs, memories,
     states, ctx)`, and must give the same bits as it: the same parts on the wire, and the same
     `Outcome`.  A test runs every fused form against the composition.  Where `when` says no, and for
-    subclasses of these types, the composition runs.
+    subclasses of the compressor, the composition runs; a subclass of the memory acts by itself.
 
     Args:
       compressor: the type of the method.

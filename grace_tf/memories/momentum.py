@@ -14,7 +14,8 @@ class Momentum(Memory):
     State: momentum float32, the lane's shape.  What is not sent of it is not kept.
     Raises: TypeError for a β that is no number, ValueError for one outside [0, 1).
     Paper: Bernstein et al. 2018, arXiv:1802.04434, algorithm 2 (Signum).
-    Differs: none.  Variables that travel uncompressed have no moving average.
+    Differs: none.  Variables that travel uncompressed have no moving average, unless
+      another stage of a schedule compresses them.
     """
 
     beta: float = 0.9

@@ -187,6 +187,7 @@ class Lifeline:
                     if peer.silent > self.patience:
                         self._lose(worker, peer.silence())
                 beat += passed
+                self.changed.notify_all()  # also of silence
                 if beat >= BEAT:
                     beat = 0.0
                     for peer in self._peers.values():

@@ -1,0 +1,209 @@
+"""The tables of the README and of docs/, each made of what is committed under benchmarks/results.
+
+Renew them all by: python tests/doc_tables.py
+"""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+from grace_tf.cli import bench, describe, tables
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+DIGITS = RESULTS / "digits.jsonl"
+LINK = RESULTS / "link-1gbit.json"
+LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
+STEP = RESULTS / "step-resnet50.jsonl"
+MEMORY = RESULTS / "memory-resnet50.json"
+CODEC = RESULTS / "codec.jsonl"
+GRACE = RESULTS / "grace.json"
+TRAINING = RESULTS / "training.jsonl"
+KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
+TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
+
+
+def method_table():
+    """What python -m grace_tf list --markdown prints."""
+    return tables.markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True))
+
+
+def digits_table():
+    """The committed runs of the demo, of three seeds."""
+    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['accuracy']:.4f}",
+            f"{min(r['accuracies']):.4f}",
+            describe.bytes_text(r["bytes_per_step"]),
+            f"1/{1 / r['ratio']:.1f}",
+        ]
+        for r in results
+    ]
+    columns = ["method", "test accuracy", "lowest", "bytes per step", "of fp32"]
+    return tables.markdown(columns, rows)
+
+
+def link_table():
+    """The committed run over a link of 1 Gbit/s."""
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['announced']:,}",
+            f"{100 * r['over']:+.1f} %",
+            f"1/{r['ratio']:.2f}",
+            f"{1000 * r['seconds']:.0f} ms",
+        ]
+        for r in json.loads(LINK.read_text(encoding="utf-8"))["rows"]
+    ]
+    columns = ["method", "announced bytes", "more on the link", "of fp32", "exchange"]
+    return tables.markdown(columns, rows)
+
+
+def link_model_table():
+    """The committed run over a link of 1 Gbit/s with the shapes of a ResNet-50."""
+    rows = json.loads(LINK_MODEL.read_text(encoding="utf-8"))["rows"]
+    (half,) = [r["seconds"] for r in rows if r["method"] == "fp16"]
+    table = [
+        [f"`{r['method']}`", f"{r['announced']:,}", f"{1000 * r['seconds']:.0f} ms", speed]
+        for r in rows
+        for speed in [f"{half / r['seconds']:.1f}"]
+    ]
+    columns = ["method", "announced bytes", "exchange", "times as fast as fp16"]
+    return tables.markdown(columns, table)
+
+
+def codec_table():
+    """The committed run of the benchmark, its largest size."""
+    lines = [json.loads(line) for line in CODEC.read_text(encoding="utf-8").splitlines()]
+    largest = max(line.get("elements", 0) for line in lines)
+    cases = [line for line in lines if line.get("elements") == largest]
+    stock = {c["method"]: c["step_ms"] for c in cases if c["operations"] == "reference"}
+    rows = []
+    for case in cases:
+        if case["operations"] == "native":
+            times = [
+                f"{case[f'{s}_ms']:.1f} ({case[f'{s}_reads']:.1f})" if f"{s}_ms" in case else "-"
+                for s in bench.STAGES
+            ]
+            rows.append([f"`{case['method']}`", *times, f"{stock[case['method']]:.0f}"])
+    return tables.markdown(["method", *bench.STAGES, "step, reference operations"], rows)
+
+
+def step_table():
+    """The committed run of `bench --model resnet50`."""
+    header, *steps = [json.loads(line) for line in STEP.read_text(encoding="utf-8").splitlines()]
+    assert header["kind"] == "machine"
+    rows = [
+        [
+            f"`{s['method']}`",
+            s["memory"],
+            f"{s['step_ms']:.1f}",
+            f"{s['step_reads']:.1f}",
+            f"{s['nodes_per_variable']:.1f}",
+        ]
+        for s in steps
+    ]
+    columns = ["method", "memory", "ms", "plain reads", "graph nodes a variable"]
+    return tables.markdown(columns, rows)
+
+
+def memory_table():
+    """The committed run of benchmarks/memory.py."""
+    rows = json.loads(MEMORY.read_text(encoding="utf-8"))["rows"]
+    table = [
+        [f"`{r['method']}`", f"{r['state']:.1f}", f"{round(r['more_above_state'], 1) + 0.0:.1f}"]
+        for r in rows
+    ]
+    return tables.markdown(["method", "its state", "beyond its state"], table)
+
+
+def grace_table():
+    """The committed run of benchmarks/grace.py."""
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['grace_ms']:.0f}",
+            f"{r['ours_ms']:.1f}",
+            f"{r['times_as_fast']:.0f}",
+            *(f"{r[f'{whose}_error_{kind}']:.2g}" for kind in KINDS for whose in ("grace", "ours")),
+        ]
+        for r in json.loads(GRACE.read_text(encoding="utf-8"))["rows"]
+    ]
+    columns = ["method", "GRACE, ms", "grace_tf, ms", "times as fast", "GRACE's error", "ours"]
+    return tables.markdown([*columns, "GRACE's, heavy tail", "ours, heavy tail"], rows)
+
+
+def trainings():
+    """The test runs of the committed comparison, by method and memory."""
+    found = {}
+    for line in TRAINING.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "run" and run["seed"] != TUNED_WITH:
+            found.setdefault((run["method"], run["memory"]), []).append(run)
+    return found
+
+
+def training_table():
+    """The committed runs of benchmarks/training.py."""
+    rows = []
+    for (method, memory), runs in trainings().items():
+        accuracies = [100 * run["test"] for run in runs]
+        rows.append(
+            [
+                f"`{method}`",
+                memory,
+                f"{statistics.mean(accuracies):.2f}",
+                f"{statistics.stdev(accuracies):.2f}",
+                f"{len(runs)}",
+                f"{runs[0]['bytes_per_step']:,}",
+                f"{runs[0]['rate']:g}",
+                f"{runs[0]['momentum']:g}",
+            ]
+        )
+    columns = ["method", "memory", "test accuracy, %", "± of a run", "runs", "bytes a step"]
+    return tables.markdown([*columns, "rate", "momentum"], rows)
+
+
+TABLES = {
+    "step": step_table,
+    "grace": grace_table,
+    "training": training_table,
+    "memory": memory_table,
+    "methods": method_table,
+    "digits": digits_table,
+    "codec": codec_table,
+    "link": link_table,
+    "link-model": link_model_table,
+}
+
+
+PAGES = {"training": ROOT / "docs" / "training.md"}  # all others are in the README
+
+
+def page_of(name):
+    return PAGES.get(name, README)
+
+
+def _block(name):
+    return re.compile(f"(<!-- {name}: begin -->\n)(.*?)(\n?<!-- {name}: end -->)", re.S)
+
+
+def table_in(text, name):
+    """What stands between the markers of a table."""
+    return _block(name).search(text).group(2)
+
+
+def renew():
+    """Writes the tables into their pages."""
+    for name, make in TABLES.items():
+        text, table = page_of(name).read_text(encoding="utf-8"), make()
+        text = _block(name).sub(lambda m, table=table: f"{m[1]}{table}\n{m[3].lstrip()}", text)
+        page_of(name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()
