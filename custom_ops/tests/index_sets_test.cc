@@ -190,6 +190,44 @@ void TestScatter() {
   EXPECT(20 < faults && faults < 66, "%d faults", faults);
 }
 
+// Every worker's part of a list of one tensor is this set.
+Guarded<uint32_t> SameSets(const IndexLayouts& layouts, const std::vector<int32_t>& set) {
+  const int64_t row = layouts.words.back();
+  Guarded<uint32_t> words(2 * row);
+  for (int64_t w = 0; w < 2; ++w) {
+    PackIndexList(Serial(), layouts, set.data(), nullptr, words.data() + w * row);
+  }
+  return words;
+}
+
+// Threads begin at so many places that some are at every position of a word.
+void TestManyPieces() {
+  const int64_t n = 16000000;
+  int faults = 0;
+  for (const int64_t k : {n / 5, n / 40}) {
+    const IndexLayouts layouts({n}, {k});
+    CheckScatter(layouts, SameSets(layouts, Set(n, k, 1)), 1, false, &faults);
+  }
+  EXPECT(faults == 0, "%d faults", faults);
+}
+
+// All entries have the same upper bits; one is below all others, wherever reading is interrupted.
+void TestOneEntryDescends() {
+  const IndexLayouts layouts({1 << 20}, {700});
+  std::vector<int32_t> set(700);
+  std::iota(set.begin(), set.end(), 1);
+  const int low = layouts.each[0].low;
+  int faults = 0, wrong = 0;
+  for (const int64_t entry : {1, 255, 256, 510, 511, 512, 513, 699}) {
+    Guarded<uint32_t> words = SameSets(layouts, set);
+    for (int64_t bit = entry * low; bit < (entry + 1) * low; ++bit) {
+      words[bit / 32] &= ~(1u << bit % 32);
+    }
+    CheckScatter(layouts, words, 1, false, &faults);
+    EXPECT(faults == ++wrong, "entry %d", int(entry));
+  }
+}
+
 void TestLayouts() {
   for (const int64_t n : {1, 2, 3, 31, 32, 33, 100, 1000, 65536, INT32_MAX}) {
     for (int64_t k = 1; k <= n; k = k < 40 ? k + 1 : k * 3) {
@@ -213,5 +251,7 @@ int main() {
   grace::TestGarbage();
   grace::TestFaults();
   grace::TestScatter();
+  grace::TestManyPieces();
+  grace::TestOneEntryDescends();
   return grace::Finish("index sets");
 }
