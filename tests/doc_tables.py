@@ -128,7 +128,7 @@ def grace_table():
             f"`{r['method']}`",
             f"{r['grace_ms']:.0f}",
             f"{r['ours_ms']:.1f}",
-            f"{r['times_as_fast']:.0f}",
+            f"{r['times_as_fast']:.1f}",
             *(f"{r[f'{whose}_error_{kind}']:.2g}" for kind in KINDS for whose in ("grace", "ours")),
         ]
         for r in json.loads(GRACE.read_text(encoding="utf-8"))["rows"]
