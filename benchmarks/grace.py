@@ -58,7 +58,7 @@ PAIRS: dict[str, tuple[str, tuple, dict[str, Any], bool]] = {
 
 
 class Zeros:
-    """Stands for the variables that GRACE's inceptionn makes anew in each step."""
+    """Replaces tf.Variable in GRACE's inceptionn, which makes new variables in each step."""
 
     def __init__(self, values: tf.Tensor, trainable: bool) -> None:
         self.values = values

@@ -138,7 +138,7 @@ def grace_table():
 
 
 def trainings():
-    """The test runs of the committed comparison, by method and memory."""
+    """The committed runs on test images: `{(method, memory): [run, …]}`."""
     found = {}
     for line in TRAINING.read_text(encoding="utf-8").splitlines():
         run = json.loads(line)

@@ -6,6 +6,7 @@ import re
 from unittest import mock
 
 import lying_contracts
+import lying_memories
 import lying_sizes  # noqa: F401  adds to LIES
 import lying_workers
 import numpy as np
@@ -106,8 +107,8 @@ def test_a_cause_is_told_once(own_registry):
 
 @pytest.mark.parametrize(
     "cls, check, words",
-    lying_contracts.MEMORY_LIES,
-    ids=[cls.__name__ for cls, _, _ in lying_contracts.MEMORY_LIES],
+    lying_memories.MEMORY_LIES,
+    ids=[cls.__name__ for cls, _, _ in lying_memories.MEMORY_LIES],
 )
 def test_a_memory_that_lies_is_found(cls, check, words):
     found = run_checks(memory_checks.CHECKS, Subject(grace_tf.get("topk"), cls()))
@@ -122,7 +123,7 @@ def test_the_checks_of_a_memory_pass_for_those_that_there_are():
         for name in registry.memories()
         for spec in (name, *registry.get_memory(name).examples)
     ]
-    for memory in (*memories, lying_contracts.TwoLeaves()):
+    for memory in (*memories, lying_memories.TwoLeaves()):
         for each in run_checks(memory_checks.CHECKS, Subject(grace_tf.get("topk"), memory)):
             assert each.ok, (memory, each)
 

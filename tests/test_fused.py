@@ -175,7 +175,10 @@ def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
 
 @pytest.mark.skipif(not native.available(), reason="the native operations are not there")
 def test_a_memory_that_changes_another_acts_by_itself():
-    """It acts around the form of a memory that keeps nothing, not as the one that it changes."""
+    """A subclass of a memory does not use the fused form of its base class.
+
+    It uses the fused form of the memory `none`, and its own actions before and after it.
+    """
 
     class Own(type(registry.get_memory("residual"))):
         def settle(self, carry, sent, total, state, ctx):

@@ -54,7 +54,8 @@ class Packer {
   }
 
  private:
-  // Entries [from, until) of the first `used`; and whether the bitmap ends with them.
+  // The entries [from, until) of the `used` entries of a tensor. `ends` tells whether the bitmap ends
+  // with them.
   struct Part {
     int64_t from, until, used;
     bool ends;
@@ -150,7 +151,7 @@ class SetReader {
     Seek(sets.Before(w, i), sets.Blocks(i));
   }
 
-  // The next ones; none at the end, or once they are not sound.
+  // Returns the next entries: none at the end of the set, and none after an unsound entry.
   Run Next() {
     const int64_t size = BitmapWords(layout_);
     int32_t* entries = room_.data() + 1;

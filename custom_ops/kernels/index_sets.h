@@ -54,7 +54,7 @@ std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
 void UnpackIndexList(const Executor& executor, const IndexLayouts& layouts, const uint32_t* words,
                      int64_t workers, int32_t* indices);
 
-// The workers' parts of all tensors, as Entries but for the words of sets in place of indices.
+// The parts of all tensors that the workers sent. Other than in Entries, the indices are packed.
 struct SetEntries {
   const float* values;    // [workers][sum of ks]
   const uint32_t* words;  // [workers][words of all]

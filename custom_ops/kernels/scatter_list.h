@@ -54,7 +54,7 @@ std::string RefineList(const Executor& executor, const std::vector<Target>& kept
                        const int32_t* indices, const float* values, const float* decoded,
                        const std::vector<int64_t>& ks);
 
-// Whether each of so many indices is above the one before.
+// Returns whether each of `count` indices is greater than the one before it.
 using Ascending = bool (*)(const int32_t* indices, int64_t count);
 Ascending ChooseAscending();
 

@@ -104,7 +104,8 @@ void TestFaults() {
   }
 }
 
-// ScatterSetList does what UnpackIndexList and ScatterList do, faults included.
+// ScatterSetList gives the results of UnpackIndexList followed by ScatterList, and reports the same
+// faults.
 void CheckScatter(const IndexLayouts& layouts, const Guarded<uint32_t>& words, uint32_t seed,
                   bool counted, int* faults) {
   constexpr int64_t kWorkers = 2;
@@ -165,7 +166,7 @@ void TestScatter() {
     CheckScatter(layouts, words, seed, true, &faults);
     EXPECT(faults == 0, "seed %d", int(seed));
   }
-  // One bit of one tensor is wrong, then more and more of them.
+  // First one bit of one tensor is wrong, then two bits, and so on.
   std::mt19937 random(1);
   Guarded<uint32_t> words(2 * row);
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -211,7 +212,8 @@ void TestManyPieces() {
   EXPECT(faults == 0, "%d faults", faults);
 }
 
-// All entries have the same upper bits; one is below all others, wherever reading is interrupted.
+// All entries have the same upper bits, and one of them is smaller than all others. Each place of
+// that one is tried, since entries are read in blocks.
 void TestOneEntryDescends() {
   const IndexLayouts layouts({1 << 20}, {700});
   std::vector<int32_t> set(700);

@@ -29,7 +29,7 @@ def bases() -> tuple[type, ...]:
 def after_aggregates(
     strategy: tf.distribute.Strategy, grads_and_vars: Sequence[tuple[Any, Any]]
 ) -> AbstractContextManager:
-    """Within it, an optimizer's updates wait for these aggregates.
+    """A context in which the updates of an optimizer wait for these aggregates.
 
     Else TensorFlow computes early what an update makes of the optimizer's slots alone, such as
     momentum · velocity.  For all variables together that is as many bytes as the gradient, and they

@@ -30,7 +30,7 @@ static void SetBits(const int32_t* indices, int64_t begin, int64_t end, int low,
   uint32_t word = 0, bits = 0;
   for (int64_t i = begin; i < end; ++i) {
     const uint32_t at = (static_cast<uint32_t>(indices[i]) >> low) + step * static_cast<uint32_t>(i);
-    // A mask, since nobody could predict where the next word begins.
+    // A mask is quicker than a branch, which the processor would often predict wrongly.
     bits &= -static_cast<uint32_t>(at >> 5 == word);
     bits |= 1u << (at & 31);
     word = at >> 5;
