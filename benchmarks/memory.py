@@ -62,7 +62,7 @@ def train(method: str, model_name: str, steps: int, image: int, batch: int) -> d
 
 
 def growth(run: Callable[[], object]) -> int:
-    """How many bytes of tensors were there at most in a run, above those at its beginning."""
+    """The largest number of bytes that tensors take during a run, less that at its beginning."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

@@ -134,7 +134,7 @@ class MixesLeaves(TwoLeaves):
 
 @memory_lie("memory comes back", "otherwise beside other variables")
 class MixesVariables(TwoLeaves):
-    """Stores the first variable more exactly than the others."""
+    """Stores the first variable with more digits than the others."""
 
     by_rows = False
 
@@ -156,7 +156,7 @@ class NeverZero(TwoLeaves):
 
 @memory_lie("memory comes back", "load changes a float32 state")
 class KnowsItsOwnFormAlone(HalvesByRows):
-    """Stores bits in another dtype, and takes what is float32 for such bits."""
+    """Stores bits in another dtype, and reads float32 states of older files as if they were bits."""
 
     by_rows = False
 

@@ -87,7 +87,7 @@ class Parts {
   const std::vector<int64_t> offsets_;
 };
 
-// Entries as they are in memory, all in one run.
+// Reads entries whose indices are not packed: all of them are one run.
 class ArrayReader {
  public:
   ArrayReader(const Parts& parts, int64_t w, int64_t i, int64_t first) {

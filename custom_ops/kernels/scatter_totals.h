@@ -1,5 +1,5 @@
-// What the decoders of sparse vectors share: they add up the entries of all workers for a chunk of
-// a tensor at a time, and write it to memory once.
+// What the decoders of sparse vectors share. They take one chunk of a tensor after another, add up
+// the entries of all workers for it, and write it to memory once.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace grace {
 
-// Entries of one worker's part of a tensor that follow one another; their indices ascend.
+// Consecutive entries of what one worker sent of one tensor, in ascending order of their indices.
 struct Run {
   const int32_t* indices = nullptr;
   const float* values = nullptr;

@@ -201,7 +201,7 @@ def encode(
 
 
 def decode(payloads: dict[str, tf.Tensor], key: ops.Key | None, entries: Entries) -> tf.Tensor:
-    """The values float32 [W, K] of W workers' entries, from a row of each part for each worker."""
+    """The values of all entries, float32 [W, K]; each part has one row for each of W workers."""
     tables, ks = entries.tables, entries.ks
     words, means = payloads["ids"], payloads["means"]
     if tables is None:

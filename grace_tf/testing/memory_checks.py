@@ -1,4 +1,4 @@
-"""Checks of the memory that goes with a compressor: its lists, its rows, and what it stores."""
+"""Checks of a compressor's default memory: its actions on lists, on rows, and what it stores."""
 
 from __future__ import annotations
 
