@@ -156,7 +156,7 @@ class NeverZero(TwoLeaves):
 
 @memory_lie("memory comes back", "load changes a float32 state")
 class KnowsItsOwnFormAlone(HalvesByRows):
-    """Stores bits in another dtype, and reads float32 states of older files as if they were bits."""
+    """Stores bits in another dtype, and reads float32 states of older files as bits."""
 
     by_rows = False
 
