@@ -5,10 +5,10 @@ Runs as one of several workers (TF_CONFIG), each on an interface of its own or a
     python -m grace_tf run -np 2 benchmarks/link.py --elements 25000000 --out link.json
 
 The gradient has the shapes of a small convolutional network scaled up to `--elements`, or those of
-`--model`.  Bytes are
-the interface's own count (/proc/self/net/dev, sent, headers included; over loopback both workers'
-together) over `--steps` steps after a warm-up; seconds are the median of these steps.  Worker 0
-prints a table and writes JSON.
+`--model`.  Bytes are the interface's own count (/proc/self/net/dev, sent, headers included; over
+loopback both workers' together) over `--steps` steps after a warm-up.  Seconds are the median of
+these steps, from gradients in memory to aggregates in memory.  Worker 0 prints a table and writes
+JSON.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def sent_bytes() -> tuple[int, str]:
 
 def measure(spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], steps: int) -> dict:
     aggregate = grace_tf.Aggregator(spec, variables)
-    wire = tf.function(lambda: [tf.reduce_sum(g) for g in aggregate(grads, variables)])
+    exchange = tf.function(lambda: aggregate(grads, variables))
     for _ in range(2):
-        wire()
+        exchange()
     grace_tf.barrier()
     before, interface = sent_bytes()
     times = []
     for _ in range(steps):
         start = time.perf_counter()
-        [total.numpy() for total in wire()]
+        exchange()
         times.append(time.perf_counter() - start)
     grace_tf.barrier()
     sent = (sent_bytes()[0] - before) / steps

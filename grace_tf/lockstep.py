@@ -31,7 +31,8 @@ class Bucket:
         """Does the next round of all sides; True when that was the last one."""
         asked = [[side.request for side in mine] for mine in self._sides]
         key = functools.partial(self._key, self._round)
-        replies, flags = communicate(asked, self._transport, key, flagged=self._round == 0)
+        carry = returned if self._transport.size == 1 else communicate
+        replies, flags = carry(asked, self._transport, key, flagged=self._round == 0)
         for i, mine in enumerate(self._sides):
             with self._transport.device(i):
                 for side, reply in zip(mine, replies[i]):
@@ -85,3 +86,20 @@ def communicate(
                 finite = wire.split(buffer, reply, mine)
             flags += [] if finite is None else [finite]
     return replies, flags
+
+
+def returned(
+    asked: Sequence[Sequence[Request | None]],
+    transport: Transport,
+    key: Callable[[str, str], int],
+    flagged: bool,
+) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
+    """`communicate` of a worker alone: it gets what it sends, so no buffer is made.
+
+    The transport takes down what one of several workers would hand to collectives.
+    """
+    (mine,) = asked
+    for buffer in wire.layout(mine, flagged):
+        transport.take_down(buffer.kind, buffer.dtype, buffer.length)
+    replies = [request and wire.received_alone(request) for request in mine]
+    return [replies], [wire.all_finite(mine)] if flagged else []

@@ -92,12 +92,24 @@ def fuse(buffer: Buffer, requests: Sequence[Request | None]) -> tf.Tensor:
         pieces = [requests[slot.group].payloads[lane][slot.part] for lane in slot.lanes]
         parts += _to_words(pieces) if buffer.words else pieces
     if buffer.flagged:
-        finite = tf.reduce_all([r.finite for r in requests if r and r.finite is not None])
-        last = tf.cast(~finite, buffer.dtype)[None]
+        last = tf.cast(~all_finite(requests), buffer.dtype)[None]
         parts.append(
             tf.tile(last[None], [parts[0].shape[0], 1]) if buffer.kind == "all_to_all" else last
         )
     return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
+
+
+def all_finite(requests: Sequence[Request | None]) -> tf.Tensor:
+    """Whether all that this worker compresses in a bucket is finite."""
+    flags = [r.finite for r in requests if r and r.finite is not None]
+    return flags[0] if len(flags) == 1 else tf.reduce_all(flags)
+
+
+def received_alone(request: Request) -> list[Payload]:
+    """The reply to a request where there is no other worker."""
+    if not isinstance(request, Gather):
+        return list(request.payloads)
+    return [{name: part[None] for name, part in own.items()} for own in request.payloads]
 
 
 def split(buffer: Buffer, reply: tf.Tensor, replies: list[list[Payload]]) -> tf.Tensor | None:

@@ -203,7 +203,7 @@ class AloneTest(tf.test.TestCase):
 
     def test_an_error_alone_keeps_its_own_message(self):
         class Broken(Loopback):
-            def _gather(self, buffers, key):
+            def take_down(self, kind, dtype, elements):
                 raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
 
         variables, (grads, *_) = some()

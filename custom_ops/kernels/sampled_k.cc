@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <functional>
 
 #include "collect.h"
 #include "dispatch.h"
+#include "sample.h"
 #include "select.h"
 
 namespace grace {
@@ -22,8 +22,6 @@ constexpr int kRounds = 10;
 constexpr float kLower = 0.8f;
 // What is smaller is not worth a sample of our own.
 constexpr int64_t kWorthSampling = 4096;
-// Neighbours in memory share a cache line.
-constexpr int64_t kRun = 4;
 
 // The chunk that a thread works on, and what it collects of its piece.
 struct Buffers {
@@ -117,26 +115,15 @@ class SampledSelector {
                     acc);
   }
 
-  // A key that a little more than k of the keys of acc reach, if a sample tells; 0 if not.
   uint32_t Sampled(int64_t i) const {
-    const int64_t n = sources_[i].n, k = selection_.ks[i];
-    if (n < kWorthSampling || k > n / 4) return 0;
-    const double fraction = static_cast<double>(k) / static_cast<double>(n);
-    const int64_t wanted = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 256);
-    const int64_t runs = std::clamp<int64_t>(wanted, 1024, 1 << 16) / kRun;
-    // An odd step visits all columns of a matrix with an even number of runs.
-    const int64_t step = (n / kRun / runs) | 1;
-    std::vector<uint32_t> keys(runs * kRun);
-    for (int64_t r = 0; r < runs; ++r) {
-      float acc[kRun], next[kRun];
-      Advanced(i, r * step % (n / kRun) * kRun, kRun, next, acc);
-      for (int64_t j = 0; j < kRun; ++j) keys[r * kRun + j] = BitsOf(acc[j]) & kMagnitude;
-    }
-    const double expected = static_cast<double>(keys.size()) * fraction;
-    const int64_t rank = std::min<int64_t>(
-        keys.size() - 1, static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 2));
-    std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<uint32_t>());
-    return keys[rank];
+    const Source& source = sources_[i];
+    if (source.n < kWorthSampling) return 0;
+    const float* u = Corrects() ? correction_.states[i].u : nullptr;
+    return SampledKey(source.n, selection_.ks[i], {source.x, source.residual, u},
+                      [&](int64_t at, float* acc) {
+                        float next[kRun];
+                        Advanced(i, at, kRun, next, acc);
+                      });
   }
 
   bool Encode(size_t i, int64_t first, int64_t last) {

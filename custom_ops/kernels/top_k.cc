@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
-#include <functional>
 
 #include "collect.h"
 #include "dispatch.h"
+#include "sample.h"
 #include "select.h"
 
 namespace grace {
@@ -98,28 +97,12 @@ class Selector {
             cleared};
   }
 
-  // A key that a little more than k of the keys of acc reach, if a sample tells; 0 if not.
   uint32_t Sampled(int64_t i) const {
-    const int64_t n = sources_[i].n, k = selection_.ks[i];
-    if (k > n / 4) return 0;
-    const double fraction = static_cast<double>(k) / static_cast<double>(n);
-    const int64_t wanted = std::clamp(static_cast<int64_t>(400 / fraction), n / 512, n / 256);
-    const int64_t runs = std::clamp<int64_t>(wanted, 1024, 1 << 16) / kRun;
-    // An odd step visits all columns of a matrix with an even number of runs.
-    const int64_t step = (n / kRun / runs) | 1;
-    std::vector<uint32_t> keys(runs * kRun);
-    for (int64_t r = 0; r < runs; ++r) {
-      const int64_t at = r * step % (n / kRun) * kRun;
-      float acc[kRun];
-      const float* residual = sources_[i].residual;
-      Compute(sources_[i].x + at, residual ? residual + at : nullptr, kRun, acc);
-      for (int64_t j = 0; j < kRun; ++j) keys[r * kRun + j] = BitsOf(acc[j]) & kMagnitude;
-    }
-    return RankedKey(keys, fraction);
+    const float *x = sources_[i].x, *residual = sources_[i].residual;
+    return SampledKey(sources_[i].n, selection_.ks[i], {x, residual}, [&](int64_t at, float* acc) {
+      Compute(x + at, residual ? residual + at : nullptr, kRun, acc);
+    });
   }
-
-  // Neighbours in memory share a cache line.
-  static constexpr int64_t kRun = 4;
 
   void Compute(const float* x, const float* residual, int64_t count, float* acc) const {
     if (!residual && multiplier_ == 1.0f) {
@@ -127,17 +110,6 @@ class Selector {
     } else {
       compensate_(x, residual, multiplier_, count, acc);
     }
-  }
-
-  // The key that this fraction of the sampled keys reaches, with a margin. It is at least 1: where
-  // most elements are 0, those that are not may be enough.
-  static uint32_t RankedKey(std::vector<uint32_t>& keys, double fraction) {
-    const int64_t samples = keys.size();
-    const double expected = static_cast<double>(samples) * fraction;
-    const int64_t rank = std::min<int64_t>(
-        samples - 1, static_cast<int64_t>(expected + 4 * std::sqrt(expected) + 2));
-    std::nth_element(keys.begin(), keys.begin() + rank, keys.end(), std::greater<uint32_t>());
-    return std::max<uint32_t>(keys[rank], 1);
   }
 
   bool CollectFrom(int64_t t, int64_t first, int64_t last) {

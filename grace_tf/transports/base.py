@@ -196,6 +196,10 @@ class Transport(abc.ABC):
         finally:
             _records.set(before)
 
+    def take_down(self, kind: str, dtype: str, elements: int) -> None:
+        """Takes down for `recorded` what a worker alone would hand to a collective."""
+        self._take_down([Handed(kind, dtype, elements)])
+
     @property
     def _recording(self) -> bool:
         """Whether this thread takes down what is handed to this transport."""
