@@ -34,7 +34,7 @@ import grace_tf
 from grace_tf.cli.machine import machine, seconds
 from grace_tf.cli.tables import print_table, progress
 
-DRAWS = 5  # compressions that an error is the mean of
+DRAWS = 20  # compressions that an error is the mean of
 
 # name: (GRACE's class and its arguments, our hyperparameters, whether with a residual)
 PAIRS: dict[str, tuple[str, tuple, dict[str, Any], bool]] = {
