@@ -59,9 +59,13 @@ class OrderTest(tf.test.TestCase):
                 passed.append("sum")
                 return super()._sum(buffers, key)
 
-        workers = Workers(1, Noted(), memory=Noting(), transport=Noter(1))
-        workers.step([[tf.ones([4])]])
-        self.assertEqual(passed, ["compensate", "compress", "sum", "aggregate", "settle"])
+        for size in 2, 1:
+            passed.clear()
+            workers = Workers(size, Noted(), memory=Noting(), transport=Noter(size))
+            workers.step([[tf.ones([4])]] * size)
+            carried = ["sum"] if size > 1 else []  # alone nothing is carried
+            sent, received = ["compensate", "compress"], ["aggregate", "settle"]
+            self.assertEqual(passed, [*size * sent, *carried, *size * received])
 
     def test_the_aggregate_is_the_mean_of_what_the_workers_sent(self):
         mine = grads(3)
