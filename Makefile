@@ -4,6 +4,7 @@
 #   make test         both legs of the tests
 #   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
 #   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11
+#   make horovod      builds Horovod for both environments, for the tests that need it (needs cmake)
 #   make native-test  the kernels alone, without TensorFlow
 #   make lint         ruff
 #   make clean        removes everything that was made
@@ -15,7 +16,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test test-keras3 test-keras2 native-test lint clean need-python need-python-tf215
+.PHONY: demo test test-keras3 test-keras2 horovod native-test lint clean need-python need-python-tf215
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
 # A name on PATH may be the shim of a version that is not there, so each is run, not looked up.
@@ -73,6 +74,12 @@ $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
 	test -x $(VENV_TF215)/bin/python || $(PYTHON_TF215) -m venv $(VENV_TF215)
 	rm -rf build
 	$(VENV_TF215)/bin/python -m pip install --quiet tensorflow-cpu==2.15.1 '.[addons,test]'
+	touch $@
+
+horovod: $(VENV)/horovod $(VENV_TF215)/horovod
+
+%/horovod: %/installed .ci/horovod
+	.ci/horovod $*
 	touch $@
 
 native-test:

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.sharding import share
+from grace_tf.transports import horovod
 from grace_tf.transports.group import Group
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
@@ -31,11 +32,14 @@ _current: ProcessGroup | None = None
 
 def init(
     timeout: float | None = None, workers: Sequence[str] | None = None, rank: int | None = None
-) -> ProcessGroup:
+) -> Group:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
     It must come before any TensorFlow operation.  Where workers share a host, each sees one GPU of
     its own.  Called again with the same or without arguments it returns the same group.
+
+    After `hvd.init()` Horovod's workers are the group.  Everything else here finds them without
+    this call, which then only says how long workers wait for each other.
 
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
@@ -53,6 +57,8 @@ def init(
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
     if (workers is None) != (rank is None):
         raise ValueError("init() takes both workers=[…addresses] and rank=…, or neither.")
+    if horovod.running() is not None:
+        return _of_horovod(horovod.running(), timeout, workers)
     if workers is not None:
         addresses, rank = _checked(workers, rank)
     elif _current is not None:
@@ -73,9 +79,20 @@ def init(
     return _current
 
 
-def current() -> ProcessGroup | None:
-    """The group that `init` made, or None."""
-    return _current
+def _of_horovod(
+    running: horovod.HorovodGroup, timeout: float | None, workers: Sequence[str] | None
+) -> Group:
+    if workers is not None:
+        raise RuntimeError(
+            f"Horovod runs {running.size} workers already: call init() without addresses."
+        )
+    running.begin(timeout)
+    return running
+
+
+def current() -> Group | None:
+    """The group that `init` made, or that of Horovod's workers; else None."""
+    return horovod.running() if _current is None else _current
 
 
 def rank() -> int:
@@ -163,15 +180,22 @@ def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
 
 
 def _group() -> Group:
-    if _current is not None:
-        return _current
+    joined = current()
+    if joined is not None:
+        return joined
     expected = expected_size()
     if expected > 1:
         raise RuntimeError(
             f"There are to be {expected} workers, but this process has joined no group: call "
-            f"grace_tf.init() first, before any TensorFlow operation.{_under_a_strategy()}"
+            f"{_how_to_join()}{_under_a_strategy()}"
         )
     return ProcessGroup(["localhost"], 0)
+
+
+def _how_to_join() -> str:
+    if "HOROVOD_SIZE" in os.environ and not _cluster()[0]:
+        return "hvd.init() of horovod.tensorflow first."
+    return "grace_tf.init() first, before any TensorFlow operation."
 
 
 def _under_a_strategy() -> str:

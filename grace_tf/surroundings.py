@@ -6,7 +6,6 @@ reached raises one sentence.
 
 from __future__ import annotations
 
-import sys
 import weakref
 
 import tensorflow as tf
@@ -25,18 +24,12 @@ def between_processes() -> Group | None:
     current = group.current()
     if current is not None:
         return current
-    horovod = sys.modules.get("horovod.tensorflow")
-    if horovod is not None and horovod.is_initialized() and horovod.size() > 1:
-        raise RuntimeError(
-            f"Horovod runs {horovod.size()} workers, which this version does not serve yet; start "
-            "one process per worker (python -m grace_tf run) and call grace_tf.init()."
-        )
     expected = group.expected_size()
     if expected > 1:
         raise RuntimeError(
             f"This process is one of {expected} workers, but nothing connects them, so gradients "
-            "would not be reduced: call grace_tf.init() before the model is built, or train under "
-            "a tf.distribute strategy."
+            "would not be reduced: call grace_tf.init() before the model is built (under Horovod "
+            "horovod.tensorflow's init()), or train under a tf.distribute strategy."
         )
     return None
 

@@ -258,6 +258,7 @@ class LauncherTest(unittest.TestCase):
             timeout=9.0,
             prefix="auto",
             verbose=False,
+            horovod=False,
         )
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):

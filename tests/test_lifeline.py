@@ -179,10 +179,14 @@ class LifelineTest(tf.test.TestCase):
         self.assertIsNone(first.why(own))
         self.assertIsNone(first.why(RuntimeError("Collective")))
 
-    def test_an_engine_may_have_errors_of_its_own(self):
+    def test_an_engine_may_have_errors_and_an_end_of_its_own(self):
+        ended = []
+        engine = mock.Mock(may_have_failed=lambda error: isinstance(error, KeyError))
+        engine.abort = ended.append
         with mock.patch.object(Lifeline, "_run"):
-            line = Lifeline(0, 2, SOON, lost=lambda error: isinstance(error, KeyError))
+            line = Lifeline(0, 2, SOON, engine=engine)
         line.left[1] = "has ended its program before the others"
         self.assertIsNone(line.why(tf.errors.UnavailableError(None, None, "Collective")))
         self.assertIsNone(line.broken)
         self.assertRegex(line.why(KeyError("HorovodInternalError")), "worker 1 has ended its")
+        self.assertEqual(ended, [line.broken])

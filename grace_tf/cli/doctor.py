@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import ctypes
+import importlib
 import importlib.util
 import inspect
 import os
@@ -19,6 +20,7 @@ from grace_tf import group
 from grace_tf.cli.tables import print_table
 from grace_tf.keras import repairs
 from grace_tf.ops import native
+from grace_tf.transports import lifeline
 from grace_tf.version import __version__
 
 
@@ -78,12 +80,24 @@ def _surroundings() -> str:
         return str(error)
     if expected == 1:
         return "none: no TF_CONFIG or launcher speaks of more than this process"
-    return f"{expected}, by TF_CONFIG or an MPI or Horovod launcher; grace_tf.init() connects them"
+    return f"{expected}, by TF_CONFIG or an MPI or Horovod launcher; init() connects them"
 
 
 def _horovod() -> str:
-    installed = importlib.util.find_spec("horovod") is not None
-    return "installed, but not served yet" if installed else "not installed"
+    if importlib.util.find_spec("horovod") is None:
+        return "not installed"
+    try:
+        horovod = importlib.import_module("horovod.tensorflow")
+    except Exception as error:  # built for another TensorFlow, its library lacks symbols
+        return f"installed, but it cannot be imported: {lifeline.first_line(error)}"
+    return (
+        f"{sys.modules['horovod'].__version__}, built for this TensorFlow ({_controllers(horovod)})"
+    )
+
+
+def _controllers(horovod) -> str:
+    built = {"Gloo": horovod.gloo_built(), "MPI": horovod.mpi_built()}
+    return ", ".join(name for name, there in built.items() if there)
 
 
 def _guards() -> list[list[str]]:

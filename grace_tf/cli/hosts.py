@@ -20,7 +20,9 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 
 
 def check_hosts(hosts: Sequence[tuple[str, int]] | None, workers: int) -> None:
-    """Raises ValueError for hosts other than this machine, or with fewer slots than workers."""
+    """Raises ValueError for no worker, other hosts than this one, and fewer slots than workers."""
+    if workers < 1:
+        raise ValueError(f"A run needs at least one worker, but got {workers}.")
     for name, _ in hosts or ():
         if name not in ("localhost", "::1", socket.gethostname()) and not name.startswith("127."):
             raise ValueError(

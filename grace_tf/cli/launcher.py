@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from grace_tf.cli.addresses import environments
 from grace_tf.cli.endings import ending, failed_first
 from grace_tf.cli.hosts import check_hosts, parse_hosts
 from grace_tf.cli.screen import PREFIXES, Screen
@@ -51,30 +50,29 @@ def run(
     stderr: TextIO | None = None,
     prefix: str = "always",
     verbose: bool = False,
+    horovod: bool = False,
 ) -> int:
     """Runs `command` in `workers` processes on this machine and returns the run's exit code.
 
     A command whose first word ends in `.py` runs under this Python, unbuffered.  `[rank] ` stands
     in front of each line, with the prefix "auto" not of worker 0's, with "never" of none.
-    TensorFlow's start-up lines appear only if `verbose`.
+    TensorFlow's start-up lines appear only if `verbose`.  `horovod` lets `hvd.init()` find all.
 
-    The code is 0 if every worker returned 0, else that of the first that failed (128 + n if signal
-    n ended it); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s
-    later SIGKILL.  124 after `timeout` seconds, 127 if the command does not exist, 128 + n if
-    signal n (SIGINT, SIGTERM) ended the launcher.  No process a worker started is left behind.
+    The code is 0 if every worker returned 0, else that of the first that failed (128 + n for signal
+    n); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s later
+    SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal n
+    (SIGINT, SIGTERM) ended the launcher.  No process that a worker started is left behind.
 
-    Raises ValueError for fewer than one worker, an empty command, wrong hosts or no such prefix.
+    Raises ValueError for less than a worker, no command, wrong hosts or prefix, and no Horovod.
     """
-    if workers < 1:
-        raise ValueError(f"A run needs at least one worker, but got {workers}.")
-    words = _words(command)
     check_hosts(hosts, workers)
+    words = _words(command)
     screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
     crew = _Crew(screen)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _Signals() as signals:
+    with environments(workers, verbose, horovod) as of_workers, _Signals() as signals:
         try:
-            for rank, environment in enumerate(_environments(workers, verbose)):
+            for rank, environment in enumerate(of_workers):
                 with signals.hold():
                     crew.start(rank, words, {**screen.environment(rank), **environment})
             return crew.wait(deadline, linger)
@@ -250,22 +248,6 @@ class _Signals:
             raise _Stopped(self._pending)
 
 
-def _environments(workers: int, verbose: bool) -> list[dict[str, str]]:
-    """One environment per worker, with TF_CONFIG on free loopback ports."""
-    with contextlib.ExitStack() as held:
-        # All are held until all are known, so that no two workers get the same port.
-        sockets = [held.enter_context(socket.socket()) for _ in range(workers)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    environments = []
-    for rank in range(workers):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-        quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
-        environments.append({**quiet, **os.environ, "TF_CONFIG": json.dumps(task)})
-    return environments
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `run`: -np N [options] [--] script.py args…"""
     parser.add_argument("-np", "--workers", type=int, required=True, help="number of workers")
@@ -283,6 +265,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="show TensorFlow's start-up and information lines"
     )
+    parser.add_argument("--horovod", action="store_true", help="let hvd.init() find the others")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="script.py or any command, and its arguments"
     )
@@ -293,8 +276,8 @@ def main(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     try:
         hosts = parse_hosts(args.hosts) if args.hosts else None
-        shown = {"prefix": args.prefix, "verbose": args.verbose}
-        return run(command, args.workers, hosts, timeout=args.timeout, **shown)
+        given = {name: getattr(args, name) for name in ("timeout", "prefix", "verbose", "horovod")}
+        return run(command, args.workers, hosts, **given)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from grace_tf import keys
 from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.optimizers import is_horovods
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.marks import aggregated
 from grace_tf.surroundings import compresses, several
@@ -48,6 +49,8 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
     """Raises RuntimeError for variables whose gradients a plain optimizer must not reduce so."""
     connected = several()
     if connected is not None and not all(map(aggregated, variables)):
+        if is_horovods(optimizer) and not KERAS_3:
+            return
         raise RuntimeError(
             f"This process is worker {connected.rank} of {connected.size}, but its "
             f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: wrap "

@@ -50,6 +50,12 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
+def is_horovods(optimizer: Any) -> bool:
+    """Whether `hvd.DistributedOptimizer` made this optimizer: it reduces gradients itself."""
+    # Its class is made anew for each optimizer; this is how Horovod itself tells.
+    return hasattr(optimizer, "_HAS_AGGREGATE_GRAD") and hasattr(optimizer, "register_local_var")
+
+
 def parts(optimizer: Any) -> list[Any]:
     """The optimizers among which a MultiOptimizer deals the variables; none of any other."""
     if not deals_out(type(optimizer)):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from grace_tf.aggregator import Aggregator
 from grace_tf.keras.classes import Wrapped, attach, detach
-from grace_tf.keras.optimizers import bases, innermost, parts
+from grace_tf.keras.optimizers import bases, innermost, is_horovods, parts
 from grace_tf.settings import settings
 from grace_tf.surroundings import refuse_parameter_servers
 
@@ -75,6 +75,11 @@ def _refuse_wrapped(optimizer: Any) -> None:
         if isinstance(each, Wrapped):
             raise ValueError(
                 f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
+            )
+        if is_horovods(each):
+            raise ValueError(
+                f"This {type(each).__name__} is of hvd.DistributedOptimizer, which reduces "
+                "gradients itself: give grace_tf.wrap() the optimizer that it was made of."
             )
 
 

@@ -1,9 +1,19 @@
-"""Tells which errors may mean a lost worker, and aborts all collectives of this process."""
+"""What TensorFlow's collectives and Horovod's have in common; and of TensorFlow's, which errors may
+mean a lost worker, and how all of this process are aborted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+# What TensorFlow's and Horovod's collectives move bit for bit, and as what other dtypes travel.
+_MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
+_MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
 
 _OF_A_LOSS = (
     tf.errors.AbortedError,
@@ -36,3 +46,36 @@ def abort(sentence: str) -> None:
     """Ends the collectives that this process waits in, and all later ones, with this sentence."""
     if context.context()._initialized:
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, sentence)
+
+
+def moved(buffer: tf.Tensor, move: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """`move(buffer)`, bit for bit, as a dtype that collectives can move."""
+    if buffer.dtype.name not in _MOVED:
+        raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
+    carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
+    with tf.device("/CPU:0"):
+        return tf.bitcast(move(tf.bitcast(buffer, carrier)), buffer.dtype)
+
+
+def refuse_xla() -> None:
+    """Raises RuntimeError in what XLA compiles."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(
+            "XLA cannot compile collectives between processes: compile the model with "
+            "jit_compile=False, and tf.function without jit_compile."
+        )
+
+
+class Marks:
+    """A variable for each key: it orders what uses the key, and holds when that began."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, tf.Variable] = {}
+
+    def __getitem__(self, key: int) -> tf.Variable:
+        if key not in self._marks:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                zero = tf.zeros([], tf.float64)
+                mark = ResourceVariable(zero, trainable=False, name="grace_tf_order")
+                self._marks[key] = mark
+        return self._marks[key]

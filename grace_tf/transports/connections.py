@@ -35,8 +35,8 @@ class Lifeline:
     """The lifeline of worker `rank` of `size`.
 
     A worker that gives no sign of life for `patience` seconds counts as lost.  Worker 0 owns
-    `server`; the others find it by `find()`, which gives (host, port, token) and may wait.
-    `lost(error)` says whether the loss of a worker causes errors of this kind.
+    `server`; the others find it by `find()`, which gives (host, port, token) and may wait.  Whether
+    a loss causes such an error, `engine.may_have_failed` says; `engine.abort` ends collectives.
 
     Attributes: rank, size, patience; broken, the sentence why this worker cannot go on, or None;
     left, who said goodbye, and how; closed, whether this one did; changed, which guards all of it.
@@ -50,12 +50,12 @@ class Lifeline:
         token: int = 0,
         server: socket.socket | None = None,
         find: Callable[[], tuple[str, int, int]] | None = None,
-        lost: Callable[[BaseException], bool] = collectives.may_have_failed,
+        engine: Any = collectives,
     ) -> None:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None
         self.busy = 0  # how many calls are under way that nobody may leave before all are through
-        self._token, self._server, self._find, self._lost = token, server, find, lost
+        self._token, self._server, self._find, self._engine = token, server, find, engine
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
@@ -129,7 +129,7 @@ class Lifeline:
 
     def why(self, error: BaseException) -> str | None:
         """The sentence for an error that came of a worker lost; None if it did not."""
-        if not self._lost(error):
+        if not self._engine.may_have_failed(error):
             return None
         # TensorFlow may have seen the same loss some moments before.
         self.until(lambda: bool(self.left), SILENT)
@@ -297,4 +297,4 @@ class Lifeline:
                 return
             self.broken = sentence
             self.changed.notify_all()
-        collectives.abort(sentence)
+        self._engine.abort(sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports.base import Transport
+from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.pieces import packed
-from grace_tf.transports.rows import gathered
+from grace_tf.transports.rows import Counters, Gather, all_rows, gathered
 
 if TYPE_CHECKING:
     from grace_tf.transports.connections import Lifeline
@@ -44,7 +45,7 @@ class Group(Transport):
                 port, token = self.handshake([port, token], "init()")[0].tolist()
                 self.lifeline = lifeline.begin(
                     self.rank, self.size, timeout, token=token, server=server,
-                    find=lambda: (network.host_of_worker_0, port, token), lost=network.lost,
+                    find=lambda: (network.host_of_worker_0, port, token), engine=network,
                 )
                 lifeline.join(self.lifeline)
 
@@ -55,10 +56,6 @@ class Group(Transport):
             def _gather(self, buffers, key): ...           # [n] -> [size, n]
             def _all_to_all(self, buffers, key): ...       # [size, n] -> [size, n]
 
-            def _rows(self, slices, key):                  # transports/rows.py does it by gathers
-                totals, _ = all_rows(slices[0], lambda w, n: self._gather([w], key(n))[0])
-                return [totals]
-
             def _handshake(self, words):                   # eagerly, so it needs no key
                 return self._network.allgather(words[None], name="grace handshake")
 
@@ -66,7 +63,7 @@ class Group(Transport):
                 return self._network.broadcast(piece, root, name=f"grace piece {piece.size}")
 
             def _explain(self, error):
-                if not self._network.lost(error):      # the kinds of error that a loss causes here
+                if not self._network.may_have_failed(error):  # kinds that a loss causes here
                     return None
                 return self.lifeline.why(error) or f"Worker {self.rank} ... cannot go on: {error}"
 
@@ -95,13 +92,29 @@ class Group(Transport):
         """How many processes there are."""
         return self.size
 
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        totals, words = all_rows(slices[0], self._gatherer(key))
+        if self._recording:
+            handed = self._rows_handed.handed(key("words"), words)
+            self._take_down([Handed("gather", "int32", len(totals)), handed])
+        return [totals]
+
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
-            return self._gather([words], key(name))[0]
+        received, words = gathered(messages[0], longest, self._gatherer(key), "messages")
+        if self._recording:
+            self._take_down([self._rows_handed.handed(key("words"), words)])
+        return [received]
 
-        return [gathered(messages[0], longest, gather, "messages")[0]]
+    def _gatherer(self, key: Callable[[str], int]) -> Gather:
+        return lambda words, name: self._gather([words], key(name))[0]
+
+    @functools.cached_property
+    def _rows_handed(self) -> Counters:
+        return Counters()
 
     def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
         """Compares processes: everyone's words.  Eager, also while a function is traced.

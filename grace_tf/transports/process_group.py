@@ -6,18 +6,13 @@ import re
 import signal
 import threading
 from collections.abc import Sequence
-from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from grace_tf.transports import collectives, lifeline, rendezvous
-from grace_tf.transports.base import Handed
 from grace_tf.transports.group import Group
-from grace_tf.transports.rows import Counters, all_rows, gathered
 from grace_tf.transports.waits import Waits
 
 _GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
@@ -26,9 +21,6 @@ _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**1
 _BROADCAST_UNIT = 256  # bytes
 _JOB = "worker"
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-# What CollectiveGatherV2 and CollectiveAllToAllV2 both carry, and what travels as one of those.
-_MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
-_MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
 
 
 class ProcessGroup(Group):
@@ -61,10 +53,9 @@ class ProcessGroup(Group):
         self.timeout = float(timeout)
         self.local_rank = local_rank(self.addresses, rank)
         self._signatures: dict[int, tuple] = {}
-        self._orders: dict[int, tf.Variable] = {}  # by key
+        self._marks = collectives.Marks()
         self._members: list[int] | None = None
         self._waits: Waits | None = None  # without it TensorFlow's timeouts serve
-        self._rows_handed = Counters()
         if self.size == 1:
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
@@ -120,29 +111,6 @@ class ProcessGroup(Group):
         sent = buffers[0] if self._members is None else tf.gather(buffers[0], self._members)
         return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
-        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
-            return self._gather([words], key(name))[0]
-
-        totals, words = all_rows(slices[0], gather)
-        if self._recording:
-            handed = self._rows_handed.handed(key("words"), words)
-            self._take_down([Handed("gather", "int32", len(totals)), handed])
-        return [totals]
-
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
-        def gather(words: tf.Tensor, name: str) -> tf.Tensor:
-            return self._gather([words], key(name))[0]
-
-        received, words = gathered(messages[0], longest, gather, "messages")
-        if self._recording:
-            self._take_down([self._rows_handed.handed(key("words"), words)])
-        return [received]
-
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
         if buffer.dtype.name not in _SUMMED:
             raise TypeError(
@@ -155,18 +123,14 @@ class ProcessGroup(Group):
         return self._run(collective, buffer, key, merge_op=operation, final_op="Id")
 
     def _move(self, op, buffer: tf.Tensor, key: int) -> tf.Tensor:
-        if buffer.dtype.name not in _MOVED:
-            raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
-        carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
-        with tf.device("/CPU:0"):
-            return tf.bitcast(self._run(op, tf.bitcast(buffer, carrier), key), buffer.dtype)
+        return collectives.moved(buffer, lambda carried: self._run(op, carried, key))
 
     def _run(self, op, buffer: tf.Tensor, key: int, **attributes) -> tf.Tensor:
         with tf.device("/CPU:0"):
             attributes.update(self._arguments(key))
             if self._waits is None:
                 return op(input=buffer, **attributes)
-            mark = self._orders[key]
+            mark = self._marks[key]
             return self._waits.around(mark, buffer, lambda: op(input=buffer, **attributes))
 
     def _by_rank(self, rows: tf.Tensor) -> tf.Tensor:
@@ -180,28 +144,17 @@ class ProcessGroup(Group):
             raise ValueError(f"The key {key} belongs to {old} and cannot carry {new}.")
 
     def _arguments(self, key: int) -> dict:
-        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-            raise RuntimeError(
-                "XLA cannot compile collectives between processes: compile the model with "
-                "jit_compile=False, and tf.function without jit_compile."
-            )
+        collectives.refuse_xla()
         return dict(
             group_size=self.size,
             group_key=_GROUP_KEY,
             instance_key=key,
-            ordering_token=[self._order(key)],
+            # TensorFlow runs collectives that read the same handle one after the other, in the
+            # order of the program.  All collectives that read no handle it orders in the same way.
+            ordering_token=[self._marks[key].handle],
             communication_hint="ring",
             timeout_seconds=0 if self._waits else self.timeout,
         )
-
-    def _order(self, key: int) -> tf.Tensor:
-        # TensorFlow runs collectives that read the same handle one after the other, in the order of
-        # the program.  All collectives that read no handle it orders in the same way.
-        if key not in self._orders:
-            with tf.init_scope(), tf.device("/CPU:0"):
-                zero = tf.zeros([], tf.float64)
-                self._orders[key] = ResourceVariable(zero, trainable=False, name="grace_tf_order")
-        return self._orders[key].handle
 
     # Group
 

@@ -54,13 +54,14 @@ class Waits:
     ) -> tf.Tensor:
         """The result of a collective that takes `buffer`, marked as long as it is under way.
 
-        The collective must read `mark`'s handle: this is what puts it between the two assignments.
+        Uses of one mark follow each other in the order of the program.
         """
         if all(mark is not known for known in self._marks):
             self._marks.append(mark)
         with tf.control_dependencies([buffer]):
-            mark.assign(tf.timestamp(), read_value=False)
-        result = collective()
+            began = mark.assign(tf.timestamp(), read_value=False)
+        with tf.control_dependencies([] if began is None else [began]):
+            result = collective()
         with tf.control_dependencies([result]):
             mark.assign(tf.zeros([], mark.dtype), read_value=False)
         return result

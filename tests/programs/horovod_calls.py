@@ -1,0 +1,72 @@
+"""What a program under Horovod calls, without grace_tf.init(): prints one line of JSON per result.
+
+horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
+horovod_calls.py late        worker 1 does not come to the first step
+"""
+
+import json
+import sys
+import time
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+import grace_tf
+from grace_tf import group
+
+before = group.expected_size()
+hvd.init()
+
+
+def model(optimizer):
+    net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    net.compile(optimizer, "mse")
+    return net
+
+
+def told(call):
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
+
+
+def calls():
+    x = np.ones([16, 8], np.float32)
+    variable = tf.Variable([1.0 + hvd.rank(), 2.0])
+    mine = list(grace_tf.shard(tf.data.Dataset.range(5)).as_numpy_iterator())
+    grace_tf.broadcast([variable], root=1)
+    grace_tf.barrier()
+    answer = {
+        "expected": before,
+        "who": [grace_tf.rank(), grace_tf.local_rank(), grace_tf.size()],
+        "shard": [int(element) for element in mine],
+        "broadcast": variable.numpy().tolist(),
+        "addresses": told(lambda: grace_tf.init(workers=["a:1", "b:2"], rank=0)),
+        "later timeout": told(lambda: grace_tf.init(timeout=7)),
+    }
+    # A plain optimizer, and one of Horovod's within ours.
+    answer["plain"] = told(lambda: model(keras.optimizers.SGD(0.1)).fit(x, x[:, :4], verbose=0))
+    import horovod.tensorflow.keras as horovod_keras
+
+    theirs = horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    answer["theirs"] = told(lambda: grace_tf.wrap(theirs, "qsgd"))
+    print(json.dumps(answer), flush=True)
+    grace_tf.barrier()
+
+
+def late():
+    grace_tf.init(timeout=4)
+    aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
+    variable = tf.Variable(tf.zeros([64]))
+    step = tf.function(lambda: aggregate([tf.ones([64])], [variable])[0])
+    step()
+    if hvd.rank() == 1:
+        time.sleep(60)
+    step()
+
+
+{"calls": calls, "late": late}[sys.argv[1]]()
