@@ -58,7 +58,7 @@ def init(
     if (workers is None) != (rank is None):
         raise ValueError("init() takes both workers=[…addresses] and rank=…, or neither.")
     if horovod.running() is not None:
-        return _of_horovod(horovod.running(), timeout, workers)
+        return _of_horovod(timeout, workers)
     if workers is not None:
         addresses, rank = _checked(workers, rank)
     elif _current is not None:
@@ -79,9 +79,8 @@ def init(
     return _current
 
 
-def _of_horovod(
-    running: horovod.HorovodGroup, timeout: float | None, workers: Sequence[str] | None
-) -> Group:
+def _of_horovod(timeout: float | None, workers: Sequence[str] | None) -> Group:
+    running = current()
     if workers is not None:
         raise RuntimeError(
             f"Horovod runs {running.size} workers already: call init() without addresses."
@@ -91,8 +90,17 @@ def _of_horovod(
 
 
 def current() -> Group | None:
-    """The group that `init` made, or that of Horovod's workers; else None."""
-    return horovod.running() if _current is None else _current
+    """The group that `init` made, or that of Horovod's workers; else None.
+
+    Raises RuntimeError where there are both, and as `horovod.running`.
+    """
+    running = horovod.running()
+    if running is None or _current is None or _current.size == 1:
+        return running or _current
+    raise RuntimeError(
+        f"grace_tf.init() has joined {_current.size} workers, and Horovod runs {running.size}: use "
+        "one of them. Under Horovod call hvd.init() before grace_tf.init()."
+    )
 
 
 def rank() -> int:
@@ -187,15 +195,13 @@ def _group() -> Group:
     if expected > 1:
         raise RuntimeError(
             f"There are to be {expected} workers, but this process has joined no group: call "
-            f"{_how_to_join()}{_under_a_strategy()}"
+            f"{_first_call()} first, before any TensorFlow operation.{_under_a_strategy()}"
         )
     return ProcessGroup(["localhost"], 0)
 
 
-def _how_to_join() -> str:
-    if "HOROVOD_SIZE" in os.environ and not _cluster()[0]:
-        return "hvd.init() of horovod.tensorflow first."
-    return "grace_tf.init() first, before any TensorFlow operation."
+def _first_call() -> str:
+    return "horovod.tensorflow's init()" if "HOROVOD_SIZE" in os.environ else "grace_tf.init()"
 
 
 def _under_a_strategy() -> str:
@@ -253,6 +259,11 @@ def _from_surroundings() -> tuple[tuple[str, ...], int]:
             "A process group has chief and worker tasks only, but TF_CONFIG speaks of "
             f"{'ps' if 'ps' in cluster else kind!r}: parameter servers and evaluators "
             "have no gradient to share."
+        )
+    if len(addresses) < 2 and expected_size() > 1:
+        raise RuntimeError(
+            f"There are to be {expected_size()} workers, but nothing tells this process where they "
+            "are: call horovod.tensorflow's init() before grace_tf.init(), or set TF_CONFIG."
         )
     if len(addresses) < 2:
         return tuple(addresses) or ("localhost",), 0

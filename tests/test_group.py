@@ -24,6 +24,22 @@ class SurroundingsTest(tf.test.TestCase):
     def config(self, cluster, **task):
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
 
+    def test_workers_whom_nothing_connects_do_not_begin(self):
+        os.environ["HOROVOD_SIZE"] = "2"
+        with self.assertRaisesRegex(RuntimeError, "call horovod.tensorflow's init\\(\\) before"):
+            group.init()
+        with self.assertRaisesRegex(RuntimeError, "call horovod.tensorflow's init\\(\\) first"):
+            group.size()
+        self.assertIsNone(group.current())
+
+    def test_horovods_workers_come_before_this_process_alone_and_with_no_other_group(self):
+        alone, horovods = group.init(), mock.Mock(size=2)
+        with mock.patch("grace_tf.transports.horovod.running", return_value=horovods):
+            self.assertIs(group.current(), horovods)
+            with mock.patch.object(alone, "size", 3):
+                with self.assertRaisesRegex(RuntimeError, "joined 3 workers, and Horovod runs 2"):
+                    group.current()
+
     def test_alone(self):
         self.assertEqual((group.rank(), group.local_rank(), group.size()), (0, 0, 1))
         self.assertIsNone(group.current())

@@ -117,6 +117,9 @@ def test_everything_finds_the_workers_without_init():
         assert "right after hvd.init()" in answer["later timeout"]
         assert "SGD is not wrapped" in answer["plain"]
         assert "the optimizer that it was made of" in answer["theirs"]
+        assert "use grace_tf.wrap() alone" in answer["twice"]
+        assert answer["constant"] == [2.0] * 4
+        assert "Horovod has" in answer["shut down"]
 
 
 AGAIN = r"; start all of them again\.$"
@@ -139,8 +142,9 @@ def test_the_survivor_says_whose_fault_it_was(fault):
     assert "trained" not in out["0"]
 
 
-def test_a_worker_that_does_not_take_part_is_named():
-    code, _, err = launch("horovod_calls.py", "late", under=False, linger=1)
+@pytest.mark.parametrize("how", [[], ["eager"]])
+def test_a_worker_that_does_not_take_part_is_named(how):
+    code, _, err = launch("horovod_calls.py", "late", *how, under=False, linger=1)
     assert code not in (0, launcher.TIMED_OUT), err
     assert re.search("worker 1 (did not take part|has not answered)", err["0"][-1]), err
 

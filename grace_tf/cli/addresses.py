@@ -69,3 +69,4 @@ def _of_horovod(workers: int) -> Iterator[list[dict[str, str]]]:
         ]
     finally:
         server.stop()
+        server._httpd.server_close()  # stop() leaves its port open

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from grace_tf.divergence import checked
 from grace_tf.handshake import Owner
-from grace_tf.keras.optimizers import innermost, parts
+from grace_tf.keras.optimizers import innermost, is_horovods, parts
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.surroundings import several
 from grace_tf.variables import has_value
@@ -23,7 +23,15 @@ _FREE = ("name", "grace")
 
 
 def owner_of(optimizer: Any) -> Owner:
-    """Describes an optimizer: class, settings, variables, and its learning rate if a number."""
+    """Describes an optimizer: class, settings, variables, and its learning rate if a number.
+
+    Raises RuntimeError where Horovod would reduce the gradients too.
+    """
+    if is_horovods(optimizer):
+        raise RuntimeError(
+            f"This {type(optimizer).__name__} is wrapped by grace_tf and by "
+            "hvd.DistributedOptimizer, and both reduce gradients: use grace_tf.wrap() alone."
+        )
     try:
         config = dict(optimizer.get_config())
     except NotImplementedError:  # a user's own optimizer without a config

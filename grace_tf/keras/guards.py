@@ -49,7 +49,8 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
     """Raises RuntimeError for variables whose gradients a plain optimizer must not reduce so."""
     connected = several()
     if connected is not None and not all(map(aggregated, variables)):
-        if is_horovods(optimizer) and not KERAS_3:
+        # Horovod sets it when it has reduced; on Keras 3 it never does.
+        if is_horovods(optimizer) and optimizer._aggregated_gradients:
             return
         raise RuntimeError(
             f"This process is worker {connected.rank} of {connected.size}, but its "

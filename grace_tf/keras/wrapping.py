@@ -63,15 +63,15 @@ def wrap(
     keywords.update(seed=seed, check_every=check_every)
     wanted = settings(compressor, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
-    _refuse_wrapped(inner)
+    _refuse_wrapped(optimizer, inner)
     if tf.distribute.has_strategy():
         refuse_parameter_servers(tf.distribute.get_strategy())
     attach(inner, wanted)
     return optimizer
 
 
-def _refuse_wrapped(optimizer: Any) -> None:
-    for each in (optimizer, *parts(optimizer)):
+def _refuse_wrapped(*optimizers: Any) -> None:
+    for each in (*optimizers, *parts(optimizers[-1])):
         if isinstance(each, Wrapped):
             raise ValueError(
                 f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."

@@ -7,6 +7,8 @@ imports Horovod by itself.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import socket
 import sys
@@ -39,7 +41,7 @@ def running() -> HorovodGroup | None:
     global _current
     hvd = sys.modules.get("horovod.tensorflow")
     started = getattr(hvd, "is_initialized", None)
-    if started is None or not started() or hvd.size() == 1:
+    if started is None or not started():
         # Once there were others, a worker must not go on alone: Horovod refuses what it asks.
         return _current
     if os.environ.get("HOROVOD_ELASTIC") == "1":
@@ -47,6 +49,8 @@ def running() -> HorovodGroup | None:
             "hvd.elastic changes the number of workers while they train, and grace_tf's state is "
             "made for one number: start horovodrun without --min-np and --host-discovery-script."
         )
+    if _current is None and hvd.size() == 1:
+        return None
     if _current is None:
         _current = HorovodGroup(hvd)
     elif (_current.rank, _current.size) != (hvd.rank(), hvd.size()):
@@ -61,17 +65,17 @@ class HorovodGroup(Group):
     """The workers that Horovod runs, this one being number `hvd.rank()` of `hvd.size()`.
 
     It stands without asking the others; the first handshake connects the lifeline, too.  Waiting
-    for another worker ends after `timeout` seconds.  Horovod is then shut down, and where it does
-    not let go of this process, as when a worker is stopped, the process ends with the sentence.
+    for another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds
+    of Horovod's own HOROVOD_GLOO_TIMEOUT_SECONDS.  Horovod is then shut down, and where it does not
+    let go of this process, the process ends with the sentence.
 
     Collectives are named by their keys, so several are under way together and each waits for its
-    namesakes alone.  Horovod may join small ones on the way.
+    namesakes alone.  Horovod may join small ones on the way; among three workers and more, sums may
+    then differ in last bits from run to run, though never between workers.
 
     Bytes a worker sends for n bytes handed over, N workers, over Gloo: sum, max 2 n (N - 1) / N;
     gather n (N - 1); all_to_all n (N - 1) / N.  bfloat16 is summed as float32, twice the bytes:
     Horovod does not reduce it.  Buffers pass through the host's memory.
-
-    Attributes: those of a `Group`.
     """
 
     def __init__(self, hvd: ModuleType, timeout: float = TIMEOUT) -> None:
@@ -79,11 +83,15 @@ class HorovodGroup(Group):
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         self.workers, self.timeout = (self.rank,), float(timeout)
         self._marks, self._met = collectives.Marks(), False
+        self._missed: str | None = None  # why the workers did not meet
+        self._engine = _Engine(hvd)
         self._waits: Waits | None = None
 
     def begin(self, timeout: float | None) -> None:
         """Waits for the others once, as `init` does; from then on so many seconds at most."""
-        if self._met and timeout not in (None, self.timeout):
+        if self._met:
+            if timeout in (None, self.timeout):
+                return
             raise RuntimeError(
                 f"The workers have met with timeout={self.timeout:g} already, so it cannot become "
                 f"{timeout:g}: call grace_tf.init() right after hvd.init()."
@@ -143,12 +151,11 @@ class HorovodGroup(Group):
 
         def run() -> tf.Tensor:
             # Workers must agree on the name, and scopes may differ where one of them is inlined.
-            return collective(buffer, name=name, ignore_name_scope=True, **options)
+            return collective(_varying(buffer), name=name, ignore_name_scope=True, **options)
 
+        self._meet()
         with tf.device("/CPU:0"):
-            return (
-                run() if self._waits is None else self._waits.around(self._marks[key], buffer, run)
-            )
+            return self._waits.around(self._marks[key], buffer, run)
 
     # Group
 
@@ -161,11 +168,10 @@ class HorovodGroup(Group):
         return self._patiently(lambda: self._hvd.broadcast(sent, root)).numpy()
 
     def _explain(self, error: Exception) -> str | None:
-        engine = _Engine(self._hvd)
-        if not engine.may_have_failed(error):
+        if not self._engine.may_have_failed(error):
             return None
         known = self.lifeline and self.lifeline.why(error)
-        if known or not engine.lost_a_peer(error):
+        if known or not self._engine.lost_a_peer(error):
             return known
         return self._cannot(f"another worker is gone ({first_line(error)})")
 
@@ -176,22 +182,36 @@ class HorovodGroup(Group):
         """Connects the lifeline, the first time that all workers come to one place."""
         if self._met:
             return
-        self._met = True
+        if self._missed is not None:
+            raise RuntimeError(self._missed)
+        # Before the lifeline, whose own end comes before this one then.
+        self._engine.end_with_the_process()
         server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
-        host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
-        mine[:2], name = (port, token), host.encode()[: 8 * (HANDSHAKE_WORDS - 2)]
+        mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
-        told = self._patiently(lambda: self._hvd.allgather(tf.constant(mine[None]))).numpy()[0]
-        host = told[2:].tobytes().rstrip(b"\0").decode()
-        first = (host, int(told[0]), int(told[1]))
+        try:
+            with tf.init_scope():
+                told = self._patiently(lambda: self._hvd.allgather(tf.constant(mine[None])))
+        except RuntimeError as error:
+            self._missed = str(error)
+            raise
+        told = told.numpy()[0]
+        first = told[2:].tobytes().rstrip(b"\0").decode(), int(told[0]), int(told[1])
         self.lifeline = lifeline.begin(
             *(self.rank, self.size, self.timeout),
-            **dict(token=token, server=server, find=lambda: first, engine=_Engine(self._hvd)),
+            **dict(token=token, server=server, find=lambda: first, engine=self._engine),
         )
         lifeline.join(self.lifeline)
-        if not self.lifeline.warned:
-            self._waits = Waits(self.lifeline, self.timeout)
+        self._waits = Waits(self.lifeline, self.timeout)
+        self._met = True
+
+    def _host(self) -> str:
+        """The name by which workers on other hosts find this one."""
+        name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+        here = name == "localhost" or name.startswith("127.")
+        alone = self._hvd.local_size() == self.size
+        return socket.gethostname() if here and not alone else name
 
     def _patiently(self, collective: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The result of an eager collective, which Horovod by itself would wait for without end."""
@@ -199,7 +219,8 @@ class HorovodGroup(Group):
 
         def run() -> None:
             try:
-                found.append(collective())
+                with tf.device("/CPU:0"):
+                    found.append(collective())
             except Exception as error:  # raised where it is waited for
                 found.append(error)
 
@@ -214,11 +235,24 @@ class HorovodGroup(Group):
         return found[0]
 
 
+def _varying(buffer: tf.Tensor) -> tf.Tensor:
+    """The buffer, of which TensorFlow cannot know that it is constant; nothing is copied.
+
+    Horovod's operations are not stateful: of a constant TensorFlow would compute the result once,
+    while it optimises the graph, and the workers' graphs may differ in what is constant.
+    """
+    if not tf.inside_function():
+        return buffer
+    zero = tf.cast(tf.timestamp() < 0, tf.int32)
+    return tf.slice(buffer, tf.fill([buffer.shape.rank], zero), buffer.shape)
+
+
 class _Engine:
     """What a lifeline asks of Horovod: which errors a loss causes, and to end all waiting."""
 
     def __init__(self, hvd: ModuleType) -> None:
-        self._hvd = hvd
+        self._hvd, self._lock = hvd, threading.Lock()
+        self._closing: threading.Thread | None = None
 
     def may_have_failed(self, error: BaseException) -> bool:
         return self.lost_a_peer(error) or collectives.may_have_failed(error)
@@ -231,13 +265,36 @@ class _Engine:
 
     def abort(self, sentence: str) -> None:
         """Shuts Horovod down; ends the process where that does not return."""
-        closing = threading.Thread(target=self._hvd.shutdown, name="grace_tf abort", daemon=True)
 
         def end() -> None:
-            closing.start()
-            closing.join(_LAST)
-            if closing.is_alive():
+            if not self._shut_down():
                 print(sentence, file=sys.stderr, flush=True)
-                os._exit(1)
+                _leave(1)
 
-        threading.Thread(target=end, name="grace_tf last", daemon=True).start()
+        threading.Thread(target=end, name="grace_tf abort", daemon=True).start()
+
+    def end_with_the_process(self) -> None:
+        """Horovod's own end of the process has no bound, and must not meet `abort`."""
+        atexit.unregister(self._hvd.shutdown)
+        atexit.register(lambda: self._shut_down() or _leave(lifeline.exit_code()))
+
+    def _shut_down(self) -> bool:
+        """Whether Horovod is down; it gets some seconds."""
+        with self._lock:
+            if self._closing is None:
+                self._closing = threading.Thread(target=self._hvd.shutdown, daemon=True)
+                try:
+                    self._closing.start()
+                except RuntimeError:  # some Pythons start no thread while they end
+                    self._hvd.shutdown()
+                    return True
+        self._closing.join(_LAST)
+        return not self._closing.is_alive()
+
+
+def _leave(code: int) -> None:
+    """Ends the process at once: what Horovod has under way would keep it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

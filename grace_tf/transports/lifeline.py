@@ -71,7 +71,7 @@ def join(line: Lifeline) -> None:
         return
     line.warned = True
     logging.getLogger("grace_tf").warning(
-        "Worker %d of %d has no connection beside TensorFlow's own: it learns only by timeouts why "
+        "Worker %d of %d has no connection beside the collectives': it learns only by timeouts why "
         "another worker is gone, and weights are not compared as training goes on. Let workers "
         "reach each other at any port.",
         *(line.rank, line.size),
@@ -128,6 +128,11 @@ def value_of(key: str, worker: int, seconds: float) -> str:
                 _current.check()
             if left <= _SLICE or not isinstance(error, tf.errors.DeadlineExceededError):
                 raise
+
+
+def exit_code() -> int:
+    """What this process ends with: not 0 where an exception that nobody caught ends it."""
+    return _failing
 
 
 def tell_plain(strategy: tf.distribute.Strategy, optimizer: Any) -> None:

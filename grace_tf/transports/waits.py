@@ -112,4 +112,11 @@ class Waits:
 def _calls() -> list[FrameType]:
     """The calls of TensorFlow in which threads of this process are."""
     frames = sys._current_frames().values()  # the innermost of each thread
-    return [frame for frame in frames if frame.f_code.co_filename.startswith(_TENSORFLOW)]
+    return [frame for frame in frames if _waits(frame)]
+
+
+def _waits(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if file == "<string>" and frame.f_back:  # an operation that was loaded, as Horovod's are
+        return f"{os.sep}horovod{os.sep}" in frame.f_back.f_code.co_filename
+    return file.startswith(_TENSORFLOW)

@@ -1,7 +1,8 @@
 """What a program under Horovod calls, without grace_tf.init(): prints one line of JSON per result.
 
 horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
-horovod_calls.py late        worker 1 does not come to the first step
+horovod_calls.py late        worker 1 does not come to the second step
+horovod_calls.py late eager  the same without a function
 """
 
 import json
@@ -54,15 +55,27 @@ def calls():
 
     theirs = horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
     answer["theirs"] = told(lambda: grace_tf.wrap(theirs, "qsgd"))
-    print(json.dumps(answer), flush=True)
+    # What is constant is exchanged in every step too, not once when the graph is optimised.
+    constant = tf.function(lambda: group.current().sum([tf.ones([4])], 1 << 20)[0])
+    answer["constant"] = constant().numpy().tolist()
+    theirs = horovod_keras.DistributedOptimizer(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd"))
+    answer["twice"] = told(lambda: model(theirs).fit(x, x[:, :4], verbose=0))
     grace_tf.barrier()
+    hvd.shutdown()
+    try:
+        constant()
+    except tf.errors.OpError as error:
+        answer["shut down"] = str(error)
+    print(json.dumps(answer), flush=True)
 
 
 def late():
-    grace_tf.init(timeout=4)
+    group = grace_tf.init(timeout=4)
+    assert grace_tf.init() is group
     aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
     variable = tf.Variable(tf.zeros([64]))
-    step = tf.function(lambda: aggregate([tf.ones([64])], [variable])[0])
+    step = lambda: aggregate([tf.ones([64])], [variable])[0]  # noqa: E731
+    step = step if "eager" in sys.argv else tf.function(step)
     step()
     if hvd.rank() == 1:
         time.sleep(60)
