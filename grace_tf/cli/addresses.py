@@ -43,7 +43,7 @@ def _of_tensorflow(workers: int, verbose: bool) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def _of_horovod(workers: int) -> Iterator[list[dict[str, str]]]:
-    """Horovod's variables for each worker; within it the server stands at which they meet."""
+    """Horovod's variables for each worker; their meeting point exists while this context lasts."""
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousServer

@@ -67,7 +67,7 @@ def refuse_xla() -> None:
 
 
 class Marks:
-    """A variable for each key: it orders what uses the key, and holds when that began."""
+    """One variable for each key, which orders the uses of the key and holds when the last began."""
 
     def __init__(self) -> None:
         self._marks: dict[int, tf.Variable] = {}

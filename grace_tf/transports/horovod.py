@@ -34,7 +34,7 @@ _current: HorovodGroup | None = None
 
 
 def running() -> HorovodGroup | None:
-    """The group of Horovod's workers; None where the program runs no Horovod, or one worker.
+    """The group of Horovod's workers, or None where Horovod does not run or has one worker.
 
     Raises RuntimeError under `hvd.elastic`, and where Horovod was started anew with other workers.
     """
@@ -179,12 +179,12 @@ class HorovodGroup(Group):
         return f"Worker {self.rank} of {self.size} cannot go on, {what}; start all of them again."
 
     def _meet(self) -> None:
-        """Connects the lifeline, the first time that all workers come to one place."""
+        """Connects the lifeline, in the first call that all workers make together."""
         if self._met:
             return
         if self._missed is not None:
             raise RuntimeError(self._missed)
-        # Before the lifeline, whose own end comes before this one then.
+        # What is registered later runs first, so the lifeline says goodbye before Horovod ends.
         self._engine.end_with_the_process()
         server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
@@ -279,7 +279,7 @@ class _Engine:
         atexit.register(lambda: self._shut_down() or _leave(lifeline.exit_code()))
 
     def _shut_down(self) -> bool:
-        """Whether Horovod is down; it gets some seconds."""
+        """Shuts Horovod down, once; False where that takes more than _LAST seconds."""
         with self._lock:
             if self._closing is None:
                 self._closing = threading.Thread(target=self._hvd.shutdown, daemon=True)
@@ -293,7 +293,7 @@ class _Engine:
 
 
 def _leave(code: int) -> None:
-    """Ends the process at once: what Horovod has under way would keep it."""
+    """Ends the process at once, without Horovod's own end, which waits for its collectives."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

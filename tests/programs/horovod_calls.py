@@ -1,4 +1,4 @@
-"""What a program under Horovod calls, without grace_tf.init(): prints one line of JSON per result.
+"""A program under Horovod that does not need grace_tf.init(); prints its results as JSON.
 
 horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
 horovod_calls.py late        worker 1 does not come to the second step
@@ -78,7 +78,7 @@ def late():
     step = step if "eager" in sys.argv else tf.function(step)
     step()
     if hvd.rank() == 1:
-        time.sleep(60)
+        time.sleep(60)  # it lives, but does not take part: nothing else would show a timeout
     step()
 
 
