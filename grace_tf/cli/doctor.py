@@ -105,10 +105,12 @@ def _guards() -> list[list[str]]:
     found = collections.defaultdict(set)
     for cls in set(_classes_of_keras()):
         for name, held in vars(cls).items():
-            module = inspect.getmodule(getattr(held, "__code__", None))
-            ours = module is not None and module.__name__.startswith("grace_tf.keras.")
-            if ours and module is not repairs:
-                found[module].add(f"{cls.__name__}.{name}")
+            while held is not None:  # a repair may stand around a guard
+                module = inspect.getmodule(getattr(held, "__code__", None))
+                ours = module is not None and module.__name__.startswith("grace_tf.keras.")
+                if ours and module is not repairs:
+                    found[module].add(f"{cls.__name__}.{name}")
+                held = vars(held).get("__wrapped__") if inspect.isfunction(held) else None
     rows = []
     for module, names in found.items():
         purpose = (inspect.getdoc(module) or "").splitlines()[0]
