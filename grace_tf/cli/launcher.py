@@ -56,7 +56,7 @@ def run(
 
     A command whose first word ends in `.py` runs under this Python, unbuffered.  `[rank] ` stands
     in front of each line, with the prefix "auto" not of worker 0's, with "never" of none.
-    TensorFlow's start-up lines appear only if `verbose`.  `horovod` lets `hvd.init()` find all.
+    TensorFlow's start-up lines need `verbose`.  With `horovod`, `hvd.init()` finds the workers.
 
     The code is 0 if every worker returned 0, else that of the first that failed (128 + n for signal
     n); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s later

@@ -26,7 +26,7 @@ from grace_tf.transports.waits import Waits
 
 TIMEOUT = 120.0
 _LAST = 5.0  # seconds for Horovod to let go of what a lost worker keeps waiting
-# What Horovod reduces, and as what another dtype is reduced.
+# The dtypes that Horovod reduces, and for each the one in which it does: bfloat16 as float32.
 _REDUCED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
 _REDUCED["bfloat16"] = "float32"
 
@@ -248,7 +248,7 @@ def _varying(buffer: tf.Tensor) -> tf.Tensor:
 
 
 class _Engine:
-    """What a lifeline asks of Horovod: which errors a loss causes, and to end all waiting."""
+    """Tells a lifeline which errors of Horovod mean a lost worker, and ends what waits for one."""
 
     def __init__(self, hvd: ModuleType) -> None:
         self._hvd, self._lock = hvd, threading.Lock()
