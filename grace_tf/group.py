@@ -90,7 +90,7 @@ def _of_horovod(timeout: float | None, workers: Sequence[str] | None) -> Group:
 
 
 def current() -> Group | None:
-    """The group that `init` made, or that of Horovod's workers; else None.
+    """The group that `init` made or that of Horovod's workers, or None where there is neither.
 
     Raises RuntimeError where there are both, and as `horovod.running`.
     """

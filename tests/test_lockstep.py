@@ -1,4 +1,4 @@
-"""A round of a bucket: what a worker alone gets is what collectives would give it."""
+"""A worker alone gets the same replies as from collectives, without buffers being made."""
 
 import dataclasses
 

@@ -36,10 +36,10 @@ uint32_t SampledKey(int64_t n, int64_t k, std::initializer_list<const float*> ar
   const double fraction = static_cast<double>(k) / static_cast<double>(n);
   const int64_t wanted = std::min(static_cast<int64_t>(400 / fraction), n / 256);
   const int64_t runs = std::clamp<int64_t>(wanted, 1024, 1 << 16) / kRun;
-  // An odd step visits all columns of a matrix with an even number of runs.
+  // With an even number of runs a row, an even step would come to some columns of a matrix only.
   const int64_t all = n / kRun, step = (all / runs) | 1;
   const auto place = [=](int64_t r) { return r * step % all * kRun; };
-  // Every run is in another page, so the processor does not see which one comes next.
+  // The runs lie in different pages of memory, so the processor cannot fetch the next one by itself.
   constexpr int64_t kAhead = 16;
   const auto fetch = [&](int64_t r) {
     for (const float* array : arrays) {

@@ -20,7 +20,7 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
 
 
 def check_hosts(hosts: Sequence[tuple[str, int]] | None, workers: int) -> None:
-    """Raises ValueError for no worker, other hosts than this one, and fewer slots than workers."""
+    """Raises ValueError for less than one worker, for another host, or for too few slots."""
     if workers < 1:
         raise ValueError(f"A run needs at least one worker, but got {workers}.")
     for name, _ in hosts or ():

@@ -63,7 +63,7 @@ def run(
     SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal n
     (SIGINT, SIGTERM) ended the launcher.  No process that a worker started is left behind.
 
-    Raises ValueError for less than a worker, no command, wrong hosts or prefix, and no Horovod.
+    Raises ValueError for a wrong argument, and where `horovod` is set and Horovod is missing.
     """
     check_hosts(hosts, workers)
     words = _words(command)

@@ -26,7 +26,7 @@ from grace_tf.transports.waits import Waits
 
 TIMEOUT = 120.0
 _LAST = 5.0  # seconds for Horovod to let go of what a lost worker keeps waiting
-# The dtypes that Horovod reduces, and for each the one in which it does: bfloat16 as float32.
+# From the dtype of a buffer to the one in which Horovod reduces it; it cannot reduce bfloat16.
 _REDUCED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
 _REDUCED["bfloat16"] = "float32"
 
@@ -36,7 +36,7 @@ _current: HorovodGroup | None = None
 def running() -> HorovodGroup | None:
     """The group of Horovod's workers, or None where Horovod does not run or has one worker.
 
-    Raises RuntimeError under `hvd.elastic`, and where Horovod was started anew with other workers.
+    Raises RuntimeError under `hvd.elastic`, and where Horovod was started again with others.
     """
     global _current
     hvd = sys.modules.get("horovod.tensorflow")
@@ -264,7 +264,7 @@ class _Engine:
         return isinstance(error, kinds) and "Horovod" in str(error)
 
     def abort(self, sentence: str) -> None:
-        """Shuts Horovod down; ends the process where that does not return."""
+        """Shuts Horovod down.  Where that takes more than _LAST seconds, it ends the process."""
 
         def end() -> None:
             if not self._shut_down():

@@ -55,7 +55,7 @@ def calls():
 
     theirs = horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
     answer["theirs"] = told(lambda: grace_tf.wrap(theirs, "qsgd"))
-    # What is constant is exchanged in every step too, not once when the graph is optimised.
+    # A constant must be exchanged in every step.  TensorFlow must not compute its sum only once.
     constant = tf.function(lambda: group.current().sum([tf.ones([4])], 1 << 20)[0])
     answer["constant"] = constant().numpy().tolist()
     theirs = horovod_keras.DistributedOptimizer(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd"))
@@ -78,7 +78,7 @@ def late():
     step = step if "eager" in sys.argv else tf.function(step)
     step()
     if hvd.rank() == 1:
-        time.sleep(60)  # it lives, but does not take part: nothing else would show a timeout
+        time.sleep(60)  # Worker 1 lives but takes no part, until worker 0 times out after 4 s.
     step()
 
 
