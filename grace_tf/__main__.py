@@ -55,6 +55,10 @@ def describe_spec(options: argparse.Namespace) -> int:
     if options.model:
         sent, times = describe.of_a_model(compressor, MODELS[options.model]())
         print(f"{options.model:<10} {sent:,} bytes a step, 1/{times:.1f} of fp32")
+    if options.workers:
+        shapes = MODELS[options.model]() if options.model else [shape]
+        sent, kinds = describe.sent_by_a_worker(compressor, shapes, options.workers)
+        print(f"{options.workers} workers  each sends {sent:,} bytes a step by {kinds}")
     print(f"memory     {memory}")
     print(f"traits     {describe.traits(compressor)}")
     return 0
@@ -79,6 +83,12 @@ def _shape(text: str) -> tuple[int, ...]:
     return shape
 
 
+def _workers(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 1):
+        raise argparse.ArgumentTypeError(f"takes a number of at least 2, not {text!r}")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m grace_tf", description=__doc__)
     parser.add_argument("--version", action="version", version=f"grace_tf {grace_tf.__version__}")
@@ -98,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("spec", help='such as "topk:ratio=0.01", or file.py:Class')
     sub.add_argument("--shape", default="1000,1000", help="of the tensor (1000,1000)")
     sub.add_argument("--model", choices=sorted(MODELS), help="tell a step of this model too")
+    sub.add_argument("--workers", type=_workers, help="tell what each of so many sends")
 
     sub = command("check", check, "the conformance suite on a compressor")
     sub.add_argument("target", help="a spec, module:Class or file.py:Class")

@@ -57,8 +57,8 @@ class Aggregator(Trackable):
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
-      memory, granularity, min_elements, exclude, bucket_bytes, seed, check_every,
-        **hyperparameters: as for `grace_tf.wrap`.
+      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed,
+        check_every, **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
     surroundings tell of more workers than can be reached.

@@ -41,7 +41,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
     `tf.train.Checkpoint`.
 
     Args:
-      compressor, memory, granularity, min_elements, exclude, bucket_bytes, seed,
+      compressor, memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed,
         check_every, **hyperparameters: as for `grace_tf.wrap`.
       inner: the `tf.distribute.CrossDeviceOps` for everything that is not a gradient.
 

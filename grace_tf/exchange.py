@@ -32,6 +32,7 @@ from grace_tf.plan import Group, Plan
 from grace_tf.row_lanes import Received, Sender
 from grace_tf.sparse import values_of, with_values
 from grace_tf.transports.base import Transport
+from grace_tf.two_hops import in_two_hops
 
 
 @dataclasses.dataclass
@@ -156,8 +157,11 @@ class _Worker:
             leaves = memories[0]
             memories = [{leaf: _flat([m[leaf] for m in memories]) for leaf in leaves}]
             xs = [_flat(xs)]
-        rounds = fused(group.compressor, group.memory, xs) or composed
-        return rounds(group.compressor, group.memory, xs, memories, states, ctx)
+        form = fused(group.compressor, group.memory, xs) or composed
+        rounds = form(group.compressor, group.memory, xs, memories, states, ctx)
+        if group.takes_two_hops(ctx.size):
+            return in_two_hops(rounds, group.compressor, group.memory, ctx)
+        return rounds
 
     def _context(self, group: Group, specs: Sequence, ordinals: Sequence[int]) -> Context:
         size = self._transport.size

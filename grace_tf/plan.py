@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf import keys, wire
+from grace_tf import keys, two_hops, wire
 from grace_tf.chunks import Chunks
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
@@ -31,12 +31,14 @@ _KEYS_OF_A_BUCKET = _ROUNDS * len(_KINDS) * _DTYPES
 class Group:
     """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
 
-    `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.
+    `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.  `exchange`: as
+    the doors' keyword.
     """
 
     lanes: tuple[Lane, ...]
     merged: bool = False
     by_rows: bool = False
+    exchange: str = "auto"
 
     @property
     def compressor(self) -> Compressor:
@@ -66,6 +68,10 @@ class Group:
     def chunks(self) -> Chunks:
         """Turns the rows of the lane of a group `by_rows` into words, and back."""
         return Chunks(self.compressor, self.lanes[0].shape)
+
+    def takes_two_hops(self, size: int) -> bool:
+        """Whether what is gathered crosses in two hops between so many workers: see two_hops.py."""
+        return two_hops.taken(self.compressor, self.memory, self.specs, size, self.exchange)
 
     @property
     def ordinals(self) -> tuple[int, ...]:
@@ -193,7 +199,12 @@ def make_plan(
         for lane in bucket:
             kind = (lane.compressor, lane.memory, lane.spec.dtype, lane.claimed)
             groups.setdefault(kind, []).append(lane)
-        buckets.append(tuple(Group(tuple(g), merged and not g[0].dense) for g in groups.values()))
+        buckets.append(
+            tuple(
+                Group(tuple(g), merged and not g[0].dense, exchange=settings.exchange)
+                for g in groups.values()
+            )
+        )
     apart = [by_rows] * bool(by_rows) + [(Group(sparse),)] * bool(sparse)
     layout = _digest([*buckets, *apart], len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
@@ -232,7 +243,12 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
         for bucket in buckets
     ]
     return _hash(
-        json.dumps([__version__, wire.VERSION, settings.seed, settings.check_every, told, sparse])
+        json.dumps(
+            [
+                *(__version__, wire.VERSION, settings.seed, settings.check_every),
+                *(settings.exchange, told, sparse),
+            ]
+        )
     )
 
 

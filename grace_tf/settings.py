@@ -10,6 +10,7 @@ from typing import Any
 
 import grace_tf.compressors  # noqa: F401  (fills the registry)
 import grace_tf.memories  # noqa: F401
+from grace_tf import two_hops
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
@@ -34,6 +35,7 @@ class Settings:
     bucket_bytes: int = 25 << 20
     seed: int = 0
     check_every: int = 100
+    exchange: str = "auto"
     stages_beside: tuple[Settings, ...] = ()
 
     def __post_init__(self) -> None:
@@ -42,6 +44,7 @@ class Settings:
         check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
         check_integer("grace_tf", "check_every", self.check_every, 0)
+        check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
@@ -144,6 +147,7 @@ def settings(
     bucket_bytes: int = 25 << 20,
     seed: int = 0,
     check_every: int = 100,
+    exchange: str = "auto",
     **hyperparameters: Any,
 ) -> Settings:
     """Settings from the doors' keywords.
@@ -166,20 +170,18 @@ def settings(
     if not isinstance(exclude, (str, list, tuple, set, frozenset)):
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    return Settings(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every)
+    made = Settings(
+        routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every, exchange
+    )
+    _check_exchange(made)
+    return made
 
 
 def from_config(config: Mapping[str, Any]) -> Settings:
     """Settings equal to those that gave this `config()`, in this version or an earlier one.
 
-    Configurations of earlier versions may hold `exchange`, "auto" or "gather".  Both meant the
-    same, so it is ignored.
-
     Raises ValueError or TypeError as `settings` does.
     """
-    config = dict(config)
-    if config.get("exchange") in ("auto", "gather"):
-        del config["exchange"]
     return settings(**config)
 
 
@@ -230,6 +232,23 @@ def _check_pair(compressor: Compressor, chosen: Memory) -> None:
     if chosen.requires_unbiased and not compressor.unbiased:
         served = "ef21" if compressor.nonexpansive else "none"
         _refuse(compressor, chosen, "unbiased", served, "stochastic")
+
+
+def _check_exchange(wanted: Settings) -> None:
+    """Raises ValueError for an exchange that cannot be meant of what is compressed."""
+    pairs = [(c, m) for _, stage in wanted.stages for _, c, m in stage.routes if c != DENSE[0]]
+    if wanted.exchange == "two_hop" and not any(two_hops.possible(*pair) for pair in pairs):
+        told = " and ".join(dict.fromkeys(f"{c} with the memory {m.name}" for c, m in pairs))
+        raise ValueError(
+            'exchange="two_hop" serves compressors of one round that have blocks, such as qsgd, '
+            f'and memories such as none and residual, not {told or "none"}: use exchange="auto".'
+        )
+    others = [c for c, _ in pairs if c.one_round and not c.commutes_with_sum]
+    if wanted.exchange == "sum" and others:
+        raise ValueError(
+            f'exchange="sum" serves payloads that are summed on the way, such as those of fp16; '
+            f'those of {others[0]} are gathered: use exchange="auto".'
+        )
 
 
 def _check_memories(memory: Any, patterns: Collection[str]) -> None:

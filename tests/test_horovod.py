@@ -15,6 +15,7 @@ from grace_tf.cli.addresses import environments
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
+METHODS += ["qsgd:rounding=nearest>two_hop"]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None,

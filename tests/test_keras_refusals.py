@@ -29,7 +29,7 @@ def test_refusals():
         (TypeError, "qsgd has no hyperparameter 'ratio'; it has: bits", {"ratio": 0.1}),
         (ValueError, "bits", {"bits": 99}),
         (ValueError, "granularity", {"granularity": "layer"}),
-        (TypeError, "exchange", {"exchange": "auto"}),
+        (ValueError, "exchange is one of auto, gather", {"exchange": "ring"}),
         (ValueError, "Unknown memory 'kept'; available: auto, ", {"memory": "kept"}),
         (ValueError, 'nonexpansive.*memory="none" or rounding="nearest"', {"memory": "residual"}),
         (ValueError, "seed", {"seed": -1}),

@@ -20,7 +20,8 @@ PROGRAM = pathlib.Path(__file__).parent / "programs" / "multiworker.py"
 def wrapped(method):
     """As in the program."""
     sgd = keras.optimizers.SGD(0.1, momentum=0.9)
-    return grace_tf.wrap(sgd, method, min_elements=1, seed=4)
+    name, _, exchange = method.partition(">")
+    return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
 def launch(*arguments):
@@ -43,7 +44,7 @@ class MultiWorkerTest(tf.test.TestCase):
 
     def test_workers_end_with_the_same_bits_as_replicas(self):
         first, second = ([r for r in worker if "custom" in r] for worker in self.workers)
-        self.assertLen(first, 5)
+        self.assertLen(first, 6)
         strategy = mirrored(2)
         for one, two in zip(first, second):
             method = one["custom"]
@@ -54,7 +55,7 @@ class MultiWorkerTest(tf.test.TestCase):
                 optimizer = wrapped(method)
             loop(made, optimizer, strategy, 10)
             self.assertEqual(one["sha"], sha(made), method)
-        self.assertLen({r["sha"] for r in first}, 5)
+        self.assertLen({r["sha"] for r in first}, 6)
 
     def test_fit(self):
         """Under Keras 3 only with the repair (keras-team/keras#20585)."""

@@ -25,6 +25,8 @@ METHODS = [
     *grace_tf.available(),
     "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest",
     "none@adam",
+    "qsgd:rounding=nearest>two_hop",
+    "natural>two_hop",
 ]
 
 

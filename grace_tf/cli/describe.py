@@ -13,6 +13,8 @@ from grace_tf.core.context import Context
 from grace_tf.core.specs import name_of, spec_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import Settings, settings
+from grace_tf.testing.workers import Workers
+from grace_tf.transports.base import Transport
 
 _TRAITS = (
     "unbiased",
@@ -124,6 +126,46 @@ def of_a_model(compressor: Compressor, shapes: Sequence[Sequence[int]]) -> tuple
     specs = [tf.TensorSpec(shape, tf.float32, f"v{i}") for i, shape in enumerate(shapes)]
     sent = announced_bytes(settings(compressor), specs)
     return sent, 4 * sum(spec.shape.num_elements() for spec in specs) / sent
+
+
+def sent_by_a_worker(
+    compressor: Compressor, shapes: Sequence[Sequence[int]], size: int
+) -> tuple[int, str]:
+    """(bytes that one of `size` workers sends in a step for float32 gradients of these shapes, the
+    collectives that carry them).
+
+    One worker's part of a step is traced, over a transport that carries nothing.
+    """
+    workers = Workers(size, compressor, transport=_Counted(size), min_elements=1024)
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    tf.function(workers.step, autograph=False).get_concrete_function([specs])
+    kinds = " and ".join(dict.fromkeys(handed.kind for handed in workers.handed))
+    return round(sum(handed.sent(size) for handed in workers.handed)), kinds.replace("_", " ")
+
+
+class _Counted(Transport):
+    """Worker 0 of several, of which there are no others."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.workers = size, (0,)
+
+    def _sum(self, buffers, key):
+        return buffers
+
+    def _max(self, buffers, key):
+        return buffers
+
+    def _gather(self, buffers, key):
+        return [tf.tile(buffer[None], [self.size, 1]) for buffer in buffers]
+
+    def _all_to_all(self, buffers, key):
+        return buffers
+
+    def _rows(self, slices, key):
+        return slices
+
+    def _messages(self, messages, longest, key):
+        return [message[None] for message in messages]
 
 
 def step_text(compressor: Compressor, shape: Sequence[int]) -> str:

@@ -76,7 +76,7 @@ class EFSignSGD(Compressor):
         return self._encode(xs, None, 1.0)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._sum({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return self.aggregate_list({name: part[None] for name, part in payload.items()}, ctx)
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)
@@ -85,8 +85,10 @@ class EFSignSGD(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        ((total,), _) = self._sum(payloads, 1.0, ctx)
-        return total
+        return self.aggregate_list(payloads, ctx)[0]
+
+    def aggregate_list(self, payloads, ctx):
+        return self._sum(payloads, 1.0, ctx)[0]
 
 
 @fuses(EFSignSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

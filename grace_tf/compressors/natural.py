@@ -43,14 +43,17 @@ class Natural(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        return byte_codes.decode_powers(payloads["codes"], [ctx.spec.shape], 1.0)[0][0]
+        return self.aggregate_list(payloads, ctx)[0]
+
+    def aggregate_list(self, payloads, ctx):
+        shapes = [spec.shape for spec in ctx.specs]
+        return byte_codes.decode_powers(payloads["codes"], shapes, 1.0)[0]
 
     def compress_list(self, xs, ctx):
         return {"codes": byte_codes.encode_powers(xs, None, 1.0, ctx.list_key())[0]}
 
     def decompress_list(self, payload, ctx):
-        shapes = [spec.shape for spec in ctx.specs]
-        return byte_codes.decode_powers(payload["codes"][None], shapes, 1.0)[0]
+        return self.aggregate_list({"codes": payload["codes"][None]}, ctx)
 
 
 @fuses(Natural, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

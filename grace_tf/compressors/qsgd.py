@@ -120,7 +120,7 @@ class QSGD(Compressor):
         return {"levels": encoded.words, "scales": encoded.scales}
 
     def decompress_list(self, payload, ctx):
-        return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return self.aggregate_list({name: part[None] for name, part in payload.items()}, ctx)
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)
@@ -129,7 +129,10 @@ class QSGD(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0][0]
+        return self.aggregate_list(payloads, ctx)[0]
+
+    def aggregate_list(self, payloads, ctx):
+        return self._decode(payloads, 1.0, ctx)[0]
 
 
 @fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

@@ -40,6 +40,14 @@ class SignSGD(Compressor):
     def aggregate(self, payloads, ctx):
         return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)
 
+    def recompress_list(self, totals, ctx):
+        signs = self.compress_list(totals, ctx)["signs"]
+        if ctx.size % 2:
+            return {"signs": signs[None]}
+        # A vote of two rows: tied where the first says +1 and the second −1.
+        above = self.compress_list([total - 0.5 for total in totals], ctx)["signs"]
+        return {"signs": tf.stack([signs, above])}
+
 
 @fuses(SignSGD, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):

@@ -58,14 +58,17 @@ class U8Bit(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0][0]
+        return self.aggregate_list(payloads, ctx)[0]
+
+    def aggregate_list(self, payloads, ctx):
+        return self._decode(payloads, 1.0, ctx)[0]
 
     def compress_list(self, xs, ctx):
         codes, scales, _, _ = byte_codes.encode_tree(xs, None, 1.0, self.block)
         return {"codes": codes, "scales": scales}
 
     def decompress_list(self, payload, ctx):
-        return self._decode({k: part[None] for k, part in payload.items()}, 1.0, ctx)[0]
+        return self.aggregate_list({k: part[None] for k, part in payload.items()}, ctx)
 
     def _decode(self, payloads, factor, ctx):
         shapes = [spec.shape for spec in ctx.specs]

@@ -122,7 +122,7 @@ class Compressor:
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Where a class defines an action on one tensor, it does not inherit that on lists."""
         super().__init_subclass__(**keywords)
-        for action in ("compress", "decompress"):
+        for action in ("compress", "decompress", "aggregate"):
             if action in vars(cls) and f"{action}_list" not in vars(cls):
                 setattr(cls, f"{action}_list", getattr(Compressor, f"{action}_list"))
 
@@ -167,19 +167,21 @@ class Compressor:
         for speed, and for a consensus.
 
         Args:
-          payloads: `{part name: tensor}`, every part `[ctx.size, n]`, row w from worker w.
+          payloads: `{part name: tensor}`, every part `[rows, n]`: `ctx.size` rows, row w from
+            worker w, or after two hops those of `recompress_list`.
           ctx: as in `decompress`.
         Returns: float32, with the shape of `ctx.spec`.
         """
+        rows = next(iter(payloads.values())).shape[0]
 
         def add(w, total):
             return w + 1, total + self.decompress({k: v[w] for k, v in payloads.items()}, ctx)
 
         first = self.decompress({k: v[0] for k, v in payloads.items()}, ctx)
-        if ctx.size == 1:
+        if rows == 1:
             return first
         # A loop, so that the graph does not grow with the number of workers.
-        return tf.while_loop(lambda w, _: w < ctx.size, add, (tf.constant(1), first))[1]
+        return tf.while_loop(lambda w, _: w < rows, add, (tf.constant(1), first))[1]
 
     def compress_list(self, xs: Sequence[tf.Tensor], ctx: Context) -> Payload:
         """The payloads of a lane group as one, each part the lanes' parts end to end.
@@ -191,15 +193,33 @@ class Compressor:
 
     def decompress_list(self, payload: Payload, ctx: Context) -> list[tf.Tensor]:
         """The tensors of a lane group, from what `compress_list` gave; public context."""
+        each = self._of_lanes(payload, ctx)
+        return [self.decompress(own, ctx.lane(i)) for i, own in enumerate(each)]
+
+    def aggregate_list(self, payloads: Payload, ctx: Context) -> list[tf.Tensor]:
+        """`aggregate` of a lane group, from rows of what `compress_list` gave; public context."""
+        each = self._of_lanes(payloads, ctx)
+        return [self.aggregate(own, ctx.lane(i)) for i, own in enumerate(each)]
+
+    def _of_lanes(self, payload: Payload, ctx: Context) -> list[Payload]:
         wires = [self.wire(spec) for spec in ctx.specs]
         parts = {
-            name: tf.split(part, [wire[name].shape[0] for wire in wires])
+            name: tf.split(part, [wire[name].shape[0] for wire in wires], -1)
             for name, part in payload.items()
         }
-        return [
-            self.decompress({name: parts[name][i] for name in parts}, ctx.lane(i))
-            for i in range(len(ctx))
-        ]
+        return [{name: parts[name][i] for name in parts} for i in range(len(ctx))]
+
+    def recompress_list(self, totals: Sequence[tf.Tensor], ctx: Context) -> Payload:
+        """What a worker sends of aggregates that it has formed for all, in the second of two hops.
+
+        Args:
+          totals: from `aggregate_list`, of blocks of the lanes' elements, each with one axis.
+          ctx: the sender's `Context`, with the specs of `totals`.
+        Returns: `{part name: tensor}`, every part `[rows, n]`: rows such that `aggregate_list` of
+          them gives `totals`, but for what compression loses; as many for every list of lanes.
+          One row, of `compress_list`, unless overridden.
+        """
+        return {name: part[None] for name, part in self.compress_list(totals, ctx).items()}
 
     def rounds(self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context) -> Rounds:
         """The method as a generator: yields requests, is sent replies, returns what came of them.

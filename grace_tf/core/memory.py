@@ -44,6 +44,8 @@ class Memory:
         `store` and `load` change nothing.
       needs_every_row: True where a row gets something also in steps that do not touch it, as of a
         momentum.  Sparse gradients are then made dense.
+      takes_back: True where the memory has `take_back`.  Without it a memory that looks at what was
+        sent never goes with two hops.
       has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
         their own, which would be a momentum of the momentum, are refused.
 
@@ -74,6 +76,7 @@ class Memory:
     claims_dense: bool = False
     by_rows: bool = False
     needs_every_row: bool = False
+    takes_back: bool = False
     has_momentum: bool = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -153,6 +156,16 @@ class Memory:
         lanes = [ctx.lane(i) for i in range(len(ctx))]
         pairs = [self.settle(*each) for each in zip(carries, sent, totals, states, lanes)]
         return [aggregate for aggregate, _ in pairs], [state for _, state in pairs]
+
+    def take_back(self, state: State, lost: tf.Tensor) -> State:
+        """The state, as if this worker had sent less than `settle` was told.
+
+        Args:
+          state: the next state, from `settle`.
+          lost: by how much: what the second of two hops has lost, of the sum over all workers;
+            float32 of the variable's shape.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes nothing back.")
 
     def store(self, states: Sequence[State], ctx: Context) -> Sequence[State]:
         """What is kept until the next step and in files: the states, unless overridden.

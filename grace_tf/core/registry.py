@@ -20,15 +20,15 @@ from grace_tf.core.then import Then
 KEYWORDS = (
     "memory",
     "granularity",
+    "exchange",
     "min_elements",
     "exclude",
     "bucket_bytes",
     "seed",
     "check_every",
 )
-# A hyperparameter of such a name could not be reached through a door, now or once there is a choice
-# of collectives, which `exchange` is kept for.
-_OTHERS = "optimizer compressor variables inner reduce grads name exchange".split()
+# A hyperparameter of such a name could not be reached through a door.
+_OTHERS = "optimizer compressor variables inner reduce grads name".split()
 RESERVED = frozenset([*KEYWORDS, *_OTHERS, *KEYS])
 
 

@@ -24,6 +24,7 @@ def wrap(
     *,
     memory: Any = "auto",
     granularity: str = "auto",
+    exchange: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -47,25 +48,24 @@ def wrap(
       memory: "auto" (what the method's paper uses), a name such as "none" or "residual", a spec
         such as "residual:dtype=bf16", or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
+      exchange: "auto"; or how payloads cross where they can: "gather", "two_hop" (two_hops.py; with
+        "auto" large ones from four workers on), "sum" (all must be summed on the way).
       min_elements: smaller variables travel dense.
       exclude: patterns of variables that travel dense.
-      bucket_bytes: bytes of gradient that are communicated together; never changes a result.
+      bucket_bytes: bytes of gradient that are communicated together; changes results in hops alone.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
       check_every: steps after which processes compare digests of their weights again, and stop
         where they differ; 0 for never.  It reads each weight once and sends some 100 bytes.
 
-    Raises ValueError or TypeError for what is unknown, out of range, already wrapped or cannot be
-    served.
+    Raises ValueError or TypeError for what is unknown, out of range, wrapped or cannot be served.
     """
-    keywords = dict(memory=memory, granularity=granularity, min_elements=min_elements)
-    keywords.update(exclude=exclude, bucket_bytes=bucket_bytes)
-    keywords.update(seed=seed, check_every=check_every)
-    wanted = settings(compressor, **keywords, **hyperparameters)
+    keywords = dict(memory=memory, granularity=granularity, exchange=exchange, seed=seed)
+    keywords.update(min_elements=min_elements, exclude=exclude, bucket_bytes=bucket_bytes)
+    wanted = settings(compressor, check_every=check_every, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
     _refuse_wrapped(optimizer, inner)
-    if tf.distribute.has_strategy():
-        refuse_parameter_servers(tf.distribute.get_strategy())
+    refuse_parameter_servers(tf.distribute.get_strategy())
     attach(inner, wanted)
     return optimizer
 

@@ -30,6 +30,7 @@ class LowPass(Memory):
     beta: float = 0.1
 
     requires_nonexpansive = True
+    takes_back = True
 
     def __post_init__(self):
         check_fraction("lowpass", "beta", self.beta)
@@ -44,6 +45,9 @@ class LowPass(Memory):
     def settle(self, carry, sent, total, state, ctx):
         kept = (1 - self.beta) * state["residual"] + self.beta * (carry - sent)
         return total, {"residual": kept}
+
+    def take_back(self, state, lost):
+        return {"residual": state["residual"] + self.beta * lost}
 
 
 @settles_after(LowPass, "residual")

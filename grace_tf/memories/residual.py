@@ -40,6 +40,7 @@ class Residual(Memory):
     dtype: str = "float32"
 
     requires_nonexpansive = True
+    takes_back = True
     by_rows = property(lambda self: self.dtype == "float32")
 
     def __post_init__(self):
@@ -54,6 +55,9 @@ class Residual(Memory):
 
     def settle(self, carry, sent, total, state, ctx):
         return total, {"residual": carry - sent}
+
+    def take_back(self, state, lost):
+        return {"residual": state["residual"] + lost}
 
     def store(self, states, ctx):
         if self.dtype == "float32":

@@ -33,6 +33,11 @@ class Handed:
         elements = self.elements if isinstance(self.elements, int) else self.elements.numpy()
         return int(elements) * tf.as_dtype(self.dtype).size
 
+    def sent(self, size: int) -> float:
+        """Bytes that one of `size` workers sends for it, as collectives in a ring do."""
+        times = {"sum": 2, "max": 2, "gather": size, "all_to_all": 1}[self.kind]
+        return self.nbytes * times * (size - 1) / size
+
 
 class Transport(abc.ABC):
     """Carries flat buffers between `size` workers, of which `workers` live in this process (graph).

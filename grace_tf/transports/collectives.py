@@ -48,12 +48,14 @@ def abort(sentence: str) -> None:
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, sentence)
 
 
-def moved(buffer: tf.Tensor, move: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def moved(
+    buffer: tf.Tensor, move: Callable[[tf.Tensor], tf.Tensor], device: str | None = "/CPU:0"
+) -> tf.Tensor:
     """`move(buffer)`, bit for bit, as a dtype that collectives can move."""
     if buffer.dtype.name not in _MOVED:
         raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
     carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
-    with tf.device("/CPU:0"):
+    with tf.device(device):
         return tf.bitcast(move(tf.bitcast(buffer, carrier)), buffer.dtype)
 
 

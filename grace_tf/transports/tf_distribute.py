@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Callable
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
+from tensorflow.python.ops import collective_ops
 
+from grace_tf.transports import collectives
 from grace_tf.transports.base import Transport
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.rows import padded
@@ -70,9 +73,13 @@ class ReplicaContext(Transport):
         return [self._stacked(buffers[0])]
 
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        rows = self._stacked(tf.reshape(buffers[0], [-1]))  # tf.distribute has no all-to-all
-        rows = tf.reshape(rows, [self.size, *buffers[0].shape])
-        return [rows[:, self.workers[0]]]
+        sent = tf.identity(buffers[0])
+        if tf.executing_eagerly():
+            rows = self._stacked(tf.reshape(sent, [-1]))
+            return [tf.reshape(rows, [self.size, *sent.shape])[:, self.workers[0]]]
+        members = self._members()
+        sent = sent if members is None else tf.gather(sent, members)
+        return [self._by_replica(self._moved(collective_ops.all_to_all_v2, sent))]
 
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
@@ -89,8 +96,46 @@ class ReplicaContext(Transport):
         return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]
 
     def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
-        rows = self._context.all_gather(tf.identity(buffer)[None], axis=0)
+        buffer = tf.identity(buffer)
+        if tf.executing_eagerly():  # replicas run one after the other, so the strategy gathers
+            rows = self._context.all_gather(buffer[None], axis=0)
+        else:
+            # The strategy's own gather would gather lengths before, which are alike.
+            rows = self._moved(collective_ops.all_gather_v2, buffer)
+            rows = self._by_replica(tf.reshape(rows, [self.size, -1]))
         return tf.ensure_shape(rows, [self.size, *buffer.shape])
+
+    def _moved(self, collective: Callable, buffer: tf.Tensor) -> tf.Tensor:
+        """The strategy knows no such collective of equal lengths, but has all that starts one."""
+        launcher = self._context.strategy.extended._cross_device_ops._launchers[
+            self._context._replica_id  # within this process
+        ]
+
+        def move(carried: tf.Tensor) -> tf.Tensor:
+            return collective(
+                carried,
+                launcher._group_size,
+                launcher._group_key,
+                launcher._next_instance_key(),
+                communication_hint=launcher._options.implementation.value,
+                timeout=launcher._options.timeout_seconds or 0,
+                ordering_token=launcher._get_ordering_token(),
+            )
+
+        return collectives.moved(buffer, move, launcher._device)
+
+    def _members(self) -> list[int] | None:
+        """The replicas in TensorFlow's order, which is that of their devices' names; None where
+        it is theirs: task 10 comes before task 2."""
+        extended = self._context.strategy.extended
+        local = len(extended.worker_devices)
+        tasks = sorted(range(extended._num_workers), key=str)
+        members = [local * task + i for task in tasks for i in range(local)]
+        return None if members == sorted(members) else members
+
+    def _by_replica(self, rows: tf.Tensor) -> tf.Tensor:
+        members = self._members()
+        return rows if members is None else tf.gather(rows, np.argsort(members))
 
 
 def not_empty(grad: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | tf.IndexedSlices:

@@ -28,13 +28,15 @@ import numpy as np  # noqa: E402
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
-METHODS = ("none", "qsgd", "topk:ratio=0.1", "powersgd:rank=1", "signsgd")
+METHODS = ("none", "qsgd", "topk:ratio=0.1", "powersgd:rank=1", "signsgd", "natural>two_hop")
 FITTED = ("none", "topk:ratio=0.1")
 rank = strategy.cluster_resolver.task_id
 
 
 def optimizer(method):
-    return grace_tf.wrap(keras.optimizers.SGD(0.1, momentum=0.9), method, min_elements=1, seed=4)
+    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
+    name, _, exchange = method.partition(">")
+    return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
 def custom(method):

@@ -27,10 +27,18 @@ KERAS_3 = keras.__version__.startswith("3")
 
 
 def spec_of(method: str) -> dict:
-    """The keywords of a method for this small model; `method@adam` is under Adam instead of SGD."""
+    """The keywords of a method for this small model; `method@adam` is under Adam instead of SGD,
+    `method>two_hop` with that exchange."""
     name, _, base = method.partition("@")
+    name, _, exchange = name.partition(">")
     # The memory of dgc has the momentum.
-    return {"compressor": name, "min_elements": 64, "base": plain(base, name.startswith("dgc"))}
+    base = plain(base, name.startswith("dgc"))
+    return {
+        "compressor": name,
+        "min_elements": 64,
+        "base": base,
+        "exchange": exchange or "auto",
+    }
 
 
 def plain(base: str = "", without_momentum: bool = False):
