@@ -7,8 +7,8 @@ Runs as one of several workers (TF_CONFIG), each on an interface of its own or a
 The gradient has the shapes of a small convolutional network scaled up to `--elements`, or those of
 `--model`.  Bytes are the interface's own count (/proc/self/net/dev, sent, headers included; over
 loopback both workers' together) over `--steps` steps after a warm-up.  Seconds are the median of
-these steps, from gradients in memory to aggregates in memory.  Worker 0 prints a table and writes
-JSON.
+these steps, from gradients in memory to aggregates in memory.  "over" compares the bytes with what
+the collectives tell (`Handed.sent`).  Worker 0 prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -56,17 +56,19 @@ def sent_bytes() -> tuple[int, str]:
     return counts[name], name
 
 
-def measure(spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], steps: int) -> dict:
-    aggregate = grace_tf.Aggregator(spec, variables)
-    exchange = tf.function(lambda: aggregate(grads, variables))
+def measure(
+    spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], steps: int, exchange: str
+) -> dict:
+    aggregate = grace_tf.Aggregator(spec, variables, exchange=exchange)
+    step = tf.function(lambda: aggregate(grads, variables))
     for _ in range(2):
-        exchange()
+        step()
     grace_tf.barrier()
     before, interface = sent_bytes()
     times = []
     for _ in range(steps):
         start = time.perf_counter()
-        exchange()
+        step()
         times.append(time.perf_counter() - start)
     grace_tf.barrier()
     sent = (sent_bytes()[0] - before) / steps
@@ -75,8 +77,9 @@ def measure(spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], ste
     return {
         "method": spec,
         "announced": aggregate.bytes_per_step,
+        "collectives": " and ".join(dict.fromkeys(handed.kind for handed in aggregate.handed)),
         "sent": round(sent),
-        "over": sent / aggregate.bytes_per_step - 1,
+        "over": sent / sum(handed.sent(grace_tf.size()) for handed in aggregate.handed) - 1,
         "seconds": statistics.median(times),
         "interface": interface,
     }
@@ -88,6 +91,7 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MODELS), help="its shapes instead")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--exchange", default="auto", help="as for wrap")
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")
     args = parser.parse_args()
@@ -99,7 +103,7 @@ def main() -> None:
     dense = 4 * sum(g.shape.num_elements() for g in grads)
     rows = []
     for spec in args.methods:
-        row = measure(spec, grads, variables, args.steps)
+        row = measure(spec, grads, variables, args.steps, args.exchange)
         row["ratio"] = dense / row["announced"]
         rows.append(row)
         if group.rank == 0:

@@ -11,27 +11,31 @@ Importing this module starts nothing.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from grace_tf import schedulers
 from grace_tf.sharding import share
 from grace_tf.transports import horovod
 from grace_tf.transports.group import Group
+from grace_tf.transports.meeting import addresses_of_all
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
 
 TIMEOUT = 120.0
-_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
 _current: ProcessGroup | None = None
 
 
 def init(
-    timeout: float | None = None, workers: Sequence[str] | None = None, rank: int | None = None
+    timeout: float | None = None,
+    workers: Sequence[str] | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+    master: str | None = None,
 ) -> Group:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
@@ -44,34 +48,32 @@ def init(
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
         unless given.
-      workers: the addresses `host:port` of all, in one order on all of them.  Without `workers` and
-        `rank` TF_CONFIG says both; without TF_CONFIG the group is this process alone.
+      workers: the addresses `host:port` of all, in one order on all of them.
       rank: the place of this process among them, from 0.
+      size, master: instead of all addresses, how many workers there are and `host:port` where
+        worker 0 waits for the others.  `master` alone completes what a scheduler tells.
+        Without arguments TF_CONFIG says it all, or a scheduler, see schedulers.py; without both the
+        group is this process alone.
     Returns: the group.
     Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
       already run an operation, if a group with other arguments exists, or if a worker does not come
       in time.
     """
     global _current
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
-    if (workers is None) != (rank is None):
-        raise ValueError("init() takes both workers=[…addresses] and rank=…, or neither.")
+    _check_arguments(timeout, workers, rank, size, master)
     if horovod.running() is not None:
-        return _of_horovod(timeout, workers)
+        return _of_horovod(timeout, workers or master)
+    seconds = timeout or (_current.timeout if _current else TIMEOUT)
     if workers is not None:
-        addresses, rank = _checked(workers, rank)
+        addresses, rank = schedulers.checked(workers, rank)
     elif _current is not None:
-        addresses, rank = _current.addresses, _current.rank
+        same = size is None or (rank, size) == (_current.rank, _current.size)
+        addresses, rank = _current.addresses if same else (), _current.rank
     else:
-        addresses, rank = _from_surroundings()
+        addresses, rank = _from_surroundings(rank, size, master, seconds)
     if _current is None:
-        _current = _make(addresses, rank, TIMEOUT if timeout is None else float(timeout))
-    elif (addresses, rank, timeout or _current.timeout) != (
-        _current.addresses,
-        _current.rank,
-        _current.timeout,
-    ):
+        _current = _make(addresses, rank, float(seconds))
+    elif (addresses, rank, seconds) != (_current.addresses, _current.rank, _current.timeout):
         raise RuntimeError(
             f"This process already is worker {_current.rank} of {_current.size} with timeout="
             f"{_current.timeout:g}; a process joins one group, once."
@@ -79,9 +81,25 @@ def init(
     return _current
 
 
-def _of_horovod(timeout: float | None, workers: Sequence[str] | None) -> Group:
+def _check_arguments(timeout, workers, rank, size, master) -> None:
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
+    given = {"workers": workers, "rank": rank, "size": size, "master": master}
+    names = {name for name, value in given.items() if value is not None}
+    if names not in (set(), {"workers", "rank"}, {"rank", "size", "master"}, {"master"}):
+        raise ValueError(
+            "init() takes both workers=[…addresses] and rank=…; or rank=…, size=… and "
+            f"master='host:port'; or master alone; or neither, not {', '.join(sorted(names))}."
+        )
+    if master is not None and not master.rpartition(":")[2].isdigit():
+        raise ValueError(f"master is worker 0's host:port, not {master!r}.")
+    if size is not None and not 0 <= rank < size:
+        raise ValueError(f"There is no worker {rank} among {size}.")
+
+
+def _of_horovod(timeout: float | None, addresses: Any) -> Group:
     running = current()
-    if workers is not None:
+    if addresses is not None:
         raise RuntimeError(
             f"Horovod runs {running.size} workers already: call init() without addresses."
         )
@@ -131,9 +149,8 @@ def size() -> int:
 
 
 def expected_size() -> int:
-    """How many workers the surroundings speak of: TF_CONFIG, MPI's and Horovod's launchers."""
-    sizes = [os.environ.get(name, "") for name in _LAUNCHERS]
-    return max([len(_cluster()[0]), 1, *(int(text) for text in sizes if text.isdigit())])
+    """How many workers the surroundings speak of: TF_CONFIG, a scheduler, Horovod's launcher."""
+    return max([len(schedulers.cluster()[0]), 1, *schedulers.sizes()])
 
 
 def barrier() -> None:
@@ -205,7 +222,7 @@ def _first_call() -> str:
 
 
 def _under_a_strategy() -> str:
-    if len(_cluster()[0]) < 2:
+    if len(schedulers.cluster()[0]) < 2:
         return ""
     return (
         " Under MultiWorkerMirroredStrategy call neither init() nor shard(): TensorFlow deals out "
@@ -214,13 +231,17 @@ def _under_a_strategy() -> str:
     )
 
 
+def _refuse_late() -> None:
+    if runtime_started():
+        raise RuntimeError(
+            "init() must come before the first TensorFlow operation, but TensorFlow's runtime "
+            "has already started: move grace_tf.init() to the top of the program."
+        )
+
+
 def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:
     if len(addresses) > 1:
-        if runtime_started():
-            raise RuntimeError(
-                "init() must come before the first TensorFlow operation, but TensorFlow's runtime "
-                "has already started: move grace_tf.init() to the top of the program."
-            )
+        _refuse_late()
         gpus = tf.config.get_visible_devices("GPU")
         if gpus:
             own = gpus[_local_rank(addresses, rank) % len(gpus)]
@@ -228,47 +249,27 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup
     return ProcessGroup(addresses, rank, timeout)
 
 
-def _checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
-    addresses = (workers,) if isinstance(workers, str) else tuple(workers)
-    for address in addresses:
-        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
-            raise ValueError(f"A worker's address is host:port, not {address!r}.")
-    if len(set(addresses)) != len(addresses):
-        raise ValueError(f"Two workers have the same address among {list(addresses)}.")
-    if not 0 <= rank < len(addresses):
-        raise ValueError(f"There is no worker {rank} among {len(addresses)} addresses.")
-    return addresses, int(rank)
-
-
-def _cluster() -> tuple[list[str], dict, dict]:
-    """TF_CONFIG as (addresses, chief first; cluster; task); ([], {}, {}) without it."""
-    text = os.environ.get("TF_CONFIG", "").strip() or "{}"
-    try:
-        config = json.loads(text)
-        cluster, task = config.get("cluster") or {}, config.get("task") or {}
-        return [*cluster.get("chief", ()), *cluster.get("worker", ())], cluster, task
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"TF_CONFIG is not a cluster in JSON ({error}): {text[:200]}") from error
-
-
-def _from_surroundings() -> tuple[tuple[str, ...], int]:
-    addresses, cluster, task = _cluster()
-    kind = task.get("type", "worker")
-    if "ps" in cluster or kind not in ("chief", "worker"):
-        raise ValueError(
-            "A process group has chief and worker tasks only, but TF_CONFIG speaks of "
-            f"{'ps' if 'ps' in cluster else kind!r}: parameter servers and evaluators "
-            "have no gradient to share."
-        )
-    if len(addresses) < 2 and expected_size() > 1:
+def _from_surroundings(
+    rank: int | None, size: int | None, master: str | None, timeout: float
+) -> tuple[tuple[str, ...], int]:
+    """The addresses of all workers and the rank, from these arguments, TF_CONFIG or a scheduler."""
+    found, of_tensorflow = (None, ()) if size else schedulers.of_tf_config()
+    if of_tensorflow:
+        return of_tensorflow, found
+    told = schedulers.Told("init()", rank, size, master) if size else schedulers.told()
+    if told is None or told.size == 1:
+        if expected_size() == 1 or size == 1:
+            return ("localhost",), 0
         raise RuntimeError(
             f"There are to be {expected_size()} workers, but nothing tells this process where they "
             "are: call horovod.tensorflow's init() before grace_tf.init(), or set TF_CONFIG."
         )
-    if len(addresses) < 2:
-        return tuple(addresses) or ("localhost",), 0
-    try:
-        index = int(task["index"]) + (len(cluster.get("chief", ())) if kind == "worker" else 0)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
-    return _checked(addresses, index)
+    master = master or told.master
+    if master is None:
+        raise RuntimeError(
+            f"This is worker {told.rank} of {told.size} by {told.by}, but where worker 0 is cannot "
+            f"be told: {told.why}; set both to worker 0's host and a free port there, or call "
+            "grace_tf.init(master='host:port') on all workers."
+        )
+    _refuse_late()
+    return tuple(addresses_of_all(master, told.rank, told.size, timeout)), told.rank

@@ -287,3 +287,29 @@ class DividedConsensus(OwnAggregation):
 
     def aggregate(self, payloads, ctx):
         return sum(self.decoded(payloads, ctx)) / ctx.size**2
+
+
+# In two hops.
+
+
+class Blocks(OwnAggregation):
+    """Any slice decodes alone, so that a chunk can be added up and sent again."""
+
+    block = 1
+
+
+@lie("sums go on", "Sent again, an aggregate of 2 workers loses")
+class SentAgainAsMean(Blocks):
+    """Divides by the number of workers before it compresses again."""
+
+    def recompress_list(self, totals, ctx):
+        return super().recompress_list([total / ctx.size for total in totals], ctx)
+
+
+@lie("hops agree", "out of bounds|not in range|out of range")
+class OneRowAWorker(Blocks):
+    """Takes for granted that there is a row for each worker."""
+
+    def aggregate(self, payloads, ctx):
+        rows = [{"values": payloads["values"][w]} for w in range(ctx.size)]
+        return sum(self.decompress(row, ctx) for row in rows)

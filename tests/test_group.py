@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import group
+from grace_tf import group, schedulers
 from grace_tf.transports import process_group
 from grace_tf.transports.process_group import ProcessGroup
 
@@ -73,7 +73,7 @@ class SurroundingsTest(tf.test.TestCase):
         cluster = {"chief": ["a:1"], "worker": ["b:1", "b:2"], "evaluator": ["c:1"]}
         for kind, index, wanted in (("chief", 0, 0), ("worker", 0, 1), ("worker", "1", 2)):
             self.config(cluster, type=kind, index=index)
-            self.assertEqual(group._from_surroundings(), (("a:1", "b:1", "b:2"), wanted))
+            self.assertEqual(schedulers.of_tf_config(), (wanted, ("a:1", "b:1", "b:2")))
             self.assertEqual(group.expected_size(), 3)
         self.assertEqual(
             [process_group.local_rank(("a:1", "b:1", "b:2"), n) for n in range(3)], [0, 0, 1]

@@ -130,7 +130,9 @@ MAY_IMPORT = {
     "variables": set(),
     "marks": {"variables"},
     "divergence": {"plan", "transports.lifeline", "variables"},
-    "group": {"transports", "sharding"},
+    "group": {"transports", "schedulers", "sharding"},
+    "schedulers": set(),
+    "transports.meeting": {"transports.rendezvous"},
     "sharding": set(),
     "gradients": set(),
     "version": set(),
@@ -320,6 +322,7 @@ def test_state_randomness_and_configuration_have_their_places(path):
         assert not random, "random numbers come from ops, under a key"
     if name not in (
         "group",
+        "schedulers",
         "cli.addresses",
         "cli.doctor",
         "transports.horovod",

@@ -79,8 +79,8 @@ def _surroundings() -> str:
     except ValueError as error:
         return str(error)
     if expected == 1:
-        return "none: no TF_CONFIG or launcher speaks of more than this process"
-    return f"{expected}, by TF_CONFIG or an MPI or Horovod launcher; init() connects them"
+        return "none: no TF_CONFIG or scheduler speaks of more than this process"
+    return f"{expected}, by TF_CONFIG, a scheduler or Horovod; init() connects them"
 
 
 def _horovod() -> str:

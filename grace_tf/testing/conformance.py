@@ -26,6 +26,7 @@ from grace_tf.core.specs import name_of
 from grace_tf.testing import (
     claim_checks,
     contract_checks,
+    hop_checks,
     line_checks,
     memory_checks,
     payload_checks,
@@ -36,7 +37,7 @@ from grace_tf.testing.workers import Disagreement
 
 _MODULES = (
     *(contract_checks, payload_checks, size_checks, claim_checks),
-    *(memory_checks, line_checks),
+    *(memory_checks, line_checks, hop_checks),
 )
 _QUICK = tuple(check for module in _MODULES for check in module.CHECKS)
 _CAUSED = ("was not finite", "triggered tf.function retracing")

@@ -1,0 +1,160 @@
+"""What the surroundings say of this process: its rank, and where the other workers are.
+
+In come environment variables; out go the addresses of all workers, of TF_CONFIG, or the `Told` of a
+scheduler that has started this process.  Of several schedulers that speak the innermost counts:
+
+    RANK, WORLD_SIZE                                 set by hand, by torchrun, Kubeflow, SageMaker
+    OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE       mpirun of Open MPI
+    PMI_RANK, PMI_SIZE                               mpirun of MPICH and Intel MPI
+    SLURM_PROCID, SLURM_STEP_NUM_TASKS               srun; in a batch script without srun there are
+                                                     no steps, so it runs alone
+
+MASTER_ADDR and MASTER_PORT say where worker 0 listens.  Without them the first host of an srun
+step, or the only host of mpirun, is known, and the port follows from the number of the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import zlib
+from collections.abc import Sequence
+
+_PORTS = range(20_000, 32_000)  # below those that systems deal out by themselves
+_RANKS = {
+    "RANK and WORLD_SIZE": ("RANK", "WORLD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpirun (PMI)": ("PMI_RANK", "PMI_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What `by` says: this is worker `rank` of `size`; worker 0 listens at `master`, host:port.
+
+    master: None where nothing tells; `why` says what is missing.
+    """
+
+    by: str
+    rank: int
+    size: int
+    master: str | None = None
+    why: str = ""
+
+
+def told() -> Told | None:
+    """What the scheduler that started this process says of it.
+
+    Raises ValueError where RANK and WORLD_SIZE contradict another scheduler, and for a rank that is
+    not below the size.
+    """
+    found = [Told(by, *pair) for by, names in _RANKS.items() if (pair := _pair(*names))]
+    if not found:
+        return None
+    first = found[0]
+    if not first.rank < first.size:
+        raise ValueError(f"{first.by} say that this is worker {first.rank} of {first.size}.")
+    # mpirun starts its own processes by srun, whose numbers all processes then show too.
+    others = [t for t in found[1:2] if (t.rank, t.size) != (first.rank, first.size)]
+    if first.by == "RANK and WORLD_SIZE" and others:
+        raise ValueError(
+            f"RANK and WORLD_SIZE say that this is worker {first.rank} of {first.size}, "
+            f"{others[0].by} says {others[0].rank} of {others[0].size}: unset RANK and WORLD_SIZE, "
+            "or tell grace_tf.init() rank, size and master."
+        )
+    master, why = _master(first)
+    return dataclasses.replace(first, master=master, why=why)
+
+
+def sizes() -> list[int]:
+    """How many workers each launcher speaks of that has left its variables here."""
+    names = [size for _, size in _RANKS.values()]
+    return [n for name in (*names, "HOROVOD_SIZE") if (n := _number(name)) is not None]
+
+
+def _master(first: Told) -> tuple[str | None, str]:
+    host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
+    if host and port:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            return None, "torchrun listens at MASTER_PORT itself"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ""
+    if host or port:
+        return None, "of MASTER_ADDR and MASTER_PORT only one is set"
+    if first.by == "srun":
+        nodes = os.environ.get("SLURM_STEP_NODELIST", "")
+        job = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
+        if nodes and job != ".":
+            return f"{first_host(nodes)}:{_port(job)}", ""
+    if first.by == "mpirun":
+        job = os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid")
+        if job and _number("OMPI_COMM_WORLD_LOCAL_SIZE") == first.size:
+            return f"127.0.0.1:{_port(job)}", ""
+    return None, "MASTER_ADDR and MASTER_PORT are not set"
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as SLURM writes it: gpu[07-09,12],login gives gpu07."""
+    pieces = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)
+    if not pieces:
+        raise ValueError(f"SLURM_STEP_NODELIST is no list of hosts: {nodes!r}.")
+    return "".join(piece or "" for piece in pieces.groups())
+
+
+def _port(job: str) -> int:
+    return _PORTS[zlib.crc32(job.encode()) % len(_PORTS)]
+
+
+def _pair(rank: str, size: str) -> tuple[int, int] | None:
+    pair = _number(rank), _number(size)
+    return None if None in pair else pair
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
+    """The addresses and the rank; raises ValueError where they cannot be."""
+    addresses = (workers,) if isinstance(workers, str) else tuple(workers)
+    for address in addresses:
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
+            raise ValueError(f"A worker's address is host:port, not {address!r}.")
+    if len(set(addresses)) != len(addresses):
+        raise ValueError(f"Two workers have the same address among {list(addresses)}.")
+    if not 0 <= rank < len(addresses):
+        raise ValueError(f"There is no worker {rank} among {len(addresses)} addresses.")
+    return addresses, int(rank)
+
+
+def cluster() -> tuple[list[str], dict, dict]:
+    """TF_CONFIG as (addresses, chief first; cluster; task); ([], {}, {}) without it."""
+    text = os.environ.get("TF_CONFIG", "").strip() or "{}"
+    try:
+        config = json.loads(text)
+        jobs, task = config.get("cluster") or {}, config.get("task") or {}
+        return [*jobs.get("chief", ()), *jobs.get("worker", ())], jobs, task
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG is not a cluster in JSON ({error}): {text[:200]}") from error
+
+
+def of_tf_config() -> tuple[int, tuple[str, ...]]:
+    """(rank, addresses of all); (0, ()) where it speaks of no other worker."""
+    addresses, jobs, task = cluster()
+    kind = task.get("type", "worker")
+    if "ps" in jobs or kind not in ("chief", "worker"):
+        raise ValueError(
+            "A process group has chief and worker tasks only, but TF_CONFIG speaks of "
+            f"{'ps' if 'ps' in jobs else kind!r}: parameter servers and evaluators "
+            "have no gradient to share."
+        )
+    if len(addresses) < 2:
+        return 0, ()
+    try:
+        index = int(task["index"]) + (len(jobs.get("chief", ())) if kind == "worker" else 0)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
+    return checked(addresses, index)[::-1]

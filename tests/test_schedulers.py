@@ -1,0 +1,246 @@
+"""Workers that a scheduler has started: what its variables tell, and how the workers meet."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+from unittest import mock
+
+import pytest
+
+import grace_tf
+from grace_tf import group, schedulers
+from grace_tf.schedulers import first_host
+from grace_tf.transports import meeting
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "started.py"
+ROOT = pathlib.Path(grace_tf.__file__).parents[1]
+NAMES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "HOROVOD_SIZE")
+PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_")
+
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_NODELIST": "gpu[07-09,12]",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+BY_HAND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node3", "MASTER_PORT": "29500"}
+
+
+def bare():
+    """The environment without what a scheduler may have put there."""
+    names = {*NAMES, *(name for pair in schedulers._RANKS.values() for name in pair)}
+    return {k: v for k, v in os.environ.items() if k not in names and not k.startswith(PREFIXES)}
+
+
+@pytest.fixture
+def surroundings(monkeypatch):
+    def put(*variables):
+        patch.update({k: v for given in variables for k, v in given.items()})
+        return schedulers.told()
+
+    monkeypatch.setattr(group, "_current", None)
+    with mock.patch.dict(os.environ, bare(), clear=True):
+        patch = os.environ
+        yield put
+
+
+def test_what_each_scheduler_tells(surroundings):
+    assert surroundings({}) is None and group.expected_size() == 1
+    found = surroundings(SRUN)
+    assert (found.by, found.rank, found.size) == ("srun", 5, 8)
+    host, _, port = found.master.partition(":")
+    assert host == "gpu07" and int(port) in schedulers._PORTS
+    assert group.expected_size() == 8
+    # Another step has another port.
+    assert surroundings({"SLURM_STEP_ID": "1"}).master != found.master
+    assert surroundings({"MASTER_ADDR": "fe80::1", "MASTER_PORT": "77"}).master == "[fe80::1]:77"
+
+
+def test_a_batch_script_without_srun_runs_alone(surroundings):
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "gpu[07-09]"}
+    assert surroundings(batch) is None
+    assert grace_tf.init().size == 1
+
+
+def test_what_is_missing_is_told(surroundings):
+    assert surroundings(MPIRUN).master is None
+    sentence = (
+        "^This is worker 1 of 2 by mpirun, but where worker 0 is cannot be told: MASTER_ADDR and "
+        "MASTER_PORT are not set; set both .*master='host:port'"
+    )
+    with pytest.raises(RuntimeError, match=sentence):
+        grace_tf.init()
+    assert "only one is set" in surroundings({"MASTER_ADDR": "a"}).why
+    both = {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x"}
+    assert surroundings(both).why == "torchrun listens at MASTER_PORT itself"
+
+
+def test_mpirun_on_one_host_needs_nothing_else(surroundings):
+    own = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_MCA_ess_base_jobid": "3301"}
+    assert surroundings(MPIRUN, own).master.startswith("127.0.0.1:")
+    assert surroundings({"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}).master is None
+
+
+def test_of_several_the_innermost_counts(surroundings):
+    found = surroundings(SRUN, MPIRUN)  # mpirun starts its processes by srun
+    assert (found.by, found.rank, found.size) == ("mpirun", 1, 2)
+    assert surroundings(BY_HAND, {"WORLD_SIZE": "2"}).by == "RANK and WORLD_SIZE"
+    with pytest.raises(ValueError, match="worker 1 of 4, mpirun says 1 of 2: unset RANK"):
+        surroundings({"WORLD_SIZE": "4"})
+    with pytest.raises(ValueError, match="worker 4 of 4"):
+        surroundings({"RANK": "4"})
+
+
+def test_tf_config_comes_first(surroundings):
+    surroundings(BY_HAND)
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    os.environ["TF_CONFIG"] = json.dumps(cluster)
+    assert schedulers.of_tf_config() == (0, ("a:1", "b:1"))
+    with mock.patch.object(group, "_make") as make:
+        grace_tf.init()
+    make.assert_called_once_with(("a:1", "b:1"), 0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[07-09,12],login", "gpu07"),
+        ("node1", "node1"),
+        ("a,b[1-2]", "a"),
+        ("r[3,5]c-ib", "r3c-ib"),
+    ],
+)
+def test_the_first_host_of_a_list(nodes, first):
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"rank": 1}, "or neither, not rank"),
+        ({"size": 2, "master": "a:1"}, "or neither, not master, size"),
+        ({"rank": 0, "size": 2}, "or neither, not rank, size"),
+        ({"workers": ["a:1"], "rank": 0, "master": "a:1"}, "or neither"),
+        ({"master": "node3"}, "master is worker 0's host:port, not 'node3'"),
+        ({"rank": 2, "size": 2, "master": "a:1"}, "There is no worker 2 among 2"),
+    ],
+)
+def test_wrong_arguments(surroundings, keywords, words):
+    with pytest.raises(ValueError, match=words):
+        grace_tf.init(**keywords)
+
+
+def free():
+    with socket.create_server(("", 0)) as server:
+        return server.getsockname()[1]
+
+
+def met(workers, timeout=20.0):
+    """What each of these (rank, size) gets, all in threads of this process."""
+    master, found = f"127.0.0.1:{free()}", {}
+
+    def come(i, rank, size):
+        try:
+            found[i] = meeting.addresses_of_all(master, rank, size, timeout)
+        except RuntimeError as error:
+            found[i] = str(error)
+
+    threads = [threading.Thread(target=come, args=(i, *w)) for i, w in enumerate(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[i] for i in range(len(workers))]
+
+
+def test_all_get_the_same_addresses():
+    found = met([(2, 4), (0, 4), (3, 4), (1, 4)])
+    assert found[1:] == found[:1] * 3
+    assert len(set(found[0])) == 4
+    assert {address.rpartition(":")[0] for address in found[0]} == {"127.0.0.1"}
+
+
+def test_workers_that_cannot_meet_are_told_why():
+    for told in met([(0, 3), (1, 3), (1, 3)]):
+        assert told == "Two workers came with the rank 1: each needs one of its own."
+    for told in met([(0, 2), (1, 3)]):
+        assert told == "Worker 1 expects 3 workers, and worker 0 2."
+    first, second = met([(0, 3), (2, 3)], timeout=1.0)
+    assert first == second
+    assert "Worker 1 of 3 did not come to 127.0.0.1:" in first and "within 1 s" in first
+    (alone,) = met([(1, 2)], timeout=0.5)
+    assert alone.startswith("Worker 0 of 2 did not come to 127.0.0.1:")
+
+
+def test_a_stranger_at_the_door_is_sent_away():
+    port, found = free(), []
+    first = threading.Thread(
+        target=lambda: found.append(meeting.addresses_of_all(f"127.0.0.1:{port}", 0, 2, 20.0))
+    )
+    first.start()
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            break
+        except ConnectionRefusedError:
+            pass
+    found.append(meeting.addresses_of_all(f"127.0.0.1:{port}", 1, 2, 20.0))
+    first.join()
+    assert found[0] == found[1]
+
+
+def started(environments, *arguments):
+    """(exit code, its JSON) of each process, started together."""
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *(each.format(rank) for each in arguments)],
+            env={**bare(), **path, "CUDA_VISIBLE_DEVICES": "-1", **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank, own in enumerate(environments)
+    ]
+    said = [process.communicate(timeout=180)[0] for process in processes]
+    answers = [json.loads(text.strip().splitlines()[-1]) for text in said]
+    return [process.returncode for process in processes], answers
+
+
+def check(codes, answers, hosts):
+    size = len(answers)
+    assert codes == [0] * size, answers
+    for rank, answer in enumerate(answers):
+        told = answer.pop("told")
+        wanted = {"rank": rank, "size": size, "local": rank, "again": True, "hosts": hosts}
+        assert answer == {**wanted, "sum": size * (size + 1) / 2}
+        assert told.startswith(f"This process already is worker {rank} of {size}")
+
+
+def test_three_processes_by_rank_and_world_size():
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free())}
+    check(*started([{**place, "RANK": str(rank)} for rank in range(3)]), ["localhost"])
+
+
+def test_two_processes_by_srun():
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": socket.gethostname()}
+    step.update(SLURM_JOB_ID=str(free()), SLURM_STEP_ID="3")
+    environments = [{**step, "SLURM_PROCID": str(rank)} for rank in range(2)]
+    check(*started(environments), [socket.gethostname()])
+
+
+def test_two_processes_by_mpirun_and_an_address():
+    world = {"OMPI_COMM_WORLD_SIZE": "2"}
+    environments = [{**world, "OMPI_COMM_WORLD_RANK": str(rank)} for rank in range(2)]
+    check(*started(environments, f"127.0.0.1:{free()}"), ["127.0.0.1"])
+
+
+def test_two_processes_by_arguments_alone():
+    check(*started([{}, {}], "{}", "2", f"localhost:{free()}"), ["localhost"])
