@@ -57,9 +57,9 @@ def sent_bytes() -> tuple[int, str]:
 
 
 def measure(
-    spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], steps: int, exchange: str
+    spec: str, grads: list[tf.Tensor], variables: list[tf.Variable], steps: int, keywords: dict
 ) -> dict:
-    aggregate = grace_tf.Aggregator(spec, variables, exchange=exchange)
+    aggregate = grace_tf.Aggregator(spec, variables, **keywords)
     step = tf.function(lambda: aggregate(grads, variables))
     for _ in range(2):
         step()
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--exchange", default="auto", help="as for wrap")
+    parser.add_argument("--bucket-bytes", type=int, default=25 << 20, help="as for wrap")
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")
     args = parser.parse_args()
@@ -101,9 +102,10 @@ def main() -> None:
     grads = [tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in wanted]
     variables = [tf.Variable(tf.zeros(g.shape)) for g in grads]
     dense = 4 * sum(g.shape.num_elements() for g in grads)
+    keywords = {"exchange": args.exchange, "bucket_bytes": args.bucket_bytes}
     rows = []
     for spec in args.methods:
-        row = measure(spec, grads, variables, args.steps, args.exchange)
+        row = measure(spec, grads, variables, args.steps, keywords)
         row["ratio"] = dense / row["announced"]
         rows.append(row)
         if group.rank == 0:
@@ -115,7 +117,13 @@ def main() -> None:
             )
     if group.rank == 0 and args.out:
         here = machine(group.size, args.steps, "normal / 100")
-        head = {"machine": here, "link": args.label, "dense": dense, "model": args.model}
+        head = {
+            "machine": here,
+            "link": args.label,
+            "dense": dense,
+            "model": args.model,
+            **keywords,
+        }
         with open(args.out, "w") as file:
             json.dump({**head, "rows": rows}, file, indent=1)
 

@@ -26,7 +26,8 @@ from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import AllToAll, Gather, Outcome, Payload, Rounds
 
-FEWEST = 4  # workers, from which two hops send less than a gather by a third or more
+FEWEST = 4  # workers, from which two hops send half of what a gather sends, or less
+_FEWEST_OF_VOTES = 5  # whose second hop may take two rows, for ties
 SMALLEST = (
     64 << 10
 )  # bytes of a group's payload, below which a second wait costs more than it saves
@@ -52,13 +53,14 @@ def taken(
 ) -> bool:
     """Whether a group of these tensors takes two hops between `size` workers.
 
-    With `exchange="auto"` it does where that is `possible`, from FEWEST workers and SMALLEST bytes
-    on; "two_hop" sets no such limits, and "gather" means no hops.  A group that has no chunk for
+    With `exchange="auto"` it does where that is `possible`, from FEWEST workers (one more for
+    votes) and SMALLEST bytes on; "two_hop" sets no such limits, and "gather" means no hops.  A group that has no chunk for
     every worker is gathered.
     """
     if size == 1 or exchange == "gather" or not possible(compressor, memory):
         return False
-    if exchange == "auto" and (size < FEWEST or compressor.group_nbytes(specs) < SMALLEST):
+    fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
+    if exchange == "auto" and (size < fewest or compressor.group_nbytes(specs) < SMALLEST):
         return False
     return division_of(compressor, tuple(specs), size).for_all
 

@@ -40,6 +40,17 @@ class SignSGD(Compressor):
     def aggregate(self, payloads, ctx):
         return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)
 
+    def compress_list(self, xs, ctx):
+        if lists.runs_here(xs):
+            return {"signs": lists.sign_list(xs, 1.0)[0]}
+        return super().compress_list(xs, ctx)
+
+    def aggregate_list(self, payloads, ctx):
+        signs = payloads["signs"]
+        if lists.runs_here([signs]):
+            return lists.vote_list(signs, [spec.shape for spec in ctx.specs], tf.constant(1.0))
+        return super().aggregate_list(payloads, ctx)
+
     def recompress_list(self, totals, ctx):
         signs = self.compress_list(totals, ctx)["signs"]
         if ctx.size % 2:
