@@ -243,11 +243,11 @@ def _check_exchange(wanted: Settings) -> None:
             'exchange="two_hop" serves compressors of one round that have blocks, such as qsgd, '
             f'and memories such as none and residual, not {told or "none"}: use exchange="auto".'
         )
-    others = [c for c, _ in pairs if c.one_round and not c.commutes_with_sum]
+    others = [c for c, _ in pairs if not c.commutes_with_sum]
     if wanted.exchange == "sum" and others:
         raise ValueError(
-            f'exchange="sum" serves payloads that are summed on the way, such as those of fp16; '
-            f'those of {others[0]} are gathered: use exchange="auto".'
+            f'exchange="sum" serves methods whose payloads are summed as they are, such as fp16, '
+            f'and {others[0]} is none: use exchange="auto".'
         )
 
 

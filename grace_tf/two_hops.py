@@ -28,20 +28,17 @@ from grace_tf.core.rounds import AllToAll, Gather, Outcome, Payload, Rounds
 
 FEWEST = 4  # workers, from which two hops send half of what a gather sends, or less
 _FEWEST_OF_VOTES = 5  # whose second hop may take two rows, for ties
-SMALLEST = (
-    64 << 10
-)  # bytes of a group's payload, below which a second wait costs more than it saves
+SMALLEST = 64 << 10  # bytes of a group's payload; below, a second wait costs more than it saves
+COARSEST = 3.0  # bits an element, where a memory keeps what the second hop loses
 
 _OVERFLOW = "two_hops.overflow"  # a part of the second hop, no method's own
-_HOP = 3  # the stage of the context in which the second compression draws
 
 
 def possible(compressor: Compressor, memory: Memory) -> bool:
-    """Whether the sum of payloads may be compressed again: blocks decode alone, and a memory that
+    """Whether sums of payloads may be compressed again: blocks decode alone, and a memory that
     looks at what was sent takes back what is lost."""
-    cut = compressor.block is not None and compressor.one_round
-    kept = memory.takes_back or not memory.needs_sent
-    return cut and kept and not compressor.commutes_with_sum
+    again = compressor.recompressible and compressor.block is not None and compressor.one_round
+    return again and (memory.takes_back or not memory.needs_sent)
 
 
 def taken(
@@ -54,15 +51,27 @@ def taken(
     """Whether a group of these tensors takes two hops between `size` workers.
 
     With `exchange="auto"` it does where that is `possible`, from FEWEST workers (one more for
-    votes) and SMALLEST bytes on; "two_hop" sets no such limits, and "gather" means no hops.  A group that has no chunk for
-    every worker is gathered.
+    votes) and SMALLEST bytes on, and where a memory takes back from COARSEST bits an element on.
+    "two_hop" sets no such limits, and "gather" means no hops.  A group that has no chunk for every
+    worker is gathered.
     """
     if size == 1 or exchange == "gather" or not possible(compressor, memory):
         return False
-    fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
-    if exchange == "auto" and (size < fewest or compressor.group_nbytes(specs) < SMALLEST):
+    if exchange == "auto" and not _pays(compressor, memory, specs, size):
         return False
     return division_of(compressor, tuple(specs), size).for_all
+
+
+def _pays(
+    compressor: Compressor, memory: Memory, specs: Sequence[tf.TensorSpec], size: int
+) -> bool:
+    nbytes = compressor.group_nbytes(specs)
+    elements = sum(spec.shape.num_elements() for spec in specs)
+    # The owner's residual takes the error of a sum, so of N gradients.  Where a coarse method sends
+    # little of a residual at a time, what waits there grows with N, and training with it.
+    coarse = memory.takes_back and 8 * nbytes < COARSEST * elements
+    fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
+    return size >= fewest and nbytes >= SMALLEST and not coarse
 
 
 def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Context) -> Rounds:
@@ -137,7 +146,7 @@ class Division:
         """That of the sender's chunk: lanes of one axis, and other draws than the first hop's."""
         mine = self.pieces[ctx.worker]
         return dataclasses.replace(
-            ctx.stage(_HOP),
+            ctx.hop(),
             specs=tuple(piece.spec for piece in mine),
             variables=tuple(ctx.variables[piece.lane] for piece in mine),
             multiplier=1.0,

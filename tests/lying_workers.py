@@ -296,6 +296,7 @@ class Blocks(OwnAggregation):
     """Any slice decodes alone, so that a chunk can be added up and sent again."""
 
     block = 1
+    recompressible = True
 
 
 @lie("sums go on", "Sent again, an aggregate of 2 workers loses")
@@ -304,6 +305,21 @@ class SentAgainAsMean(Blocks):
 
     def recompress_list(self, totals, ctx):
         return super().recompress_list([total / ctx.size for total in totals], ctx)
+
+
+@lie("sums go on", "Sent again, an aggregate of 2 workers loses")
+class DrawsToDecode(Blocks):
+    """Turns signs by chance, and back again with the draws of the other hop."""
+
+    def turned(self, x, ctx):
+        return x * tf.sign(grace_tf.ops.uniform(ctx.elements, ctx.shared_key()) - 0.5)
+
+    def encode(self, x, ctx):
+        return self.turned(0.5 * x, ctx)
+
+    def decompress(self, payload, ctx):
+        values = self.turned(tf.cast(payload["values"], tf.float32), ctx)
+        return tf.reshape(values, ctx.spec.shape)
 
 
 @lie("hops agree", "out of bounds|not in range|out of range")

@@ -251,7 +251,7 @@ class DigestTest(tf.test.TestCase):
         ),
         ({"exchange": "ring"}, ValueError, "exchange is one of auto, gather, two_hop, sum"),
         ({"exchange": "two_hop"}, ValueError, "not topk.* with the memory residual"),
-        ({"exchange": "sum"}, ValueError, "those of topk.* are gathered"),
+        ({"exchange": "sum"}, ValueError, "such as fp16, and topk is none"),
         ({"min_elements": -1}, ValueError, "min_elements is at least 0"),
         ({"bucket_bytes": 0}, ValueError, "bucket_bytes is at least 1"),
         ({"seed": 2**32}, ValueError, "seed is from 0 to 4294967295"),

@@ -43,6 +43,7 @@ class EFSignSGD(Compressor):
 
     nonexpansive = True
     elementwise = True
+    recompressible = True
     homogeneous = True
 
     def __post_init__(self):

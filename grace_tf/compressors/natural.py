@@ -28,6 +28,7 @@ class Natural(Compressor):
 
     unbiased = True
     elementwise = True
+    recompressible = True
     nonexpansive = True
     homogeneous = True
     block = 4

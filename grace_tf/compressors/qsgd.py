@@ -77,6 +77,7 @@ class QSGD(Compressor):
         check_choice("qsgd", "rounding", self.rounding, ("stochastic", "stratified", "nearest"))
 
     elementwise = True
+    recompressible = True
     unbiased = property(lambda self: self.rounding != "nearest")
     nonexpansive = property(lambda self: self.rounding == "nearest" and self.norm != "minmax")
 

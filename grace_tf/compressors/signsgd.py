@@ -27,6 +27,7 @@ class SignSGD(Compressor):
 
     aggregates = "consensus"
     block = 32
+    recompressible = True
 
     def wire(self, spec):
         return {"signs": tf.TensorSpec([ops.packed_words(spec.shape.num_elements(), 1)], tf.int32)}

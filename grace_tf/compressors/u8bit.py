@@ -36,6 +36,7 @@ class U8Bit(Compressor):
 
     nonexpansive = True
     elementwise = True
+    recompressible = True
     homogeneous = True
 
     def __post_init__(self):

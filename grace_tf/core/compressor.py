@@ -40,6 +40,8 @@ class Compressor:
       exact_parts         payload parts that only a lossless inner stage may refine
       element_parts       payload parts of which each number is one element of the tensor, or is not
                           looked at: a composite that refines others is not nonexpansive
+      recompressible      aggregates may be compressed again, as in the second of two hops: decoding
+                          draws nothing, and `aggregate` takes any number of rows
       elementwise         the payload has something for every element, as that of a quantiser: rows
                           of sparse gradients are compressed by themselves, some in one tensor
     """
@@ -56,6 +58,7 @@ class Compressor:
     exact_parts: tuple[str, ...] = ()
     element_parts: tuple[str, ...] = ()
     elementwise: bool = False
+    recompressible: bool = False
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
         """What the payload of one tensor consists of: static, the same on every step and worker.

@@ -12,6 +12,7 @@ from grace_tf.ops.arguments import ListKey
 
 SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw alike
 _DEEPEST = 84  # the last draw of a stage three deep
+_HOP = 85  # is added to the draws of the second of two hops
 _STORED = 255  # the draw for what memories store
 
 
@@ -91,11 +92,16 @@ class Context:
           spec: the `tf.TensorSpec` of what the inner stage compresses; without it, the specs stay.
         Raises: ValueError for another number, or where stages nest more than three deep.
         """
-        draw = 4 * self.draw + 1 + number
+        hop = _HOP if self.draw >= _HOP else 0
+        draw = 4 * (self.draw - hop) + 1 + number
         if not 0 <= number < 4 or draw > _DEEPEST:
             raise ValueError("Stages nest at most three deep, with at most four stages in each.")
         specs = self.specs if spec is None else (spec,)
-        return dataclasses.replace(self, draw=draw, specs=specs)
+        return dataclasses.replace(self, draw=hop + draw, specs=specs)
+
+    def hop(self) -> Context:
+        """The context of the second of two hops: random draws that no stage of the first shares."""
+        return dataclasses.replace(self, draw=self.draw + _HOP)
 
     def stored(self) -> Context:
         """The context in which a memory stores its state: random draws that no stage shares."""

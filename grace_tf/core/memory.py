@@ -80,11 +80,14 @@ class Memory:
     has_momentum: bool = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Where a class defines an action on one variable, it does not inherit that on lists."""
+        """Where a class defines an action on one variable, it does not inherit that on lists, and
+        where it settles in its own way, it does not inherit how another takes back."""
         super().__init_subclass__(**keywords)
         for action in ("compensate", "settle"):
             if action in vars(cls) and f"{action}_list" not in vars(cls):
                 setattr(cls, f"{action}_list", getattr(Memory, f"{action}_list"))
+        if "settle" in vars(cls) and "take_back" not in vars(cls):
+            cls.takes_back = False
 
     def init_state(self, spec: tf.TensorSpec) -> State:
         """The state before the first step.

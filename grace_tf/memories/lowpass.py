@@ -47,7 +47,7 @@ class LowPass(Memory):
         return total, {"residual": kept}
 
     def take_back(self, state, lost):
-        return {"residual": state["residual"] + self.beta * lost}
+        return {**state, "residual": state["residual"] + self.beta * lost}
 
 
 @settles_after(LowPass, "residual")

@@ -57,7 +57,7 @@ class Residual(Memory):
         return total, {"residual": carry - sent}
 
     def take_back(self, state, lost):
-        return {"residual": state["residual"] + lost}
+        return {**state, "residual": state["residual"] + lost}
 
     def store(self, states, ctx):
         if self.dtype == "float32":

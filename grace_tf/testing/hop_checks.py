@@ -46,9 +46,10 @@ def sums_go_on(s: Subject) -> Verdict:
             for w in range(size)
         ]
         rows = {name: tf.stack([p[name] for p in payloads]) for name in payloads[0]}
-        (total,) = c.aggregate_list(rows, ctx.public())
-        hop = ctx.stage(3)
-        (again,) = c.aggregate_list(c.recompress_list([total], hop), hop.public())
+        # As on the way: each decoding has the other hop's context.
+        hop = ctx.hop()
+        (total,) = c.aggregate_list(rows, hop.public())
+        (again,) = c.aggregate_list(c.recompress_list([total], hop), ctx.public())
         once = c.decompress(c.compress(total, hop), hop.public())
         if c.aggregates == "consensus":
             once = total

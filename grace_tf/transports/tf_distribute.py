@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Callable
 
 import numpy as np
@@ -102,8 +102,8 @@ class ReplicaContext(Transport):
         else:
             # The strategy's own gather would gather lengths before, which are alike.
             rows = self._moved(collective_ops.all_gather_v2, buffer)
-            rows = self._by_replica(tf.reshape(rows, [self.size, -1]))
-        return tf.ensure_shape(rows, [self.size, *buffer.shape])
+            rows = tf.reshape(rows, [self.size, -1])
+        return self._by_replica(tf.ensure_shape(rows, [self.size, *buffer.shape]))
 
     def _moved(self, collective: Callable, buffer: tf.Tensor) -> tf.Tensor:
         """The strategy knows no such collective of equal lengths, but has all that starts one."""
@@ -125,17 +125,27 @@ class ReplicaContext(Transport):
         return collectives.moved(buffer, move, launcher._device)
 
     def _members(self) -> list[int] | None:
-        """The replicas in TensorFlow's order, which is that of their devices' names; None where
-        it is theirs: task 10 comes before task 2."""
-        extended = self._context.strategy.extended
-        local = len(extended.worker_devices)
-        tasks = sorted(range(extended._num_workers), key=str)
-        members = [local * task + i for task in tasks for i in range(local)]
-        return None if members == sorted(members) else members
+        """The replicas in TensorFlow's order; None where it is theirs."""
+        strategy = self._context.strategy
+        jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+        return members(jobs, len(strategy.extended.worker_devices))
 
     def _by_replica(self, rows: tf.Tensor) -> tf.Tensor:
         members = self._members()
         return rows if members is None else tf.gather(rows, np.argsort(members))
+
+
+def members(jobs: Mapping[str, Sequence[str]], local: int) -> list[int] | None:
+    """The numbers of the replicas of a cluster, `local` a task, in the order of collectives.
+
+    Replicas count the chief's first; collectives go by tasks' names, so that task 10 comes before
+    task 2.  None where both are the same.
+    """
+    tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
+    names = [f"/job:{job}/replica:0/task:{i}" for job, i in tasks]
+    order = sorted(range(len(tasks)), key=names.__getitem__)
+    found = [local * task + i for task in order for i in range(local)]
+    return None if found == sorted(found) else found
 
 
 def not_empty(grad: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | tf.IndexedSlices:
