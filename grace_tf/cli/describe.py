@@ -23,6 +23,7 @@ _TRAITS = (
     "lossless",
     "homogeneous",
     "elementwise",
+    "recompressible",
     "fixed_size",
 )
 _MILLION = tf.TensorSpec([1000, 1000], tf.float32)

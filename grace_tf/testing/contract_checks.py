@@ -23,6 +23,7 @@ from grace_tf.testing.subject import NOT_CLAIMED, SIZE, Finding, Subject, Verdic
 _TRAITS = (
     *("unbiased", "nonexpansive", "commutes_with_sum", "lossless", "homogeneous", "fixed_size"),
     "elementwise",
+    "recompressible",
 )
 
 
