@@ -9,9 +9,11 @@ import re
 import sys
 
 import pytest
+import tensorflow as tf
 
 from grace_tf.cli import launcher
 from grace_tf.cli.addresses import environments
+from grace_tf.transports import horovod
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
@@ -62,6 +64,16 @@ def test_a_group_of_horovods_workers_keeps_the_contract(workers):
     code, out, err = launch("group_contract.py", "group", workers=workers)
     assert code == 0, err
     assert all("held" in lines for lines in out.values())
+
+
+def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():
+    node = "\n\t [[{{node sgd_1/grace_tf.1073741891.gather}}]] [Op:__inference_step_7]"
+    said = "[pair.cc:589] Read error [127.0.0.1]:7: Connection reset by peer"
+    lost = horovod._Engine.lost_a_peer
+    assert lost(tf.errors.UnknownError(None, None, said + node))
+    assert lost(tf.errors.UnknownError(None, None, "Horovod has been shut down."))
+    assert not lost(tf.errors.UnknownError(None, None, said))
+    assert not lost(tf.errors.InvalidArgumentError(None, None, said + node))
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -26,9 +26,8 @@ from grace_tf.transports.waits import Waits
 
 TIMEOUT = 120.0
 _LAST = 5.0  # seconds for Horovod to let go of what a lost worker keeps waiting
-# From the dtype of a buffer to the one in which Horovod reduces it; it cannot reduce bfloat16.
-_REDUCED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
-_REDUCED["bfloat16"] = "float32"
+# The dtypes in which Horovod reduces buffers; it cannot reduce bfloat16.
+_REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfloat16": "float32"}
 
 _current: HorovodGroup | None = None
 
@@ -259,9 +258,10 @@ class _Engine:
 
     @staticmethod
     def lost_a_peer(error: BaseException) -> bool:
-        """Whether this is what Horovod's collectives say when a worker is gone."""
+        """Whether Horovod says so of a lost worker, or Gloo in a node of ours, named by its key."""
         kinds = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
-        return isinstance(error, kinds) and "Horovod" in str(error)
+        words = "Horovod", "grace_tf.1", "grace_tf.2"
+        return isinstance(error, kinds) and any(word in str(error) for word in words)
 
     def abort(self, sentence: str) -> None:
         """Shuts Horovod down.  Where that takes more than _LAST seconds, it ends the process."""
