@@ -12,6 +12,7 @@ import grace_tf
 KEYWORDS = {
     "memory": "auto",
     "granularity": "auto",
+    "exchange": "auto",
     "min_elements": 1024,
     "exclude": (),
     "bucket_bytes": 25 << 20,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -74,7 +74,7 @@ class ReplicaContext(Transport):
 
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
         sent = tf.identity(buffers[0])
-        if tf.executing_eagerly():
+        if self._launcher is None:
             rows = self._stacked(tf.reshape(sent, [-1]))
             return [tf.reshape(rows, [self.size, *sent.shape])[:, self.workers[0]]]
         members = self._members()
@@ -97,7 +97,7 @@ class ReplicaContext(Transport):
 
     def _stacked(self, buffer: tf.Tensor) -> tf.Tensor:
         buffer = tf.identity(buffer)
-        if tf.executing_eagerly():  # replicas run one after the other, so the strategy gathers
+        if self._launcher is None:
             rows = self._context.all_gather(buffer[None], axis=0)
         else:
             # The strategy's own gather would gather lengths before, which are alike.
@@ -105,11 +105,19 @@ class ReplicaContext(Transport):
             rows = tf.reshape(rows, [self.size, -1])
         return self._by_replica(tf.ensure_shape(rows, [self.size, *buffer.shape]))
 
+    @property
+    def _launcher(self) -> Any:
+        """What starts this replica's collectives in a strategy of several processes; None eagerly,
+        where replicas run one after the other and the strategy has to gather."""
+        starter = getattr(self._context.strategy.extended, "_cross_device_ops", None)
+        launchers = getattr(starter, "_launchers", None)
+        if launchers is None or tf.executing_eagerly():
+            return None
+        return launchers[self._context._replica_id]  # its number within this process
+
     def _moved(self, collective: Callable, buffer: tf.Tensor) -> tf.Tensor:
         """The strategy knows no such collective of equal lengths, but has all that starts one."""
-        launcher = self._context.strategy.extended._cross_device_ops._launchers[
-            self._context._replica_id  # within this process
-        ]
+        launcher = self._launcher
 
         def move(carried: tf.Tensor) -> tf.Tensor:
             return collective(
@@ -127,6 +135,8 @@ class ReplicaContext(Transport):
     def _members(self) -> list[int] | None:
         """The replicas in TensorFlow's order; None where it is theirs."""
         strategy = self._context.strategy
+        if strategy.cluster_resolver is None:
+            return None
         jobs = strategy.cluster_resolver.cluster_spec().as_dict()
         return members(jobs, len(strategy.extended.worker_devices))
 
