@@ -51,7 +51,8 @@ def init(
       workers: the addresses `host:port` of all, in one order on all of them.
       rank: the place of this process among them, from 0.
       size, master: instead of all addresses, how many workers there are and `host:port` where
-        worker 0 waits for the others.  `master` alone completes what a scheduler tells.
+        worker 0 waits for the others.  `master` alone completes what a scheduler tells; `size=1`
+        alone says that there are no others, whatever the surroundings say.
         Without arguments TF_CONFIG says it all, or a scheduler, see schedulers.py; without both the
         group is this process alone.
     Returns: the group.
@@ -67,7 +68,7 @@ def init(
     if workers is not None:
         addresses, rank = schedulers.checked(workers, rank)
     elif _current is not None:
-        same = size is None or (rank, size) == (_current.rank, _current.size)
+        same = size is None or (rank or 0, size) == (_current.rank, _current.size)
         addresses, rank = _current.addresses if same else (), _current.rank
     else:
         addresses, rank = _from_surroundings(rank, size, master, seconds)
@@ -86,14 +87,17 @@ def _check_arguments(timeout, workers, rank, size, master) -> None:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
     given = {"workers": workers, "rank": rank, "size": size, "master": master}
     names = {name for name, value in given.items() if value is not None}
-    if names not in (set(), {"workers", "rank"}, {"rank", "size", "master"}, {"master"}):
+    sets = [set(), {"workers", "rank"}, {"rank", "size", "master"}, {"master"}]
+    if names not in sets and (names, size) != ({"size"}, 1):
         raise ValueError(
             "init() takes both workers=[…addresses] and rank=…; or rank=…, size=… and "
-            f"master='host:port'; or master alone; or neither, not {', '.join(sorted(names))}."
+            "master='host:port'; or master alone; or size=1; or neither, not "
+            f"{', '.join(sorted(names))}."
         )
-    if master is not None and not master.rpartition(":")[2].isdigit():
+    host, _, port = (master or "host:1").rpartition(":")
+    if not host or not port.isdigit():
         raise ValueError(f"master is worker 0's host:port, not {master!r}.")
-    if size is not None and not 0 <= rank < size:
+    if rank is not None and size is not None and not 0 <= rank < size:
         raise ValueError(f"There is no worker {rank} among {size}.")
 
 
@@ -211,8 +215,9 @@ def _group() -> Group:
     expected = expected_size()
     if expected > 1:
         raise RuntimeError(
-            f"There are to be {expected} workers, but this process has joined no group: call "
-            f"{_first_call()} first, before any TensorFlow operation.{_under_a_strategy()}"
+            f"There are to be {expected} workers{schedulers.by()}, but this process has joined no "
+            f"group: call {_first_call()} first, before any TensorFlow operation."
+            f"{_under_a_strategy()}"
         )
     return ProcessGroup(["localhost"], 0)
 
@@ -222,7 +227,7 @@ def _first_call() -> str:
 
 
 def _under_a_strategy() -> str:
-    if len(schedulers.cluster()[0]) < 2:
+    if len(schedulers.cluster()[0]) < 2 and not schedulers.by():
         return ""
     return (
         " Under MultiWorkerMirroredStrategy call neither init() nor shard(): TensorFlow deals out "
@@ -253,23 +258,33 @@ def _from_surroundings(
     rank: int | None, size: int | None, master: str | None, timeout: float
 ) -> tuple[tuple[str, ...], int]:
     """The addresses of all workers and the rank, from these arguments, TF_CONFIG or a scheduler."""
+    if size == 1:
+        return ("localhost",), 0
     found, of_tensorflow = (None, ()) if size else schedulers.of_tf_config()
+    if of_tensorflow and master:
+        raise ValueError("TF_CONFIG names all workers already: call init() without master.")
     if of_tensorflow:
         return of_tensorflow, found
     told = schedulers.Told("init()", rank, size, master) if size else schedulers.told()
-    if told is None or told.size == 1:
-        if expected_size() == 1 or size == 1:
-            return ("localhost",), 0
+    if told is None and master:
+        raise ValueError(
+            "Nothing tells this process its rank, so master says too little: call "
+            f"init(rank=…, size=…, master={master!r})."
+        )
+    if told is None and expected_size() > 1:
         raise RuntimeError(
             f"There are to be {expected_size()} workers, but nothing tells this process where they "
             "are: call horovod.tensorflow's init() before grace_tf.init(), or set TF_CONFIG."
         )
+    if told is None or told.size == 1:
+        return ("localhost",), 0
     master = master or told.master
     if master is None:
         raise RuntimeError(
             f"This is worker {told.rank} of {told.size} by {told.by}, but where worker 0 is cannot "
-            f"be told: {told.why}; set both to worker 0's host and a free port there, or call "
-            "grace_tf.init(master='host:port') on all workers."
+            f"be told: {told.why}. Call grace_tf.init(master='host:port') on all workers, with the "
+            "host of worker 0 and a free port there; or init(size=1) where this process is alone."
         )
     _refuse_late()
-    return tuple(addresses_of_all(master, told.rank, told.size, timeout)), told.rank
+    addresses = addresses_of_all(master, told.rank, told.size, timeout, told.job)
+    return schedulers.checked(addresses, told.rank)

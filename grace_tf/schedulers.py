@@ -3,7 +3,8 @@
 In come environment variables; out go the addresses of all workers, of TF_CONFIG, or the `Told` of a
 scheduler that has started this process.  Of several schedulers that speak the innermost counts:
 
-    RANK, WORLD_SIZE                                 set by hand, by torchrun, Kubeflow, SageMaker
+    RANK, WORLD_SIZE                                 set by hand, by Kubeflow's PyTorchJob, by
+                                                     torchrun, which keeps MASTER_PORT for itself
     OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE       mpirun of Open MPI
     PMI_RANK, PMI_SIZE                               mpirun of MPICH and Intel MPI
     SLURM_PROCID, SLURM_STEP_NUM_TASKS               srun; in a batch script without srun there are
@@ -35,7 +36,7 @@ _RANKS = {
 class Told:
     """What `by` says: this is worker `rank` of `size`; worker 0 listens at `master`, host:port.
 
-    master: None where nothing tells; `why` says what is missing.
+    master: None where nothing tells; `why` says what is missing.  job: its name, if it has one.
     """
 
     by: str
@@ -43,6 +44,7 @@ class Told:
     size: int
     master: str | None = None
     why: str = ""
+    job: str = ""
 
 
 def told() -> Told | None:
@@ -65,14 +67,25 @@ def told() -> Told | None:
             f"{others[0].by} says {others[0].rank} of {others[0].size}: unset RANK and WORLD_SIZE, "
             "or tell grace_tf.init() rank, size and master."
         )
+    if first.by == "mpirun (PMI)" and found[-1].by == "srun" and not others:
+        first = found[-1]  # whose plugin for PMI sets these variables too
+    first = dataclasses.replace(first, job=_job(first.by))
     master, why = _master(first)
     return dataclasses.replace(first, master=master, why=why)
 
 
+def by() -> str:
+    """Who says that there are several workers, as " (by srun)"; "" where nobody does."""
+    found = told()
+    return f" (by {found.by})" if found is not None and found.size > 1 else ""
+
+
 def sizes() -> list[int]:
     """How many workers each launcher speaks of that has left its variables here."""
-    names = [size for _, size in _RANKS.values()]
-    return [n for name in (*names, "HOROVOD_SIZE") if (n := _number(name)) is not None]
+    found = told()
+    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+    counts = [n for name in names if (n := _number(name)) is not None]
+    return counts if found is None else [*counts, found.size]
 
 
 def _master(first: Told) -> tuple[str | None, str]:
@@ -83,16 +96,23 @@ def _master(first: Told) -> tuple[str | None, str]:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ""
     if host or port:
         return None, "of MASTER_ADDR and MASTER_PORT only one is set"
-    if first.by == "srun":
-        nodes = os.environ.get("SLURM_STEP_NODELIST", "")
-        job = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
-        if nodes and job != ".":
-            return f"{first_host(nodes)}:{_port(job)}", ""
-    if first.by == "mpirun":
-        job = os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid")
-        if job and _number("OMPI_COMM_WORLD_LOCAL_SIZE") == first.size:
-            return f"127.0.0.1:{_port(job)}", ""
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "")
+    if first.by == "srun" and nodes and first.job:
+        return f"{first_host(nodes)}:{_port(first.job)}", ""
+    on_one_host = _number("OMPI_COMM_WORLD_LOCAL_SIZE") == first.size
+    if first.by == "mpirun" and first.job and on_one_host:
+        return f"127.0.0.1:{_port(first.job)}", ""
     return None, "MASTER_ADDR and MASTER_PORT are not set"
+
+
+def _job(by: str) -> str:
+    """What all workers of this start have in common, and no other start."""
+    if by == "srun":
+        ids = [os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
+        return ".".join(ids) if all(ids) else ""
+    if by == "mpirun":
+        return os.environ.get("PMIX_NAMESPACE") or os.environ.get("OMPI_MCA_ess_base_jobid", "")
+    return ""
 
 
 def first_host(nodes: str) -> str:

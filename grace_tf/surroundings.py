@@ -11,7 +11,7 @@ import weakref
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf import group
+from grace_tf import group, schedulers
 from grace_tf.transports.group import Group
 from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.tf_distribute import spans_processes
@@ -27,9 +27,10 @@ def between_processes() -> Group | None:
     expected = group.expected_size()
     if expected > 1:
         raise RuntimeError(
-            f"This process is one of {expected} workers, but nothing connects them, so gradients "
-            "would not be reduced: call grace_tf.init() before the model is built (under Horovod "
-            "horovod.tensorflow's init()), or train under a tf.distribute strategy."
+            f"This process is one of {expected} workers{schedulers.by()}, but nothing connects "
+            "them, so gradients would not be reduced: call grace_tf.init() before the model is "
+            "built (under Horovod horovod.tensorflow's init()), or train under a tf.distribute "
+            "strategy; where it trains alone, call grace_tf.init(size=1)."
         )
     return None
 
@@ -79,11 +80,13 @@ def refuse_two_doors(strategy: tf.distribute.Strategy) -> None:
 
 def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
     """Raises RuntimeError where a strategy ends at this process though there are more."""
-    processes = 1 if group.current() is None else group.current().size
-    if not spans_processes(strategy) and max(processes, group.expected_size()) > 1:
+    joined = group.current()
+    processes = group.expected_size() if joined is None else joined.size
+    if not spans_processes(strategy) and processes > 1:
         raise RuntimeError(
-            f"This {type(strategy).__name__} reduces within its process, one of several: use "
-            "MultiWorkerMirroredStrategy, or one process per device with grace_tf.init()."
+            f"This {type(strategy).__name__} reduces within its process, one of several"
+            f"{schedulers.by()}: use MultiWorkerMirroredStrategy, or one process per device with "
+            "grace_tf.init(); where this process trains alone, call grace_tf.init(size=1)."
         )
 
 

@@ -142,7 +142,7 @@ MAY_IMPORT = {
     "cli.launcher": {"cli.addresses", "cli.endings", "cli.hosts", "cli.screen"},
     "cli.screen": {"cli.start_up"},
     "cli.start_up": set(),
-    "surroundings": {"group", "transports"},
+    "surroundings": {"group", "schedulers", "transports"},
     "keras.repairs": {"surroundings", "group"},
     "keras.optimizers": {"keras.repairs", "variables"},
 }

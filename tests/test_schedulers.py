@@ -1,5 +1,6 @@
 """Workers that a scheduler has started: what its variables tell, and how the workers meet."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,13 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from unittest import mock
 
+import conftest
 import pytest
 
 import grace_tf
 from grace_tf import group, schedulers
 from grace_tf.schedulers import first_host
+from grace_tf.surroundings import between_processes, refuse_half_a_reduction
 from grace_tf.transports import meeting
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "started.py"
@@ -72,7 +76,7 @@ def test_what_is_missing_is_told(surroundings):
     assert surroundings(MPIRUN).master is None
     sentence = (
         "^This is worker 1 of 2 by mpirun, but where worker 0 is cannot be told: MASTER_ADDR and "
-        "MASTER_PORT are not set; set both .*master='host:port'"
+        "MASTER_PORT are not set. Call grace_tf.init.master='host:port'.*or init.size=1"
     )
     with pytest.raises(RuntimeError, match=sentence):
         grace_tf.init()
@@ -95,6 +99,40 @@ def test_of_several_the_innermost_counts(surroundings):
         surroundings({"WORLD_SIZE": "4"})
     with pytest.raises(ValueError, match="worker 4 of 4"):
         surroundings({"RANK": "4"})
+
+
+def test_srun_with_a_plugin_for_pmi_is_srun(surroundings):
+    found = surroundings(SRUN, {"PMI_RANK": "5", "PMI_SIZE": "8"})
+    assert (found.by, found.rank, found.size) == ("srun", 5, 8)
+    assert found.master.startswith("gpu07:") and found.job == "4711.0"
+    assert surroundings({"PMI_RANK": "1", "PMI_SIZE": "2"}).by == "mpirun (PMI)"
+
+
+def test_a_size_without_a_rank_tells_nothing(surroundings):
+    assert surroundings({"WORLD_SIZE": "4"}) is None
+    assert group.expected_size() == 1 and grace_tf.init().size == 1
+
+
+def test_a_master_without_a_rank_is_refused(surroundings):
+    with pytest.raises(ValueError, match="Nothing tells this process its rank.*rank=…, size=…"):
+        grace_tf.init(master="node3:29500")
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    surroundings({"TF_CONFIG": json.dumps(cluster)})
+    with pytest.raises(ValueError, match="TF_CONFIG names all workers already"):
+        grace_tf.init(master="node3:29500")
+
+
+def test_a_process_may_say_that_it_is_alone(surroundings):
+    surroundings(SRUN)
+    with pytest.raises(RuntimeError, match="one of 8 workers .by srun., .*grace_tf.init.size=1"):
+        between_processes()
+    with pytest.raises(RuntimeError, match="to be 8 workers .by srun.*MultiWorkerMirroredStrategy"):
+        grace_tf.rank()
+    with pytest.raises(RuntimeError, match="within its process, one of several .by srun."):
+        refuse_half_a_reduction(conftest.mirrored(2))
+    assert grace_tf.init(size=1).size == grace_tf.size() == 1
+    refuse_half_a_reduction(conftest.mirrored(2))
+    assert between_processes().size == 1
 
 
 def test_tf_config_comes_first(surroundings):
@@ -128,6 +166,8 @@ def test_the_first_host_of_a_list(nodes, first):
         ({"rank": 0, "size": 2}, "or neither, not rank, size"),
         ({"workers": ["a:1"], "rank": 0, "master": "a:1"}, "or neither"),
         ({"master": "node3"}, "master is worker 0's host:port, not 'node3'"),
+        ({"master": "29500"}, "master is worker 0's host:port, not '29500'"),
+        ({"size": 2}, "or size=1; or neither, not size"),
         ({"rank": 2, "size": 2, "master": "a:1"}, "There is no worker 2 among 2"),
     ],
 )
@@ -142,12 +182,12 @@ def free():
 
 
 def met(workers, timeout=20.0):
-    """What each of these (rank, size) gets, all in threads of this process."""
-    master, found = f"127.0.0.1:{free()}", {}
+    """What each of these (rank, size, host) gets, all in threads of this process."""
+    port, found = free(), {}
 
-    def come(i, rank, size):
+    def come(i, rank, size, host="127.0.0.1"):
         try:
-            found[i] = meeting.addresses_of_all(master, rank, size, timeout)
+            found[i] = meeting.addresses_of_all(f"{host}:{port}", rank, size, timeout)
         except RuntimeError as error:
             found[i] = str(error)
 
@@ -178,22 +218,88 @@ def test_workers_that_cannot_meet_are_told_why():
     assert alone.startswith("Worker 0 of 2 did not come to 127.0.0.1:")
 
 
-def test_a_stranger_at_the_door_is_sent_away():
+def test_workers_beside_worker_0_have_its_host():
+    """As Debian has it, the own name is 127.0.1.1, and connections come from 127.0.0.1."""
+    found = met([(0, 3, "127.0.1.1"), (1, 3, "127.0.1.1"), (2, 3, "localhost")])
+    assert found[1:] == found[:1] * 2
+    assert {address.rpartition(":")[0] for address in found[0]} == {"127.0.1.1"}
+
+
+def test_worker_0_is_called_as_one_from_elsewhere_calls_it():
+    """Kubeflow tells worker 0 that it is at localhost, and the others its name."""
+    elsewhere = mock.Mock()
+    elsewhere.getpeername.return_value = "::ffff:10.0.0.7", 5, 0, 0
+    elsewhere.getsockname.return_value = "::ffff:10.0.0.5", 7, 0, 0
+    beside = mock.Mock()
+    beside.getpeername.return_value = beside.getsockname.return_value = "10.0.0.5", 9
+    door = meeting._Door("localhost", 7, {"size": 3, "host": "localhost", "port": 70}, 1.0)
+    door._here = {2: (beside, {"host": "localhost", "port": 72})}
+    door._here[1] = elsewhere, {"host": "train-master-0", "port": 71}
+    assert door._found() == ["train-master-0:70", "10.0.0.7:71", "train-master-0:72"]
+    elsewhere.getpeername.return_value = "fe80::2%eth0", 5, 0, 0
+    assert door._found()[1] == "[fe80::2]:71"
+
+
+@contextlib.contextmanager
+def waiting(size, job=""):
+    """Worker 0 at a port, in a thread; its addresses come into the list."""
     port, found = free(), []
     first = threading.Thread(
-        target=lambda: found.append(meeting.addresses_of_all(f"127.0.0.1:{port}", 0, 2, 20.0))
+        target=lambda: found.append(
+            meeting.addresses_of_all(f"127.0.0.1:{port}", 0, size, 20.0, job)
+        )
     )
     first.start()
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port)) as stranger:
-                stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    deadline = time.monotonic() + 20
+    while first.is_alive() and time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()  # a stranger without a word
             break
-        except ConnectionRefusedError:
-            pass
-    found.append(meeting.addresses_of_all(f"127.0.0.1:{port}", 1, 2, 20.0))
+    yield f"127.0.0.1:{port}", found
     first.join()
+
+
+def greeting(master, **words):
+    """A connection on which a worker has said this."""
+    host, port = master.split(":")
+    own = {"magic": meeting._MAGIC, "job": "", "size": 2, "host": host, "port": 1, **words}
+    peer = socket.create_connection((host, int(port)))
+    peer.sendall(json.dumps(own).encode() + b"\n")
+    return peer
+
+
+def test_strangers_and_workers_of_another_job_are_sent_away():
+    with waiting(2, "job 1") as (master, found):
+        host, port = master.split(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with greeting(master, job="job 2", rank=1) as other:
+            assert other.recv(10) == b""
+        found.append(meeting.addresses_of_all(master, 1, 2, 20.0, "job 1"))
     assert found[0] == found[1]
+
+
+def test_a_worker_that_was_started_again_takes_its_place():
+    with waiting(3) as (master, found):
+        greeting(master, size=3, rank=1).close()
+
+        def come(rank):
+            found.append(meeting.addresses_of_all(master, rank, 3, 20.0))
+
+        second = threading.Thread(target=come, args=(2,))
+        second.start()  # now there have been as many as there are to be
+        come(1)
+        second.join()
+    assert len(found) == 3 and found[1:] == found[:1] * 2
+
+
+def test_a_door_at_which_nobody_answers_does_not_hold_for_ever():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        mock.patch.object(meeting, "_GRACE", 0.1),
+        pytest.raises(RuntimeError, match=r"did not come to .* within 0.5 s \(.*timed out\)"),
+    ):
+        meeting.addresses_of_all(f"127.0.0.1:{silent.getsockname()[1]}", 1, 2, 0.5)
 
 
 def started(environments, *arguments):
@@ -204,13 +310,18 @@ def started(environments, *arguments):
             [sys.executable, str(PROGRAM), *(each.format(rank) for each in arguments)],
             env={**bare(), **path, "CUDA_VISIBLE_DEVICES": "-1", **own},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for rank, own in enumerate(environments)
     ]
-    said = [process.communicate(timeout=180)[0] for process in processes]
-    answers = [json.loads(text.strip().splitlines()[-1]) for text in said]
+    try:
+        said = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert all(out.strip() for out, _ in said), said
+    answers = [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
     return [process.returncode for process in processes], answers
 
 

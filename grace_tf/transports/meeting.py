@@ -1,8 +1,9 @@
 """From the address of worker 0 alone to the addresses of all workers.
 
 In come this worker's rank and where worker 0 listens; out go all addresses, the same list on each.
-A worker tells a free port of its own, and worker 0 sees from where it connects.  `rendezvous.meet`
-then takes place at these addresses, as it does where they were known from the start.
+A worker tells a free port of its own and the host by which it has found worker 0, and worker 0 sees
+from where it connects.  `rendezvous.meet` then takes place at these addresses, as it does where
+they were known from the start.
 """
 
 from __future__ import annotations
@@ -12,119 +13,175 @@ import ipaddress
 import json
 import socket
 import time
+from typing import Any
 
 from grace_tf.transports.rendezvous import listen
 
 _MAGIC = "grace_tf meeting"
 _LONGEST = 1 << 20  # bytes of a line
+_GRACE = 10.0  # seconds beyond its own time that a worker waits for worker 0's answer
 
 
-def addresses_of_all(master: str, rank: int, size: int, timeout: float) -> list[str]:
-    """Every worker's `host:port`, in the order of ranks; worker 0 has the host of `master`.
+def addresses_of_all(master: str, rank: int, size: int, timeout: float, job: str = "") -> list[str]:
+    """Every worker's `host:port`, in the order of ranks.
 
     Args:
-      master: `host:port` of worker 0, the same on all workers.
+      master: `host:port` of worker 0.  The host may have different names on different workers.
       timeout: seconds to wait for the others.
+      job: what all workers of this job have in common, so that those of another are sent away.
     Raises: RuntimeError where not all come in time, two come with one rank, or they differ in size.
     """
     host, _, port = master.rpartition(":")
-    deadline = time.monotonic() + timeout
-    if rank == 0:
-        return _collect(host, int(port), size, deadline, timeout)
-    told = _tell(host.strip("[]"), int(port), rank, size, deadline)
-    if told is None:
-        raise RuntimeError(f"Worker 0 of {size} did not come to {master} within {timeout:g} s.")
-    if "refused" in told:
-        raise RuntimeError(told["refused"])
-    return told["addresses"]
-
-
-def _collect(host: str, port: int, size: int, deadline: float, timeout: float) -> list[str]:
-    found = {0: f"{host}:{_free_port()}"}
-    refusal = None
+    # A port is held until all addresses are known, so that no other worker is given it.
     with contextlib.ExitStack() as held:
-        try:
-            server = held.enter_context(listen(port))
-        except OSError as error:
-            raise RuntimeError(f"Worker 0 cannot listen at {host}:{port}: {error}.") from error
-        peers = []
-        while refusal is None and len(found) < size:
-            server.settimeout(max(1e-3, deadline - time.monotonic()))
+        own = held.enter_context(listen(0)).getsockname()[1]
+        hello = {"magic": _MAGIC, "job": job, "rank": rank, "size": size}
+        hello.update(port=own, host=host)
+        if rank == 0:
+            return _Door(host, int(port), hello, timeout).addresses()
+        return _ask(master, hello, timeout)
+
+
+class _Door:
+    """Worker 0, to whom all others come."""
+
+    def __init__(self, host: str, port: int, hello: dict[str, Any], timeout: float) -> None:
+        self._at, self._port, self._hello, self._timeout = f"{host}:{port}", port, hello, timeout
+        self._here: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+
+    def addresses(self) -> list[str]:
+        size, deadline = self._hello["size"], time.monotonic() + self._timeout
+        with contextlib.ExitStack() as held:
             try:
-                peer = held.enter_context(server.accept()[0])
-            except socket.timeout:
-                late = [str(worker) for worker in range(size) if worker not in found]
-                who = f"Worker{'s' * (len(late) > 1)} {', '.join(late)}"
-                refusal = f"{who} of {size} did not come to {host}:{port} within {timeout:g} s."
-                break
-            hello = _hello(peer)
-            if hello is None:
-                continue  # a stranger
-            peers.append(peer)
-            refusal = _wrong(hello, size, found)
-            if refusal is None:
-                found[hello["rank"]] = _seen(peer, host, hello["port"])
-        addresses = [found[worker] for worker in sorted(found)]
-        answer = {"addresses": addresses} if refusal is None else {"refused": refusal}
-        for peer in peers:
-            with contextlib.suppress(OSError):
-                peer.sendall(json.dumps(answer).encode() + b"\n")
-    if refusal is not None:
-        raise RuntimeError(refusal)
-    return addresses
+                server = held.enter_context(listen(self._port))
+            except OSError as error:
+                raise RuntimeError(f"Worker 0 cannot listen at {self._at}: {error}.") from error
+            refusal = None
+            while refusal is None and not self._complete():
+                server.settimeout(max(1e-3, deadline - time.monotonic()))
+                try:
+                    peer = held.enter_context(server.accept()[0])
+                except socket.timeout:
+                    late = [str(w) for w in range(1, size) if w not in self._here]
+                    who = f"Worker{'s' * (len(late) > 1)} {', '.join(late)}"
+                    refusal = f"{who} of {size} did not come to {self._at} within "
+                    refusal += f"{self._timeout:g} s."
+                    break
+                refusal = self._let_in(peer)
+            told = {"refused": refusal} if refusal else {"addresses": self._found()}
+            for peer, _ in self._here.values():
+                _say(peer, told)
+        if refusal is not None:
+            raise RuntimeError(refusal)
+        return told["addresses"]
+
+    def _complete(self) -> bool:
+        """Whether all are here; one that has gone again is not."""
+        if len(self._here) == self._hello["size"] - 1:
+            for rank in [rank for rank, (peer, _) in self._here.items() if _gone(peer)]:
+                del self._here[rank]
+        return len(self._here) == self._hello["size"] - 1
+
+    def _let_in(self, peer: socket.socket) -> str | None:
+        """Takes a worker in; the refusal for all where it cannot be one of them."""
+        hello = _hello(peer)
+        if hello is None or hello["job"] != self._hello["job"]:
+            peer.close()  # a stranger
+            return None
+        refusal, rank, size = None, hello["rank"], self._hello["size"]
+        if hello["size"] != size:
+            refusal = f"Worker {rank} expects {hello['size']} workers, and worker 0 {size}."
+        elif not 0 < rank < size or (rank in self._here and not _gone(self._here[rank][0])):
+            refusal = f"Two workers came with the rank {rank}: each needs one of its own."
+        if refusal is not None:
+            _say(peer, {"refused": refusal})
+            return refusal
+        self._here[rank] = peer, hello
+        return None
+
+    def _found(self) -> list[str]:
+        """Worker 0's machine has the name by which one from elsewhere has found it, if one has."""
+        elsewhere = [hello["host"] for peer, hello in self._here.values() if not _same(peer)]
+        host = elsewhere[0] if elsewhere else self._hello["host"]
+        found = [f"{host}:{self._hello['port']}"]
+        for rank in sorted(self._here):
+            peer, hello = self._here[rank]
+            found.append(f"{host if _same(peer) else _seen(peer)}:{hello['port']}")
+        return found
 
 
-def _hello(peer: socket.socket) -> dict | None:
-    peer.settimeout(2.0)
+def _hello(peer: socket.socket) -> dict[str, Any] | None:
     try:
-        hello = json.loads(_line(peer))
-        good = hello["magic"] == _MAGIC and all(type(hello[k]) is int for k in ("rank", "size"))
-        return hello if good and type(hello["port"]) is int else None
+        hello = json.loads(_line(peer, time.monotonic() + 2.0))
+        numbers = all(type(hello[name]) is int for name in ("rank", "size", "port"))
+        words = all(type(hello[name]) is str for name in ("job", "host"))
+        return hello if hello["magic"] == _MAGIC and numbers and words else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _wrong(hello: dict, size: int, found: dict[int, str]) -> str | None:
-    if hello["size"] != size:
-        return f"Worker {hello['rank']} expects {hello['size']} workers, and worker 0 {size}."
-    if hello["rank"] in found or not 0 < hello["rank"] < size:
-        return f"Two workers came with the rank {hello['rank']}: each needs one of its own."
-    return None
+def _gone(peer: socket.socket) -> bool:
+    """Whether a worker that has come has closed its connection since."""
+    try:
+        peer.settimeout(1e-3)
+        return peer.recv(1, socket.MSG_PEEK) == b""
+    except socket.timeout:
+        return False
+    except OSError:
+        return True
 
 
-def _seen(peer: socket.socket, host: str, port: int) -> str:
-    """Where the others reach this peer: as worker 0 sees it; on its machine, by its host."""
-    there, here = peer.getpeername()[0], peer.getsockname()[0]
-    if there == here:
-        return f"{host}:{port}"
-    seen = ipaddress.ip_address(there.partition("%")[0])
-    seen = getattr(seen, "ipv4_mapped", None) or seen
-    return f"[{seen}]:{port}" if seen.version == 6 else f"{seen}:{port}"
+def _same(peer: socket.socket) -> bool:
+    """Whether the peer is on this machine."""
+    there, here = _ip(peer.getpeername()[0]), _ip(peer.getsockname()[0])
+    return there == here or (there.is_loopback and here.is_loopback)
 
 
-def _tell(host: str, port: int, rank: int, size: int, deadline: float) -> dict | None:
-    """Worker 0's answer; None if it is not there in time."""
-    own = _free_port()
-    hello = json.dumps({"magic": _MAGIC, "rank": rank, "size": size, "port": own}).encode()
+def _seen(peer: socket.socket) -> str:
+    seen = _ip(peer.getpeername()[0])
+    return f"[{seen}]" if seen.version == 6 else str(seen)
+
+
+def _ip(text: str):
+    found = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _ask(master: str, hello: dict[str, Any], timeout: float) -> list[str]:
+    """Worker 0's answer."""
+    host, _, port = master.rpartition(":")
+    deadline, why = time.monotonic() + timeout, ""
     while (left := deadline - time.monotonic()) > 0:
         try:
-            with socket.create_connection((host, port), timeout=left) as peer:
-                peer.sendall(hello + b"\n")
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=left) as peer:
+                _say(peer, hello)
                 # Worker 0 came later, so its time is up later; its word is what counts.
-                peer.settimeout(None)
-                return json.loads(_line(peer))
-        except (OSError, ValueError):
+                told = json.loads(_line(peer, time.monotonic() + timeout + _GRACE))
+        except (OSError, ValueError) as error:
+            why = f" ({error})"
             time.sleep(min(0.1, max(0.0, left)))
-    return None
+            continue
+        if "refused" in told:
+            raise RuntimeError(told["refused"])
+        return told["addresses"]
+    raise RuntimeError(
+        f"Worker 0 of {hello['size']} did not come to {master} within {timeout:g} s{why}."
+    )
 
 
-def _line(peer: socket.socket) -> bytes:
+def _say(peer: socket.socket, words: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        peer.settimeout(2.0)
+        peer.sendall(json.dumps(words).encode() + b"\n")
+
+
+def _line(peer: socket.socket, deadline: float) -> bytes:
+    """What comes until the end of a line; OSError where it does not until the deadline."""
     data = b""
-    while not data.endswith(b"\n") and len(data) < _LONGEST and (more := peer.recv(65536)):
+    while not data.endswith(b"\n") and len(data) < _LONGEST:
+        peer.settimeout(max(1e-3, deadline - time.monotonic()))
+        more = peer.recv(65536)
+        if not more:
+            break
         data += more
     return data
-
-
-def _free_port() -> int:
-    with listen(0) as server:
-        return server.getsockname()[1]
