@@ -81,7 +81,7 @@ def by() -> str:
 
 
 def sizes() -> list[int]:
-    """How many workers each launcher speaks of that has left its variables here."""
+    """The numbers of workers that launchers have written into the environment."""
     found = told()
     names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
     counts = [n for name in names if (n := _number(name)) is not None]

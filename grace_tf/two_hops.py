@@ -67,8 +67,8 @@ def _pays(
 ) -> bool:
     nbytes = compressor.group_nbytes(specs)
     elements = sum(spec.shape.num_elements() for spec in specs)
-    # The owner's residual takes the error of a sum, so of N gradients.  Where a coarse method sends
-    # little of a residual at a time, what waits there grows with N, and training with it.
+    # The owner's residual takes in the error of a sum, that is of N gradients.  A coarse method sends
+    # only a small part of a residual in a step, so the residual grows with N, and training suffers.
     coarse = memory.takes_back and 8 * nbytes < COARSEST * elements
     fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
     return size >= fewest and nbytes >= SMALLEST and not coarse
@@ -89,7 +89,7 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
     own = {n: received[n][:, : lengths[n][ctx.worker]] for n in whole}
     sums = compressor.aggregate_list(own, hop.public())
     again = compressor.recompress_list(sums, hop)
-    # A sum of finite numbers may overflow, which not every method compresses to what tells of it.
+    # A sum of finite numbers may be infinite, and some methods would decode that to finite numbers.
     overflow = tf.cast(~ops.all_finite(sums), tf.int32)[None]
     parts = {n: _padded(again[n], max(lengths[n])) for n in whole}
     (replies,) = yield Gather([{**parts, _OVERFLOW: overflow}])
@@ -219,7 +219,7 @@ def _rows(part: tf.Tensor, lengths: Sequence[int]) -> tf.Tensor:
 
 
 def _padded(rows: tf.Tensor, length: int) -> tf.Tensor:
-    """The rows of a worker's chunk, filled up to the longest chunk's and laid end to end."""
+    """The rows of a worker's chunk end to end, each filled up with zeros to this length."""
     missing = length - rows.shape[1]
     rows = tf.pad(rows, [[0, 0], [0, missing]]) if missing else rows
     return tf.reshape(rows, [-1])

@@ -258,7 +258,7 @@ def test_which_way_a_payload_goes():
     "spec", ["qsgd:bits=3,rounding=nearest", "qsgd:rounding=nearest", "natural", "u8bit:block=512"]
 )
 def test_what_waits_at_the_owners_stays_small(spec):
-    """Methods that go in two hops with a residual by themselves learn as they do by a gather."""
+    """With a residual, the methods that take two hops by default learn as well as by a gather."""
     size, n = 4, 300_000
     wanted = np.random.default_rng(5).standard_normal(n).astype(np.float32)
     losses = {}
@@ -359,7 +359,7 @@ def test_a_mapping_takes_each_way_where_it_can():
         2, {"0": "qsgd", "1": "topk", ".*": "fp16"}, exchange="two_hop", paths=["0", "1", "2"]
     )
     workers(gradients(2, ((5000,), (5000,), (5000,))))
-    # The gather of topk is one of the first round, that of qsgd one of the second.
+    # topk gathers in the first round and qsgd in the second, so there are two gathers.
     assert sorted(h.kind for h in workers.handed) == ["all_to_all", "gather", "gather", "sum"]
 
 

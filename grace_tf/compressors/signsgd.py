@@ -56,7 +56,7 @@ class SignSGD(Compressor):
         signs = self.compress_list(totals, ctx)["signs"]
         if ctx.size % 2:
             return {"signs": signs[None]}
-        # A vote of two rows: tied where the first says +1 and the second −1.
+        # Two rows can say that a vote is tied: +1 in the first and −1 in the second add up to 0.
         above = self.compress_list([total - 0.5 for total in totals], ctx)["signs"]
         return {"signs": tf.stack([signs, above])}
 

@@ -27,7 +27,7 @@ KEYWORDS = (
     "seed",
     "check_every",
 )
-# A hyperparameter of such a name could not be reached through a door.
+# The doors take these names for themselves, so no hyperparameter may have one of them.
 _OTHERS = "optimizer compressor variables inner reduce grads name".split()
 RESERVED = frozenset([*KEYWORDS, *_OTHERS, *KEYS])
 
