@@ -67,8 +67,8 @@ def _pays(
 ) -> bool:
     nbytes = compressor.group_nbytes(specs)
     elements = sum(spec.shape.num_elements() for spec in specs)
-    # The owner's residual takes in the error of a sum, that is of N gradients.  A coarse method sends
-    # only a small part of a residual in a step, so the residual grows with N, and training suffers.
+    # The owner's residual takes in the error of a sum, that is of N gradients.  A coarse method
+    # sends a small part of a residual a step, so the residual grows with N, and training suffers.
     coarse = memory.takes_back and 8 * nbytes < COARSEST * elements
     fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
     return size >= fewest and nbytes >= SMALLEST and not coarse
