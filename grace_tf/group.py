@@ -257,7 +257,7 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup
 def _from_surroundings(
     rank: int | None, size: int | None, master: str | None, timeout: float
 ) -> tuple[tuple[str, ...], int]:
-    """The addresses of all workers and the rank, from these arguments, TF_CONFIG or a scheduler."""
+    """The addresses of all workers and this one's rank; each source is asked in turn."""
     if size == 1:
         return ("localhost",), 0
     found, of_tensorflow = (None, ()) if size else schedulers.of_tf_config()

@@ -59,7 +59,7 @@ def told() -> Told | None:
     first = found[0]
     if not first.rank < first.size:
         raise ValueError(f"{first.by} say that this is worker {first.rank} of {first.size}.")
-    # mpirun starts its own processes by srun, whose numbers all processes then show too.
+    # Under SLURM, mpirun uses srun itself, so that workers also see numbers of srun, not theirs.
     others = [t for t in found[1:2] if (t.rank, t.size) != (first.rank, first.size)]
     if first.by == "RANK and WORLD_SIZE" and others:
         raise ValueError(
@@ -106,7 +106,7 @@ def _master(first: Told) -> tuple[str | None, str]:
 
 
 def _job(by: str) -> str:
-    """What all workers of this start have in common, and no other start."""
+    """The name of the job: alike on all its workers, and different for every other job."""
     if by == "srun":
         ids = [os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
         return ".".join(ids) if all(ids) else ""

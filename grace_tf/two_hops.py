@@ -106,7 +106,7 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
 
 
 class Piece(NamedTuple):
-    """A run of elements of one lane that one worker owns."""
+    """Neighbouring elements of one lane, which one worker adds up for all."""
 
     lane: int
     start: int
@@ -155,7 +155,7 @@ class Division:
 
 @functools.lru_cache(maxsize=256)
 def division_of(compressor: Compressor, specs: tuple[tf.TensorSpec, ...], size: int) -> Division:
-    """The `Division`, made once: eager steps ask for it in each."""
+    """The `Division`.  It is kept, since every eager step needs it again."""
     return Division(compressor, specs, size)
 
 
@@ -219,7 +219,7 @@ def _rows(part: tf.Tensor, lengths: Sequence[int]) -> tf.Tensor:
 
 
 def _padded(rows: tf.Tensor, length: int) -> tf.Tensor:
-    """The rows of a worker's chunk end to end, each filled up with zeros to this length."""
+    """The rows of a worker's chunk, one after the other; zeros fill each row to this length."""
     missing = length - rows.shape[1]
     rows = tf.pad(rows, [[0, 0], [0, missing]]) if missing else rows
     return tf.reshape(rows, [-1])

@@ -309,7 +309,7 @@ class SentAgainAsMean(Blocks):
 
 @lie("sums go on", "Sent again, an aggregate of 2 workers loses")
 class DrawsToDecode(Blocks):
-    """Turns signs by chance, and back again with the draws of the other hop."""
+    """Flips random signs, and draws them again to decode: in two hops those are other signs."""
 
     def turned(self, x, ctx):
         return x * tf.sign(grace_tf.ops.uniform(ctx.elements, ctx.shared_key()) - 0.5)

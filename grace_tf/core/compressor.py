@@ -200,7 +200,7 @@ class Compressor:
         return [self.decompress(own, ctx.lane(i)) for i, own in enumerate(each)]
 
     def aggregate_list(self, payloads: Payload, ctx: Context) -> list[tf.Tensor]:
-        """`aggregate` of a lane group, from rows of what `compress_list` gave; public context."""
+        """`aggregate` of a lane group.  Row w holds what `compress_list` gave on worker w."""
         each = self._of_lanes(payloads, ctx)
         return [self.aggregate(own, ctx.lane(i)) for i, own in enumerate(each)]
 

@@ -34,7 +34,7 @@ class Handed:
         return int(elements) * tf.as_dtype(self.dtype).size
 
     def sent(self, size: int) -> float:
-        """Bytes that one of `size` workers sends for it, as collectives in a ring do."""
+        """Bytes that each of `size` workers sends for this buffer, if the collective is a ring."""
         times = {"sum": 2, "max": 2, "gather": size, "all_to_all": 1}[self.kind]
         return self.nbytes * times * (size - 1) / size
 

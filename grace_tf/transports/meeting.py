@@ -1,4 +1,4 @@
-"""From the address of worker 0 alone to the addresses of all workers.
+"""Finds the addresses of all workers where only that of worker 0 is known.
 
 In come this worker's rank and where worker 0 listens; out go all addresses, the same list on each.
 A worker tells a free port of its own and the host by which it has found worker 0, and worker 0 sees

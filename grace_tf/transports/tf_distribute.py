@@ -133,7 +133,7 @@ class ReplicaContext(Transport):
         return collectives.moved(buffer, move, launcher._device)
 
     def _members(self) -> list[int] | None:
-        """The replicas in TensorFlow's order; None where it is theirs."""
+        """The replicas' numbers in TensorFlow's order; None where they are already in order."""
         strategy = self._context.strategy
         if strategy.cluster_resolver is None:
             return None

@@ -1,4 +1,4 @@
-"""A worker that something else than our launcher has started; prints one line of JSON.
+"""A worker that was not started by our launcher; prints one line of JSON.
 
 started.py [MASTER]      init() by the surroundings, or with this address of worker 0
 started.py R N MASTER    init() by arguments alone
