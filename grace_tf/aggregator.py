@@ -1,8 +1,7 @@
-"""The door for custom training loops, and the engine room of the other doors.
+"""The door for custom training loops, through which the other doors go as well.
 
-In come gradients and their variables; out go the aggregated gradients.  Between them an
-`Aggregator` finds out who the other workers are, makes the plan, holds the state, and sends
-everything down the line.
+In come gradients and their variables; out go the aggregated gradients.  What happens between is the
+reduction's business: see reduction.py.
 """
 
 from __future__ import annotations
@@ -13,38 +12,17 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf.agreement import Agreement
 from grace_tf.core.hyperparameters import check_choice
-from grace_tf.divergence import Divergence
 from grace_tf.gradients import gradient_of, is_gradient
 from grace_tf.handshake import Owner
-from grace_tf.joined import Joined
 from grace_tf.marks import mark
-from grace_tf.plan import Plan
-from grace_tf.plans import Plans
+from grace_tf.reduction import Reduction
 from grace_tf.settings import Settings, settings
-from grace_tf.stages import Placed, Stages
-from grace_tf.state import State
-from grace_tf.surroundings import (
-    between_processes,
-    refuse_half_a_reduction,
-    refuse_parameter_servers,
-    refuse_two_doors,
-    refuse_xla,
-)
 from grace_tf.transports.base import Handed, Transport
-from grace_tf.transports.loopback import Loopback
-from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.tf_distribute import (
-    ReplicaContext,
-    across_replicas,
-    not_empty,
-    spans_processes,
-)
-from grace_tf.variables import device_of, plain
+from grace_tf.variables import plain
 
 
-class Aggregator(Trackable):
+class Aggregator(Reduction, Trackable):
     """Aggregates gradients over all workers, compressed: `grads = aggregate(grads, variables)`.
 
     Works eagerly and inside tf.function, under MirroredStrategy and MultiWorkerMirroredStrategy (in
@@ -57,7 +35,7 @@ class Aggregator(Trackable):
       variables: those whose gradients will come, if known; others may join later.
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
-      memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed,
+      memory, granularity, exchange, hierarchical, min_elements, exclude, bucket_bytes, seed,
         check_every, **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
@@ -73,16 +51,9 @@ class Aggregator(Trackable):
         **keywords: Any,
     ) -> None:
         check_choice("grace_tf", "reduce", reduce, ("auto", "sum", "mean"))
-        self.settings = (
-            compressor if isinstance(compressor, Settings) else settings(compressor, **keywords)
-        )
-        self.reduce = reduce
-        self._joined = Joined(self._forget)
-        self.state = State(self._joined)
+        given = isinstance(compressor, Settings)
+        super().__init__(compressor if given else settings(compressor, **keywords), reduce)
         self._track_trackable(self.state, "state")
-        self._plans = Plans(self._joined)
-        self._agreement, self._divergence = Agreement(), Divergence()
-        self._stages = Stages(self.state)
         self.join(variables or ())
 
     def __reduce__(self):
@@ -103,10 +74,6 @@ class Aggregator(Trackable):
           variables: TensorFlow or Keras variables, in the same order on all workers.
         """
         self._joined.add(variables)
-
-    def _forget(self, ordinal: int) -> None:
-        self.state.forget(ordinal)
-        self._plans.forget(ordinal)
 
     def follow(self, clock: Callable[[], tf.Tensor]) -> None:
         """Lets schedules follow this count of steps, not that of the state; alike on all workers.
@@ -194,104 +161,6 @@ class Aggregator(Trackable):
             return None
         placed = self._place(plans, transport.size, transport.workers, devices)
         return self._stages.run(placed, transport, list(grads), summed=True)
-
-    def _reduce(
-        self, grads: list[tf.Tensor], variables: list[Any], host, owner: Callable[[], Owner]
-    ) -> list[tf.Tensor]:
-        context = tf.distribute.get_replica_context()
-        if context is None:
-            raise RuntimeError(
-                "Gradients are aggregated in the replica context: call this inside strategy.run."
-            )
-        strategy = context.strategy
-        refuse_parameter_servers(strategy)
-        if context.num_replicas_in_sync > 1:
-            return self._under_strategy(context, grads, variables, host, owner)
-        transport = between_processes() or Loopback()
-        # Also without any gradient: the other workers wait in the comparison.
-        others = transport if transport.size > 1 else None
-        plans = self._plan_stages(grads, variables, others, owner)
-        if (not grads or transport.size == 1) and self._stages.dense(plans, flagged=True):
-            return host(grads) if host and grads else grads
-        devices = [device_of(variables[0])]
-        placed = self._place(plans, transport.size, transport.workers, devices)
-        if transport.size > 1:
-            self.agree(transport, variables, owner)
-            self._divergence.watch(plans[0], variables, self.state.counter())
-        try:
-            (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
-        except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
-            if transport.size == 1:
-                raise  # there is no other worker that it could be about
-            raise RuntimeError(transport.explain(error)) from error
-        return reduced
-
-    def _under_strategy(self, context, grads, variables, host, owner) -> list[tf.Tensor]:
-        strategy = context.strategy
-        refuse_two_doors(strategy)
-        refuse_half_a_reduction(strategy)
-        local = strategy.extended.worker_devices
-        summed = self.reduce != "mean"
-        spans = spans_processes(strategy)
-        others = MultiWorkerGroup(strategy) if spans else None
-        plans = self._plan_stages(grads, variables, others, owner)
-        if spans:
-            transport = ReplicaContext(context)
-            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
-            workers = range(first, first + len(local))
-            placed = self._place(plans, context.num_replicas_in_sync, workers, local)
-            self.agree(others, variables, owner)
-            if transport.workers[0] == first:
-                self._divergence.watch(plans[0], variables, self.state.counter())
-        if self._stages.dense(plans, flagged=False):
-            if spans and not self.settings.dense:
-                grads = [not_empty(g) for g in grads]
-            operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-            return host(grads) if host else list(context.all_reduce(operation, grads))
-        refuse_xla(strategy)
-        if spans and len(plans) == 1:
-            position = transport.workers[0] - first
-            (reduced,) = self._stages.run(placed, transport, [grads], summed, position)
-            return reduced
-
-        def all_at_once(transport, per_replica):
-            if spans:
-                return self._stages.run_inside(strategy, placed, per_replica, summed)
-            inside = self._place(plans, transport.size, transport.workers, local)
-            return self._stages.run(inside, transport, per_replica, summed)
-
-        return across_replicas(context, all_at_once, grads)
-
-    def agree(
-        self,
-        group: Any,
-        variables: Sequence[Any],
-        owner: Callable[[], Owner],
-        late: bool | None = None,
-    ) -> None:
-        """Compares the values of these variables and of what belongs to them: see agreement.py."""
-        late = not tf.inside_function() if late is None else late
-        self._agreement.reach(group, self.state, variables, owner, late)
-
-    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> Placed:
-        self.state.place(size, workers, devices)
-        return self._stages.place(self.settings, plans)
-
-    def _plan(
-        self,
-        grads: list[tf.Tensor],
-        variables: list[Any],
-        others: Any = None,
-        owner: Callable[[], Owner] = Owner,
-        stage: Settings | None = None,
-    ) -> Plan:
-        stage = stage or self.settings
-        return self._plans.find(stage, grads, variables, others, owner, self.reduce)
-
-    def _plan_stages(self, grads, variables, others=None, owner=Owner) -> list[Plan]:
-        """The plans of all stages: a traced step may take any, and workers compare all of them."""
-        stages = [stage for _, stage in self.settings.stages]
-        return [self._plan(grads, variables, others, owner, stage) for stage in stages]
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         # An exported model does not train: its SavedModel holds no compression state.

@@ -187,6 +187,25 @@ class Agreement:
         return [v for name, v in each.items() if name not in self._agreed and has_value(v)]
 
 
+def compare_inside(group: Group, state: State) -> None:
+    """Raises RuntimeError, alike on every worker, where workers of one host hold different states.
+
+    With `hierarchical` they compress the same sum, each a piece of it, so they need the same state.
+    """
+    with tf.init_scope():
+        mine = digest_of(state.variables)
+    table = group.handshake([mine], "the comparison of states inside hosts")
+    first: dict[Any, int] = {}
+    for rank, host in enumerate(group.hosts):
+        other = first.setdefault(host, rank)
+        if table[rank, 0] != table[other, 0]:
+            raise RuntimeError(
+                f"{_CANNOT}, worker {other} and worker {rank} share a host and hold different "
+                "compression states: with hierarchical restore files of the same step on all "
+                "workers of a host, or on none."
+            )
+
+
 def _row(weights, statistics, optimizer, state: State, owner: Owner) -> Row:
     groups_of = (weights, statistics, optimizer)
     shapes = [[f"{v.dtype.name}{v.shape}" for v in variables] for variables in groups_of]

@@ -56,6 +56,11 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         **keywords: Any,
     ):
         super().__init__()
+        if keywords.get("hierarchical"):
+            raise ValueError(
+                "CompressedAllReduce reduces within one process, so there is nothing between hosts "
+                "to compress: leave hierarchical out, or use grace_tf.wrap."
+            )
         if inner is not None and not isinstance(inner, tf.distribute.CrossDeviceOps):
             raise TypeError(f"inner is a tf.distribute.CrossDeviceOps, not {inner!r}.")
         self._inner = inner or tf.distribute.ReductionToOneDevice()

@@ -27,6 +27,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
+from grace_tf.inside import added_up
 from grace_tf.lockstep import Bucket, Side
 from grace_tf.plan import Group, Plan
 from grace_tf.row_lanes import Received, Sender
@@ -56,8 +57,14 @@ def exchange(
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
     With `summed` the host sums gradients that it divided by the number of workers before (Keras
-    under a strategy); else it takes the mean.  The codec sees the worker's own gradient either way.
+    under a strategy); else it takes the mean.  The codec sees the worker's own gradient either way;
+    where a worker is a host of several processes, the mean of theirs.
     """
+    if transport.inside is not None:
+        shares = [
+            dataclasses.replace(share, grads=added_up(plan, share.grads, transport.inside))
+            for share in shares
+        ]
     workers = [_Worker(plan, share, transport, i, summed) for i, share in enumerate(shares)]
     waiting, under_way = list(range(len(plan.buckets))), []
     while waiting or under_way:
@@ -111,15 +118,15 @@ def composed(
     return Outcome(*memory.settle_list(carries, sent, totals, memories, ctx), states)
 
 
-def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, summed: bool) -> Rounds:
-    """The dense lanes of a bucket: as the host would reduce them, in their own dtype."""
+def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
+    """The dense lanes of a bucket: sums over workers by `divisor`, in their own dtype."""
     flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
     replies = yield Sum([{"values": x} for x in flat], _all_finite(xs))
-    if ctx.size == 1:
+    if ctx.size == divisor == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
     totals = [r["values"] for r in replies]
     totals = [t if x.shape.rank == 1 else tf.reshape(t, x.shape) for t, x in zip(totals, xs)]
-    totals = totals if summed else [_mean(total, ctx.size) for total in totals]
+    totals = [_mean(total, divisor) for total in totals]
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
@@ -148,7 +155,7 @@ class _Worker:
         xs = [share.grads[lane.position] for lane in group.lanes]
         ctx = self._context(group, group.specs, group.ordinals)
         if group.dense:
-            return uncompressed(xs, ctx, self._summed)
+            return uncompressed(xs, ctx, 1 if self._summed else self._transport.gradients)
         xs = [x if x.dtype == tf.float32 else tf.cast(x, tf.float32) for x in xs]
         stored = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
         memories = group.memory.load(stored, [lane.spec for lane in group.lanes])
@@ -172,7 +179,7 @@ class _Worker:
             self._plan.seed,
             size,
             self._transport.workers[self._position],
-            multiplier=float(size) if self._summed else 1.0,
+            multiplier=float(size) if self._summed else size / self._transport.gradients,
             needs_sent=group.memory.needs_sent,
             dense=group.claimed,
         )
@@ -254,8 +261,8 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
     for i, totals in enumerate(transport.rows(mine, plan.row_key)):
         with transport.device(i):
             for lane, total in zip(plan.sparse, totals):
-                if not summed and transport.size > 1:
-                    total = with_values(total, _mean(total.values, transport.size))
+                if not summed and transport.gradients > 1:
+                    total = with_values(total, _mean(total.values, transport.gradients))
                 workers[i].rows.append((lane.position, total))
                 workers[i].unseen.append(total.values)
 

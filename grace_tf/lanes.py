@@ -69,7 +69,8 @@ def lane_of(
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
             return lane, DENSE_LANE, ""
-        return lane, *rule(lane.compressor, lane.memory, lane.dense, static)
+        added = bool(settings.hierarchical)
+        return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
 
     def compresses(lane: Lane, way: str, why: str) -> bool:
         return way != PLAIN_ROWS and lane.compressor != DENSE[0]
@@ -82,7 +83,7 @@ def lane_of(
         if wanted != memory and any(s[0].memory == wanted and compresses(*s) for s in stages):
             lane = dataclasses.replace(lane, compressor=none, memory=wanted)
             if sparse:
-                way, why = rule(none, wanted, False, static)
+                way, why = rule(none, wanted, False, static, bool(settings.hierarchical))
                 way = ROWS if way == ROWS else DENSE_LANE
                 tell(path, way, why)
             return lane, way

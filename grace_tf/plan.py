@@ -24,7 +24,7 @@ from grace_tf.transports.rows import MESSAGES, NAMES
 from grace_tf.version import __version__
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
-_KEYS_OF_A_BUCKET = _ROUNDS * len(_KINDS) * _DTYPES
+_KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums inside a host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Plan:
     paths: tuple[str, ...] = ()
     first_key: int = keys.FIRST
     check_every: int = 0
+    hierarchical: bool | str = False
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
     by_rows: tuple[Group, ...] = ()  # of one lane each: compressed lanes whose gradients are rows
 
@@ -139,8 +140,15 @@ class Plan:
                 f"A collective of round {round_} and dtype {dtype} has no key: there are "
                 f"{_ROUNDS} rounds, and dtypes whose number in TensorFlow is below {_DTYPES}."
             )
-        place = (bucket * _ROUNDS + round_) * len(_KINDS) + _KINDS.index(kind)
-        return self.keys[place * _DTYPES + number]
+        return self._key(bucket, round_, kind, dtype)
+
+    def _key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
+        place = (bucket * (_ROUNDS + 1) + round_) * len(_KINDS) + _KINDS.index(kind)
+        return self.keys[place * _DTYPES + tf.as_dtype(dtype).as_datatype_enum]
+
+    def inside_key(self, bucket: int, dtype: str) -> int:
+        """The key of the sum of a bucket's gradients inside a host."""
+        return self._key(bucket, _ROUNDS, "sum", dtype)
 
     def row_key(self, name: str) -> int:
         """The key of what `Transport.rows` calls by this name, one of `rows.NAMES`, for a plan with
@@ -211,6 +219,7 @@ def make_plan(
     return Plan(
         *(tuple(buckets), settings.seed, digest, layout, tuple(paths)),
         check_every=settings.check_every,
+        hierarchical=settings.hierarchical,
         sparse=sparse,
         by_rows=by_rows,
     )
@@ -246,7 +255,7 @@ def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings)
         json.dumps(
             [
                 *(__version__, wire.VERSION, settings.seed, settings.check_every),
-                *(settings.exchange, told, sparse),
+                *(settings.exchange, settings.hierarchical, told, sparse),
             ]
         )
     )

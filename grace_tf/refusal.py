@@ -54,21 +54,24 @@ class Refusal:
             out.update(zip(outside, lists.nan_unless([grads[i] for i in outside], flag)))
         return [out[i] for i in range(len(grads))]
 
-    def told(self, step: tf.Tensor, own: tf.Tensor, worker: int, size: int) -> None:
-        """Says that a step was not finite; `own`: this worker's gradients were.  XLA cannot."""
+    def told(self, step: tf.Tensor, own: tf.Tensor, who: str) -> None:
+        """Says that a step was not finite; `own`: this worker's gradients were.  XLA cannot.
+
+        `who`: which worker this is, of how many; "" alone.
+        """
 
         def tell(step: np.ndarray, own: np.ndarray) -> np.ndarray:
-            self._tell(int(step), bool(own), worker, size)
+            self._tell(int(step), bool(own), who)
             return np.bool_(True)
 
         if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             tf.numpy_function(tell, [step, own], tf.bool)
 
-    def _tell(self, step: int, own: bool, worker: int, size: int) -> None:
+    def _tell(self, step: int, own: bool, who: str) -> None:
         if self._told:
             return
         self._told = True
-        if size == 1:
+        if not who:
             _LOG.warning(
                 "In step %d %s was not finite. The compression leaves its state as it was and "
                 "gives NaN to the optimizer. Later steps like it are not reported.",
@@ -77,10 +80,10 @@ class Refusal:
             return
         what = "a gradient of another worker, or the sum over workers," if own else "its gradient"
         _LOG.warning(
-            "Worker %d of %d: in step %d %s was not finite. The compression leaves its state as it "
+            "%s: in step %d %s was not finite. The compression leaves its state as it "
             "was and gives NaN to the optimizer, on all workers. Later steps like it are not "
             "reported.",
-            *(worker, size, step, what),
+            *(who, step, what),
         )
 
 

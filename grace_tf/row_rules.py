@@ -1,7 +1,7 @@
 """How a sparse gradient travels whose variable is compressed: one of three ways, by these rules.
 
   * As compressed rows, where the compressor is `elementwise`, a quantiser of one round, and the
-    memory goes `by_rows`.
+    memory goes `by_rows`, and where each worker compresses its own gradient.
   * As rows in full precision, which need no memory: where the compressor selects elements, has low
     rank or needs several rounds, and where the memory does not go `by_rows`.
     The rows of a batch are few already, and a selection would leave some of them to a step that
@@ -25,11 +25,14 @@ _LOG = logging.getLogger("grace_tf")
 ROWS, PLAIN_ROWS, DENSE_LANE = "rows", "plain rows", "dense"
 
 
-def rule(compressor: Compressor, memory: Memory, dense: bool, static: str) -> tuple[str, str]:
+def rule(
+    compressor: Compressor, memory: Memory, dense: bool, static: str, hierarchical: bool
+) -> tuple[str, str]:
     """ROWS, PLAIN_ROWS or DENSE_LANE for sparse gradients, and why they are not compressed rows.
 
     Args:
       dense: neither compressed nor remembered, so that nothing is to be told.
+      hierarchical: whether the gradients of a host's workers are added up before.
       static: what needs a static number of rows, which they do not have; "" where nothing does.
     """
     if dense:
@@ -42,6 +45,8 @@ def rule(compressor: Compressor, memory: Memory, dense: bool, static: str) -> tu
         return DENSE_LANE, f"{static} needs a static number of rows"
     if not (compressor.elementwise and compressor.one_round):
         return PLAIN_ROWS, f"{compressor} does not compress rows by themselves"
+    if hierarchical:
+        return PLAIN_ROWS, "hierarchical adds up no rows inside hosts"
     if not memory.by_rows:
         return PLAIN_ROWS, f"the memory {memory.name} does not go row by row"
     return ROWS, ""

@@ -36,6 +36,7 @@ class Settings:
     seed: int = 0
     check_every: int = 100
     exchange: str = "auto"
+    hierarchical: bool | str = False
     stages_beside: tuple[Settings, ...] = ()
 
     def __post_init__(self) -> None:
@@ -45,6 +46,7 @@ class Settings:
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
         check_integer("grace_tf", "check_every", self.check_every, 0)
         check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
+        check_choice("grace_tf", "hierarchical", self.hierarchical, (False, True, "bf16"))
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
@@ -148,6 +150,7 @@ def settings(
     seed: int = 0,
     check_every: int = 100,
     exchange: str = "auto",
+    hierarchical: bool | str = False,
     **hyperparameters: Any,
 ) -> Settings:
     """Settings from the doors' keywords.
@@ -171,7 +174,8 @@ def settings(
         raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     made = Settings(
-        routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every, exchange
+        *(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every),
+        *(exchange, hierarchical),
     )
     _check_exchange(made)
     return made

@@ -53,7 +53,9 @@ class State(Trackable):
         self._warned: set[str] = set()  # what was told of what was restored
         self._refusal = Refusal()
 
-    def place(self, size: int, workers: Sequence[int], devices: Sequence[str | None]) -> None:
+    def place(
+        self, size: int, workers: Sequence[int], devices: Sequence, called: str = "worker"
+    ) -> None:
         """Says which workers live in this process, and where.  Later calls must agree."""
         now = (size, tuple(workers))
         if self._leaves and now != (self.size, self.workers):
@@ -63,12 +65,8 @@ class State(Trackable):
                 "it trains."
             )
         self.size, self.workers = now
-        self.devices = tuple(devices)
+        self.devices, self._called = tuple(devices), called.capitalize()
         self._own(STEP)
-
-    def ensure(self, group: Group, seed: int) -> None:
-        """Makes the variables of a group's lanes that do not exist yet, as `bound`."""
-        self.bound([group], seed)
 
     def bound(self, groups: Sequence[Group], seed: int, apart: Container[str] = ()) -> Bound:
         """What a step of these groups reads and writes; makes what does not exist yet.
@@ -107,8 +105,8 @@ class State(Trackable):
             self._leaves["step"].variables[position].assign_add(1)
 
         def tell():
-            worker, own = self.workers[position], result.own_finite
-            self._refusal.told(result.step, own, worker, self.size)
+            who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
+            self._refusal.told(result.step, result.own_finite, who)
 
         committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]

@@ -207,7 +207,7 @@ class AloneTest(tf.test.TestCase):
                 raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
 
         variables, (grads, *_) = some()
-        with mock.patch("grace_tf.aggregator.Loopback", Broken):
+        with mock.patch("grace_tf.reduction.Loopback", Broken):
             with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "out of memory"):
                 grace_tf.Aggregator("qsgd", min_elements=1)(grads, variables)
 

@@ -66,8 +66,10 @@ MAY_IMPORT = {
     "row_lanes": {"chunks", "core", "ops", "plan", "transports.base", "transports.rows"},
     "sparse": {"gradients", "lanes", "plan"},
     "lockstep": {"core", "wire", "plan", "transports.base"},
+    "inside": {"plan", "transports.base"},
     "exchange": {
         "core",
+        "inside",
         "lockstep",
         "ops",
         "plan",

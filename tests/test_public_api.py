@@ -13,6 +13,7 @@ KEYWORDS = {
     "memory": "auto",
     "granularity": "auto",
     "exchange": "auto",
+    "hierarchical": False,
     "min_elements": 1024,
     "exclude": (),
     "bucket_bytes": 25 << 20,

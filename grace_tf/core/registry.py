@@ -16,11 +16,11 @@ from grace_tf.core.scheduled import KEYS, Scheduled, composite, joined, plain_st
 from grace_tf.core.specs import parse, parse_firsts
 from grace_tf.core.then import Then
 
-# The keywords of the doors.
 KEYWORDS = (
     "memory",
     "granularity",
     "exchange",
+    "hierarchical",
     "min_elements",
     "exclude",
     "bucket_bytes",

@@ -25,6 +25,7 @@ def wrap(
     memory: Any = "auto",
     granularity: str = "auto",
     exchange: str = "auto",
+    hierarchical: bool | str = False,
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
     bucket_bytes: int = 25 << 20,
@@ -45,13 +46,11 @@ def wrap(
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", a
         schedule of these (`grace_tf.schedules`), which follows the optimizer's iterations, or a
         mapping from patterns (`re.fullmatch` on a variable's path) to any, the first counts.
-      memory: "auto" (what the method's paper uses), a name such as "none" or "residual", a spec
-        such as "residual:dtype=bf16", or an instance.
+      memory: "auto" (as the paper), a name or spec such as "residual:dtype=bf16", or an instance.
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
-      exchange: "auto"; or how payloads cross where they can: "gather", "two_hop" (two_hops.py; with
-        "auto" large ones from four workers on), "sum" (all must be summed on the way).
-      min_elements: smaller variables travel dense.
-      exclude: patterns of variables that travel dense.
+      exchange: "auto"; or how payloads cross if they can: "gather", "two_hop", "sum" (two_hops.py).
+      hierarchical: True adds up gradients inside each host ("bf16": as bfloat16), compresses sums.
+      min_elements, exclude: smaller variables, and those of these patterns, travel dense.
       bucket_bytes: bytes of gradient that are communicated together; changes results in hops alone.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
@@ -62,6 +61,7 @@ def wrap(
     """
     keywords = dict(memory=memory, granularity=granularity, exchange=exchange, seed=seed)
     keywords.update(min_elements=min_elements, exclude=exclude, bucket_bytes=bucket_bytes)
+    keywords.update(hierarchical=hierarchical)
     wanted = settings(compressor, check_every=check_every, **keywords, **hyperparameters)
     inner = _optimizer(optimizer)
     _refuse_wrapped(optimizer, inner)

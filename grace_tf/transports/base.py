@@ -74,10 +74,18 @@ class Transport(abc.ABC):
     Attributes:
       size: the number of all workers.
       workers: the numbers of those in this process; results and random streams are found by them.
+      inside: carries between the processes of this worker, where a worker is a host with several,
+        see hosts.py; None where each process is a worker or several.
     """
 
     size: int
     workers: tuple[int, ...]
+    inside: Transport | None = None
+
+    @property
+    def gradients(self) -> int:
+        """How many gradients a step takes the mean of: one a worker, of hosts one a process."""
+        return self.size
 
     def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
         """The elementwise sum over all workers.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import abc
-import functools
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.base import Transport
 from grace_tf.transports.pieces import packed
-from grace_tf.transports.rows import Counters, Gather, all_rows, gathered
+from grace_tf.transports.rows import GathersRows
 
 if TYPE_CHECKING:
     from grace_tf.transports.connections import Lifeline
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 HANDSHAKE_WORDS = 64
 
 
-class Group(Transport):
+class Group(GathersRows):
     """Several processes that train together, this one being number `rank` of them.
 
     A `Transport` carries a step; a `Group` also knows its processes, compares them before they
@@ -32,7 +31,8 @@ class Group(Transport):
 
       * `_handshake(words)`: everyone's int64 words, eagerly;
       * `_broadcast(piece, root)`: worker `root`'s bytes, eagerly, or `broadcasts = False`;
-      * `_explain(error)`: the sentence for an error that a lost worker has caused, else None.
+      * `_explain(error)`: the sentence for an error that a lost worker has caused, else None;
+      * for `hierarchical=True` also `hosts` and `part(ranks)`.
 
     An engine of its own in one file, as a skeleton:
 
@@ -92,29 +92,26 @@ class Group(Transport):
         """How many processes there are."""
         return self.size
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
-        totals, words = all_rows(slices[0], self._gatherer(key))
-        if self._recording:
-            handed = self._rows_handed.handed(key("words"), words)
-            self._take_down([Handed("gather", "int32", len(totals)), handed])
-        return [totals]
+    @property
+    def hosts(self) -> tuple[Any, ...]:
+        """The host of each process, by rank, as a name or number.
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
-        received, words = gathered(messages[0], longest, self._gatherer(key), "messages")
-        if self._recording:
-            self._take_down([self._rows_handed.handed(key("words"), words)])
-        return [received]
+        Raises RuntimeError where the engine cannot tell.
+        """
+        raise RuntimeError(f"{type(self).__name__} cannot tell which workers share a host.")
 
-    def _gatherer(self, key: Callable[[str], int]) -> Gather:
-        return lambda words, name: self._gather([words], key(name))[0]
+    def part(self, ranks: Sequence[int]) -> Transport:
+        """The same collectives among these processes only.
 
-    @functools.cached_property
-    def _rows_handed(self) -> Counters:
-        return Counters()
+        Every process calls it equally often in the same order, with the part to which it belongs.
+        The parts of one call are disjoint and cover all processes.
+
+        Args:
+          ranks: of the part, this process's own among them; the results come in this order.
+        Returns: a transport whose `workers` are this process's place in `ranks`.
+        Raises: RuntimeError where the engine has no collectives of a part.
+        """
+        raise RuntimeError(f"{type(self).__name__} has no collectives of some workers only.")
 
     def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
         """Compares processes: everyone's words.  Eager, also while a function is traced.

@@ -48,7 +48,7 @@ class Loopback(Transport):
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
-        return self._everywhere(lambda: [_appended(lane) for lane in zip(*slices)])
+        return self._everywhere(lambda: [appended(lane) for lane in zip(*slices)])
 
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
@@ -65,7 +65,8 @@ class Loopback(Transport):
         return results
 
 
-def _appended(lane: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+def appended(lane: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+    """All rows of the slices, one after the other."""
     values, indices = (tf.concat(x, 0) for x in zip(*((s.values, s.indices) for s in lane)))
     return tf.IndexedSlices(values, indices, lane[0].dense_shape)
 

@@ -20,7 +20,8 @@ from grace_tf.transports import lifeline
 from grace_tf.transports.connections import Lifeline
 from grace_tf.transports.group import Group
 from grace_tf.transports.process_group import local_rank
-from grace_tf.transports.tf_distribute import ReplicaContext
+from grace_tf.transports.ring import Ring
+from grace_tf.transports.tf_distribute import ReplicaContext, members
 
 TIMEOUT = 60.0
 
@@ -70,6 +71,12 @@ class MultiWorkerGroup(Group):
     def lifeline(self) -> Lifeline | None:
         """Begins at the first call and waits for nobody."""
         return lifeline.between_strategy_processes(self._strategy)
+
+    def ring(self) -> Ring:
+        """The processes, this one being number `rank`, as TensorFlow's runtime connects them."""
+        jobs = self._strategy.cluster_resolver.cluster_spec().as_dict()
+        seconds = self._strategy.extended._communication_options.timeout_seconds
+        return Ring(self.processes, self.rank, timeout=seconds or 0, members=members(jobs, 1))
 
     # Transport
 

@@ -13,17 +13,16 @@ from tensorflow.python.eager import context
 
 from grace_tf.transports import collectives, lifeline, rendezvous
 from grace_tf.transports.group import Group
+from grace_tf.transports.ring import GROUP_KEY, Ring
 from grace_tf.transports.waits import Waits
 
-_GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
 _HANDSHAKE_KEY = 1
 _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16
 _BROADCAST_UNIT = 256  # bytes
 _JOB = "worker"
-_SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
-class ProcessGroup(Group):
+class ProcessGroup(Ring, Group):
     """Collectives between `len(addresses)` processes, this one being worker `rank` of them.
 
     The processes meet when the group is made: it returns when all have come and raises RuntimeError
@@ -46,16 +45,11 @@ class ProcessGroup(Group):
     """
 
     def __init__(self, addresses: Sequence[str], rank: int, timeout: float = 120.0):
+        super().__init__(len(addresses), rank, timeout=timeout)
         self.addresses = tuple(addresses)
-        self.size = len(self.addresses)
         self.rank = rank
-        self.workers = (rank,)
-        self.timeout = float(timeout)
         self.local_rank = local_rank(self.addresses, rank)
-        self._signatures: dict[int, tuple] = {}
-        self._marks = collectives.Marks()
-        self._members: list[int] | None = None
-        self._waits: Waits | None = None  # without it TensorFlow's timeouts serve
+        self._parts = 0  # calls of `part`
         if self.size == 1:
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
@@ -84,79 +78,24 @@ class ProcessGroup(Group):
         if not self.lifeline.warned:
             self._waits = Waits(self.lifeline, self.timeout)
 
-    # Transport
-
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [self._reduce(buffers[0], key, "Add")]
-
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [self._reduce(buffers[0], key, "Max")]
-
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        if self.size == 1 or buffers[0].shape.num_elements() == 0:
-            return [tf.tile(buffers[0][None], [self.size, 1])]
-        self._check(key, "gather", buffers[0])
-        moved = self._move(tf.raw_ops.CollectiveGatherV2, buffers[0], key)
-        return [self._by_rank(tf.reshape(moved, [self.size, buffers[0].shape[0]]))]
-
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        if buffers[0].shape[0] != self.size:
-            raise ValueError(
-                f"all_to_all needs one row per worker, {self.size} rows, but got the shape "
-                f"{buffers[0].shape}."
-            )
-        if self.size == 1 or buffers[0].shape.num_elements() == 0:
-            return [tf.identity(buffers[0])]
-        self._check(key, "all_to_all", buffers[0])
-        sent = buffers[0] if self._members is None else tf.gather(buffers[0], self._members)
-        return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
-
-    def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
-        if buffer.dtype.name not in _SUMMED:
-            raise TypeError(
-                f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}."
-            )
-        if self.size == 1 or buffer.shape.num_elements() == 0:
-            return tf.identity(buffer)
-        self._check(key, operation, buffer)
-        collective = tf.raw_ops.CollectiveReduceV2
-        return self._run(collective, buffer, key, merge_op=operation, final_op="Id")
-
-    def _move(self, op, buffer: tf.Tensor, key: int) -> tf.Tensor:
-        return collectives.moved(buffer, lambda carried: self._run(op, carried, key))
-
-    def _run(self, op, buffer: tf.Tensor, key: int, **attributes) -> tf.Tensor:
-        with tf.device("/CPU:0"):
-            attributes.update(self._arguments(key))
-            if self._waits is None:
-                return op(input=buffer, **attributes)
-            mark = self._marks[key]
-            return self._waits.around(mark, buffer, lambda: op(input=buffer, **attributes))
-
-    def _by_rank(self, rows: tf.Tensor) -> tf.Tensor:
-        return rows if self._members is None else tf.gather(rows, np.argsort(self._members))
-
-    def _check(self, key: int, kind: str, buffer: tf.Tensor) -> None:
-        # TensorFlow ties a key to what it first carried, and aborts the whole process otherwise.
-        new = (kind, buffer.dtype.name, tuple(buffer.shape))
-        old = self._signatures.setdefault(key, new)
-        if old != new:
-            raise ValueError(f"The key {key} belongs to {old} and cannot carry {new}.")
-
-    def _arguments(self, key: int) -> dict:
-        collectives.refuse_xla()
-        return dict(
-            group_size=self.size,
-            group_key=_GROUP_KEY,
-            instance_key=key,
-            # TensorFlow runs collectives that read the same handle one after the other, in the
-            # order of the program.  All collectives that read no handle it orders in the same way.
-            ordering_token=[self._marks[key].handle],
-            communication_hint="ring",
-            timeout_seconds=0 if self._waits else self.timeout,
-        )
-
     # Group
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(address.rpartition(":")[0] for address in self.addresses)
+
+    def part(self, ranks: Sequence[int]) -> Ring:
+        ranks, order = list(ranks), self._members or range(self.size)
+        members = [ranks.index(rank) for rank in order if rank in ranks]
+        self._parts += 1
+        return Ring(
+            len(ranks),
+            ranks.index(self.rank),
+            GROUP_KEY + self._parts * self.size + min(ranks),
+            self.timeout,
+            None if members == sorted(members) else members,
+            self._waits,
+        )
 
     def _handshake(self, words: np.ndarray) -> np.ndarray:
         return self._gather([tf.constant(words)], _HANDSHAKE_KEY)[0].numpy()

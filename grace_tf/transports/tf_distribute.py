@@ -12,7 +12,7 @@ from tensorflow.python.ops import collective_ops
 
 from grace_tf.transports import collectives
 from grace_tf.transports.base import Transport
-from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.loopback import Loopback, appended
 from grace_tf.transports.rows import padded
 
 
@@ -41,6 +41,21 @@ class Replicas(Loopback):
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
         return reduced_rows(self._strategy.extended.batch_reduce_to, slices)
+
+    def added_on_first(self, per_replica: Sequence[Sequence[Any]]) -> list[Any]:
+        """The sums over replicas, lane by lane, on the first one's device; rows stay rows."""
+        with self.device(0):
+            lanes = list(zip(*per_replica))
+            rows = [isinstance(lane[0], tf.IndexedSlices) for lane in lanes]
+            return [appended(lane) if r else tf.add_n(lane) for lane, r in zip(lanes, rows)]
+
+    def on_each(self, tensors: Sequence[Any]) -> list[list[Any]]:
+        """The same tensors for every replica, on its own device."""
+        copies = []
+        for i in range(self.size):
+            with self.device(i):
+                copies.append(tf.nest.map_structure(tf.identity, tensors, expand_composites=True))
+        return copies
 
 
 def reduced_rows(

@@ -1,0 +1,115 @@
+"""Hosts as workers: the gradients of a host's processes are added up; the sums go compressed.
+
+In come buffers that all processes of a host hold alike; out go the same buffers of all hosts.
+Each process of a host moves one piece of a buffer between hosts, and the pieces come together
+inside the host.  So a buffer crosses the network between hosts once, on as many connections as a
+host has processes.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from grace_tf.transports.base import Transport
+from grace_tf.transports.group import Group
+
+
+class Hosts(Transport):
+    """Carries between hosts; worker w is the w-th host, in the order of ranks.
+
+    Bytes a process sends to other hosts, for n bytes handed over, H hosts of L processes: sum, max
+    2 n (H - 1) / (H L); gather n (H - 1) / L; all_to_all n (H - 1) / (H L).  Inside the host come
+    the same results once more, and the sum of the gradients.
+
+    Args:
+      everyone: all processes; rows of sparse gradients go between them without regard to hosts.
+      inside: the processes of this host.
+      across: those of the other hosts that have this process's place within their host, by host.
+      gradients: how many there are in a step, where a process has several; else one a process.
+    """
+
+    def __init__(
+        self,
+        everyone: Transport,
+        inside: Transport,
+        across: Transport,
+        gradients: int | None = None,
+    ) -> None:
+        self.size, self.workers = across.size, across.workers
+        self.inside, self._across, self._everyone = inside, across, everyone
+        self._gradients = gradients or everyone.size
+
+    @classmethod
+    def of(cls, group: Group) -> Hosts:
+        """The hosts of a group; every process calls it, alike.
+
+        Raises RuntimeError where hosts have different numbers of processes, and where the group
+        cannot tell hosts or has no collectives of some processes only.
+        """
+        if group.size == 1:
+            return cls(group, group, group)
+        ranks: dict[object, list[int]] = collections.defaultdict(list)
+        for rank, host in enumerate(group.hosts):
+            ranks[host].append(rank)
+        if len({len(own) for own in ranks.values()}) > 1:
+            told = ", ".join(f"{len(own)} on {host}" for host, own in ranks.items())
+            raise RuntimeError(
+                f"hierarchical needs equally many workers on each host, but there are {told}: "
+                "start equally many everywhere, or leave hierarchical out."
+            )
+        own = ranks[group.hosts[group.rank]]
+        place = own.index(group.rank)
+        inside = group.part(own)
+        return cls(group, inside, group.part([each[place] for each in ranks.values()]))
+
+    @property
+    def gradients(self) -> int:
+        return self._gradients
+
+    def rows(
+        self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        return self._everyone.rows(slices, key)
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._by_pieces(buffers[0], self._across.sum, key)]
+
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._by_pieces(buffers[0], self._across.max, key)]
+
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._by_pieces(buffers[0], self._across.gather, key)]
+
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._by_pieces(buffers[0], self._across.all_to_all, key)]
+
+    def _rows(
+        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
+    ) -> list[list[tf.IndexedSlices]]:
+        return self._everyone.rows(slices, key)
+
+    def _messages(
+        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
+    ) -> list[tf.Tensor]:
+        # What crosses as messages is padded to one of a few sizes, so each process takes the whole.
+        return self._across.messages(messages, longest, key)
+
+    def _explain(self, error: Exception) -> str | None:
+        return self._everyone._explain(error)
+
+    def _by_pieces(self, buffer: tf.Tensor, collective: Callable, key: int) -> tf.Tensor:
+        """`collective` of a buffer `[…, n]`, of which this process moves one piece of n."""
+        count, place, n = self.inside.size, self.inside.workers[0], buffer.shape[-1]
+        if count == 1:
+            return collective([buffer], key)[0]
+        length = -(-n // count)
+        padding = [[0, 0]] * (buffer.shape.rank - 1) + [[0, count * length - n]]
+        whole = tf.pad(buffer, padding) if count * length > n else buffer
+        (moved,) = collective([whole[..., place * length : (place + 1) * length]], key)
+        (pieces,) = self.inside.gather([tf.reshape(moved, [-1])], key)
+        pieces = tf.reshape(pieces, [count, -1, length])  # [processes, hosts or 1, length]
+        joined = tf.reshape(tf.transpose(pieces, [1, 0, 2]), [*moved.shape[:-1], count * length])
+        return joined[..., :n]

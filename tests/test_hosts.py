@@ -1,0 +1,128 @@
+"""hierarchical=True: inside a host gradients are added up, and only the sums are compressed."""
+
+import io
+import json
+import pathlib
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import mirrored
+
+import grace_tf
+from grace_tf.cli import launcher
+from grace_tf.lanes import lane_of
+from grace_tf.row_rules import PLAIN_ROWS
+from grace_tf.settings import settings
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+
+
+def launch(*arguments, workers=4, horovod=False):
+    """What each worker printed as JSON, and everything that was printed."""
+    out = io.StringIO()
+    command = [sys.executable, "-u", str(PROGRAMS / "hosts.py"), *arguments]
+    code = launcher.run(
+        command,
+        workers,
+        timeout=240,
+        linger=30,
+        stdout=out,
+        stderr=out,
+        prefix="always",
+        horovod=horovod,
+    )
+    assert code == 0, out.getvalue()[-4000:]
+    said = [[] for _ in range(workers)]
+    for line in out.getvalue().splitlines():
+        rank, _, text = line.partition("] ")
+        if text.startswith("{"):
+            said[int(rank[1:])].append(json.loads(text))
+    return said, out.getvalue()
+
+
+def test_a_host_counts_as_one_worker():
+    """Every aggregate has the bits of one worker a host with the mean of its gradients."""
+    said, printed = launch("group")
+    for rank, lines in enumerate(said):
+        calls, *steps, narrow, rows, stopped, refused = lines
+        assert (calls.pop("size"), calls.pop("workers"), calls.pop("gradients")) == (
+            2,
+            [rank // 2],
+            4,
+        )
+        assert all(calls.values()), calls
+        assert len(steps) == 8
+        for told in steps:
+            assert told["equal"], told
+            assert told["workers"] == [rank // 2]
+        assert narrow["narrow"], narrow
+        assert rows["rows"] == [[0, 1, 2, 3], [0.25] * 4], rows
+        assert stopped["untouched"], stopped
+        assert "worker 0 and worker 1 share a host and hold different" in refused["refused"]
+    assert "Host 1 of 2: in step 1 its gradient was not finite" in printed
+
+
+def test_hosts_with_other_numbers_of_workers_are_refused():
+    said, _ = launch("uneven")
+    for (told,) in said:
+        assert "equally many workers on each host" in told["refused"]
+        assert "3 on 127.0.0.1, 1 on 127.0.0.2" in told["refused"]
+
+
+def test_the_devices_of_a_process_of_a_strategy_are_a_host():
+    """Two processes of two devices each; a worker alone whose gradients are means does the same."""
+    said, _ = launch("strategy", workers=2)
+    assert said[0] == said[1]
+    assert len(said[0]) == 7
+    for told in said[0]:
+        assert told["replicas"] == [True, True], told
+
+
+@pytest.mark.parametrize("method", ["qsgd", "topk:ratio=0.25", "powersgd:rank=1"])
+def test_the_replicas_of_one_process_are_one_worker(method):
+    strategy = mirrored(2)
+    draw = np.random.default_rng(5)
+    grads = draw.normal(size=[3, 2, 40, 8]).astype(np.float32)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([40, 8]))
+    there = grace_tf.Aggregator(method, min_elements=1, hierarchical=True, reduce="mean")
+    alone = grace_tf.Aggregator(method, min_elements=1)
+    own = tf.Variable(tf.zeros([40, 8]))
+
+    @tf.function
+    def step(values):
+        def replica():
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return there([values[number]], [variable])[0]
+
+        return strategy.experimental_local_results(strategy.run(replica))
+
+    for each in grads:
+        one, two = step(tf.constant(each))
+        (wanted,) = alone([tf.constant((each[0] + each[1]) * np.float32(0.5))], [own])
+        np.testing.assert_array_equal(one, wanted)
+        np.testing.assert_array_equal(two, wanted)
+    assert there.state.workers == (0,)
+    assert there.state.size == 1
+
+
+def test_rows_are_not_compressed():
+    wanted = settings("bf16", memory="none", min_elements=1, hierarchical=True)
+    spec = tf.TensorSpec([100, 8])
+    assert lane_of(wanted, 0, "table", spec, 0, sparse=True)[1] == PLAIN_ROWS
+
+
+def test_what_cannot_be_meant_is_refused():
+    with pytest.raises(ValueError, match="hierarchical is one of False, True, bf16"):
+        grace_tf.Aggregator("qsgd", hierarchical="fp16")
+    with pytest.raises(ValueError, match="nothing between hosts to compress"):
+        grace_tf.CompressedAllReduce("qsgd", hierarchical=True)
+
+
+def test_it_is_kept_in_an_optimizer_s_configuration():
+    optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd", hierarchical="bf16")
+    copy = type(optimizer).from_config(optimizer.get_config())
+    assert grace_tf.keras.aggregator_of(copy).settings.hierarchical == "bf16"
