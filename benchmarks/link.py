@@ -4,6 +4,8 @@ Runs as one of several workers (TF_CONFIG), each on an interface of its own or a
 
     python -m grace_tf run -np 2 benchmarks/link.py --elements 25000000 --out link.json
 
+With `--horovod` the workers are Horovod's, started by its launcher or ours.
+
 The gradient has the shapes of a small convolutional network scaled up to `--elements`, or those of
 `--model`.  Bytes are the interface's own count (/proc/self/net/dev, sent, headers included; over
 loopback both workers' together) over `--steps` steps after a warm-up.  Seconds are the median of
@@ -93,15 +95,21 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--exchange", default="auto", help="as for wrap")
     parser.add_argument("--bucket-bytes", type=int, default=25 << 20, help="as for wrap")
+    parser.add_argument("--horovod", action="store_true", help="the workers are Horovod's")
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")
     args = parser.parse_args()
+    if args.horovod:
+        import horovod.tensorflow as hvd
+
+        hvd.init()
     group = grace_tf.init(timeout=300)
     rng = np.random.default_rng(group.rank)
     wanted = MODELS[args.model]() if args.model else shapes(args.elements)
     grads = [tf.constant(rng.normal(size=s).astype(np.float32) / 100) for s in wanted]
     variables = [tf.Variable(tf.zeros(g.shape)) for g in grads]
     dense = 4 * sum(g.shape.num_elements() for g in grads)
+    engine = "horovod" if args.horovod else "group"
     keywords = {"exchange": args.exchange, "bucket_bytes": args.bucket_bytes}
     rows = []
     for spec in args.methods:
@@ -122,6 +130,7 @@ def main() -> None:
             "link": args.label,
             "dense": dense,
             "model": args.model,
+            "engine": engine,
             **keywords,
         }
         with open(args.out, "w") as file:
