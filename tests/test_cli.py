@@ -1,7 +1,6 @@
 """The command line, in this process: what each command prints and how it refuses."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -9,14 +8,12 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import keras
 import pytest
 import tensorflow as tf
 
 import grace_tf
 from grace_tf.__main__ import main
-from grace_tf.cli import describe, doctor, tables
-from grace_tf.keras import repairs
+from grace_tf.cli import describe, tables
 
 PACKAGE = str(Path(grace_tf.__file__).parents[1])
 
@@ -160,38 +157,6 @@ def test_run_returns_the_exit_code_of_the_workers(tmp_path):
     script = tmp_path / "end.py"
     script.write_text("import sys; sys.exit(3)\n")
     assert main(["run", "-np", "2", str(script)]) == 3
-
-
-def test_doctor_tells_what_importing_has_put_into_keras():
-    found = dict(doctor.findings())
-    guards = {
-        name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
-    }
-    assert set(guards) == {"backups", "copies", "guards", "own_files", "training"}
-    assert "in BackupAndRestore." in guards["backups"]
-    assert "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["own_files"]
-    assert "Model.fit, " in guards["training"]
-    with mock.patch.object(keras.Model, "fit", lambda self: None):
-        assert "Model.fit, " not in dict(doctor.findings())["guard: training"]
-
-
-def test_doctor_tells_versions_repairs_and_surroundings():
-    found = dict(doctor.findings())
-    assert found["TensorFlow"] == tf.__version__
-    assert found["grace_tf"] == grace_tf.__version__
-    assert found["native operations"].startswith(("yes, ", "no, the reference operations serve: "))
-    assert found["workers around"].startswith("none")
-    state = "applied to" if repairs.KERAS_3 else "not needed"
-    assert found["repair: agree_on_finite"].startswith(state)
-
-
-def test_doctor_sees_tf_config():
-    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
-    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
-    with mock.patch.dict(os.environ, {"TF_CONFIG": config}):
-        assert dict(doctor.findings())["workers around"].startswith("2, ")
-    with mock.patch.dict(os.environ, {"TF_CONFIG": "{"}):
-        assert "TF_CONFIG is not" in dict(doctor.findings())["workers around"]
 
 
 def test_a_plain_table_aligns_its_columns():

@@ -11,7 +11,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from grace_tf.cli import launcher
+from grace_tf.cli import doctor, launcher
 from grace_tf.cli.addresses import environments
 from grace_tf.transports import horovod
 
@@ -21,7 +21,7 @@ METHODS += ["qsgd:rounding=nearest>two_hop"]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None,
-    reason="Horovod is not installed here; `make horovod` builds it.",
+    reason=f"Horovod is {doctor.horovod()}",
 )
 
 

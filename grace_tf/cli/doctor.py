@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pathlib
 import platform
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def findings() -> list[list[str]]:
         ["threads of native operations", threads()],
         ["GPUs", _gpus()],
         ["workers around", _surroundings()],
-        ["Horovod", _horovod()],
+        ["Horovod", horovod()],
         *_guards(),
         *_repairs(),
     ]
@@ -83,21 +84,27 @@ def _surroundings() -> str:
     return f"{expected}, by TF_CONFIG, a scheduler or Horovod; init() connects them"
 
 
-def _horovod() -> str:
+def horovod() -> str:
+    """Which Horovod this Python has, or why none that works."""
     if importlib.util.find_spec("horovod") is None:
-        return "not installed"
+        return f"not installed{_last_attempt()}"
     try:
-        horovod = importlib.import_module("horovod.tensorflow")
+        found = importlib.import_module("horovod.tensorflow")
     except Exception as error:  # built for another TensorFlow, its library lacks symbols
         return f"installed, but it cannot be imported: {lifeline.first_line(error)}"
-    return (
-        f"{sys.modules['horovod'].__version__}, built for this TensorFlow ({_controllers(horovod)})"
-    )
+    built = {"Gloo": found.gloo_built(), "MPI": found.mpi_built()}
+    controllers = [name for name, there in built.items() if there]
+    if not controllers:
+        return "installed, but built without Gloo and without MPI: its workers cannot meet"
+    version = sys.modules["horovod"].__version__
+    return f"{version}, built for this TensorFlow ({', '.join(controllers)})"
 
 
-def _controllers(horovod) -> str:
-    built = {"Gloo": horovod.gloo_built(), "MPI": horovod.mpi_built()}
-    return ", ".join(name for name, there in built.items() if there)
+def _last_attempt() -> str:
+    """What `make horovod` has left behind in this environment where it failed."""
+    log = pathlib.Path(sys.prefix, "horovod.log")
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return f": {lines[-1]}" if lines else ""
 
 
 def _guards() -> list[list[str]]:
