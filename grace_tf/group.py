@@ -36,6 +36,7 @@ def init(
     rank: int | None = None,
     size: int | None = None,
     master: str | None = None,
+    process_set: Any = None,
 ) -> Group:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
@@ -43,7 +44,8 @@ def init(
     its own.  Called again with the same or without arguments it returns the same group.
 
     After `hvd.init()` Horovod's workers are the group.  Everything else here finds them without
-    this call, which then only says how long workers wait for each other.
+    this call, which then says how long workers wait for each other, and which process set they are.
+    Horovod ends in all its processes at once: at its end a process waits for those of other sets.
 
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
@@ -55,15 +57,17 @@ def init(
         alone says that there are no others, whatever the surroundings say.
         Without arguments TF_CONFIG says it all, or a scheduler, see schedulers.py; without both the
         group is this process alone.
+      process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` are
+        those within it; `local_rank()` counts all of Horovod's processes of the host.
     Returns: the group.
     Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
       already run an operation, if a group with other arguments exists, or if a worker does not come
       in time.
     """
     global _current
-    _check_arguments(timeout, workers, rank, size, master)
-    if horovod.running() is not None:
-        return _of_horovod(timeout, workers or master)
+    _check_arguments(timeout, workers, rank, size, master, process_set)
+    if process_set is not None or horovod.running() is not None:
+        return _of_horovod(timeout, workers or master, process_set)
     seconds = timeout or (_current.timeout if _current else TIMEOUT)
     if workers is not None:
         addresses, rank = schedulers.checked(workers, rank)
@@ -72,21 +76,17 @@ def init(
         addresses, rank = _current.addresses if same else (), _current.rank
     else:
         addresses, rank = _from_surroundings(rank, size, master, seconds)
-    if _current is None:
-        _current = _make(addresses, rank, float(seconds))
-    elif (addresses, rank, seconds) != (_current.addresses, _current.rank, _current.timeout):
-        raise RuntimeError(
-            f"This process already is worker {_current.rank} of {_current.size} with timeout="
-            f"{_current.timeout:g}; a process joins one group, once."
-        )
+    _current = _make(addresses, rank, float(seconds))
     return _current
 
 
-def _check_arguments(timeout, workers, rank, size, master) -> None:
+def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
     given = {"workers": workers, "rank": rank, "size": size, "master": master}
     names = {name for name, value in given.items() if value is not None}
+    if process_set is not None and names:
+        raise ValueError("init(process_set=…) takes no other argument than timeout=….")
     sets = [set(), {"workers", "rank"}, {"rank", "size", "master"}, {"master"}]
     if names not in sets and (names, size) != ({"size"}, 1):
         raise ValueError(
@@ -101,7 +101,9 @@ def _check_arguments(timeout, workers, rank, size, master) -> None:
         raise ValueError(f"There is no worker {rank} among {size}.")
 
 
-def _of_horovod(timeout: float | None, addresses: Any) -> Group:
+def _of_horovod(timeout: float | None, addresses: Any, process_set: Any) -> Group:
+    if process_set is not None:
+        horovod.join(process_set)
     running = current()
     if addresses is not None:
         raise RuntimeError(
@@ -245,6 +247,13 @@ def _refuse_late() -> None:
 
 
 def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:
+    if _current is not None:
+        if (addresses, rank, timeout) != (_current.addresses, _current.rank, _current.timeout):
+            raise RuntimeError(
+                f"This process already is worker {_current.rank} of {_current.size} with timeout="
+                f"{_current.timeout:g}; a process joins one group, once."
+            )
+        return _current
     if len(addresses) > 1:
         _refuse_late()
         gpus = tf.config.get_visible_devices("GPU")

@@ -1,130 +1,110 @@
 """Under Horovod: the contract of a group, trainings and faults, with two and three workers."""
 
 import importlib.util
-import io
-import json
-import os
-import pathlib
 import re
 import sys
+from unittest import mock
 
 import pytest
 import tensorflow as tf
+from horovod_runs import Run
 
 from grace_tf.cli import doctor, launcher
 from grace_tf.cli.addresses import environments
-from grace_tf.transports import horovod
+from grace_tf.transports import horovod, horovod_engine
 
-PROGRAMS = pathlib.Path(__file__).parent / "programs"
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
 METHODS += ["qsgd:rounding=nearest>two_hop"]
+CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None,
-    reason=f"Horovod is {doctor.horovod()}",
+THERE = importlib.util.find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(
+    not THERE, reason="" if THERE else f"Horovod is {doctor.horovod()}"
 )
 
 
-def launch(*arguments, workers=2, under=True, linger=60):
-    """The exit code, each worker's lines on stdout, and its lines on stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    command = [str(PROGRAMS / "under_horovod.py"), *arguments]
-    if not under:
-        command = [str(PROGRAMS / arguments[0]), *arguments[1:]]
-    path = [str(pathlib.Path(launcher.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
-        code = launcher.run(
-            [sys.executable, "-u", *command],
-            workers,
-            timeout=240,
-            linger=linger,
-            stdout=out,
-            stderr=err,
-            horovod=True,
-        )
-    streams = []
-    for stream in out, err:
-        said = {str(rank): [] for rank in range(workers)}
-        for line in stream.getvalue().splitlines():
-            match = re.match(r"\[(\d+)\] (.*\S)", line)
-            if match:
-                said[match[1]].append(match[2])
-        streams.append(said)
-    return code, *streams
+def one_after_the_other(*programs, workers):
+    """A run of several programs in the same processes; each must have come to its end."""
+    words = " -- ".join(programs).split()
+    run = Run("under_horovod.py", *words, workers=workers)
+    assert run.code == 0, run.text
+    return run
 
 
-def answers(lines):
-    """What a worker printed as JSON."""
-    return [json.loads(line) for line in lines if line.startswith("{")]
+@pytest.fixture(scope="module")
+def two():
+    calls, nothing_wrong = "horovod_calls.py calls", "faults.py group none"
+    programs = calls, CONTRACT, FIT, "train.py callback", "train.py nan", nothing_wrong
+    return one_after_the_other(*programs, workers=2)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_a_group_of_horovods_workers_keeps_the_contract(workers):
-    code, out, err = launch("group_contract.py", "group", workers=workers)
-    assert code == 0, err
-    assert all("held" in lines for lines in out.values())
+@pytest.fixture(scope="module")
+def three():
+    return one_after_the_other(CONTRACT, FIT, "horovod_calls.py end", workers=3)
+
+
+@needs_horovod
+@pytest.mark.parametrize("workers", ["two", "three"])
+def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
+    for lines in request.getfixturevalue(workers).said(CONTRACT):
+        assert lines == ["held"]
 
 
 def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():
     node = "\n\t [[{{node sgd_1/grace_tf.1073741891.gather}}]] [Op:__inference_step_7]"
     said = "[pair.cc:589] Read error [127.0.0.1]:7: Connection reset by peer"
-    lost = horovod._Engine.lost_a_peer
+    lost = horovod_engine.Engine.lost_a_peer
     assert lost(tf.errors.UnknownError(None, None, said + node))
     assert lost(tf.errors.UnknownError(None, None, "Horovod has been shut down."))
+    gone = "Allgather: Process set provided does not exist, or has not been registered."
+    assert lost(tf.errors.InvalidArgumentError(None, None, gone))
     assert not lost(tf.errors.UnknownError(None, None, said))
     assert not lost(tf.errors.InvalidArgumentError(None, None, said + node))
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_fit_ends_with_the_same_weights_on_every_worker(workers):
-    code, out, err = launch("train.py", "fit", *METHODS, workers=workers)
-    assert code == 0, err
-    told = [answers(lines) for lines in out.values()]
+@needs_horovod
+@pytest.mark.parametrize("workers", ["two", "three"])
+def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
+    told = request.getfixturevalue(workers).answers(FIT)
     for i, method in enumerate(METHODS):
         shas = {sha for worker in told for sha in worker[i]["shas"]}
         assert len(shas) == 1, (method, shas)
-    if workers > 2:
-        return  # sums of three depend on the engine's order
-    plain = launcher_of_a_process_group("train.py", "fit", *METHODS)
-    assert told[0] == plain
 
 
-def launcher_of_a_process_group(*arguments):
-    """What worker 0 prints of the same program in a process group."""
-    out, err = io.StringIO(), io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAMS / arguments[0]), *arguments[1:]]
-    code = launcher.run(command, 2, timeout=240, stdout=out, stderr=err)
-    assert code == 0, err.getvalue()
-    lines = [line[4:] for line in out.getvalue().splitlines() if line.startswith("[0] {")]
-    return answers(lines)
+@needs_horovod
+def test_fit_ends_with_the_bits_of_a_process_group(two):
+    plain = Run("train.py", "fit", *METHODS, horovod=False)
+    assert plain.code == 0, plain.text
+    # Sums of three would depend on the engine's order.
+    assert two.answers(FIT) == plain.answers()
 
 
-def test_the_callback_and_a_nan_on_one_worker():
-    code, out, err = launch("train.py", "callback")
-    assert code == 0, err
-    ends = [answers(lines)[-1] for lines in out.values()]
-    assert ends[0] == ends[1]
-    code, out, err = launch("train.py", "nan")
-    assert code == 0, err
-    for lines in out.values():
-        middle = [answer for answer in answers(lines) if "leaves" in answer]
+@needs_horovod
+def test_the_callback_keeps_workers_alike(two):
+    first, second = two.answers("train.py callback")
+    assert first[-1] == second[-1]
+
+
+@needs_horovod
+def test_a_nan_on_one_worker_leaves_state_untouched_on_all(two):
+    first, second = two.answers("train.py nan")
+    for answers in first, second:
+        middle = [answer for answer in answers if "leaves" in answer]
         assert len(middle) == 2
         for answer in middle:
             assert answer["state_untouched"]
             # Without loss scaling the optimizer gets NaN, on every worker alike.
             assert answer["weights_untouched"] == answer["scaled"]
-    assert answers(out["0"])[-1] == answers(out["1"])[-1]
+    assert first[-1] == second[-1]
 
 
-def test_everything_finds_the_workers_without_init():
-    code, out, err = launch("horovod_calls.py", "calls", under=False)
-    assert code == 0, err
-    for rank, lines in out.items():
-        (answer,) = answers(lines)
+@needs_horovod
+def test_everything_finds_the_workers_without_init(two):
+    for rank, answers in enumerate(two.answers("horovod_calls.py calls")):
+        (answer,) = answers
         assert answer["expected"] == 2
-        assert answer["who"] == [int(rank), int(rank), 2]
-        assert answer["shard"] == [[0, 2], [1, 3]][int(rank)]
+        assert answer["who"] == [rank, rank, 2]
+        assert answer["shard"] == [[0, 2], [1, 3]][rank]
         assert answer["broadcast"] == [2.0, 2.0]
         assert "Horovod runs 2 workers already" in answer["addresses"]
         assert "right after hvd.init()" in answer["later timeout"]
@@ -132,7 +112,18 @@ def test_everything_finds_the_workers_without_init():
         assert "the optimizer that it was made of" in answer["theirs"]
         assert "use grace_tf.wrap() alone" in answer["twice"]
         assert answer["constant"] == [2.0] * 4
+
+
+@needs_horovod
+def test_horovod_that_was_shut_down_is_told(three):
+    for (answer,) in three.answers("horovod_calls.py end"):
         assert "Horovod has" in answer["shut down"]
+
+
+@needs_horovod
+def test_nothing_is_said_where_nothing_is_wrong(two):
+    assert all(lines == ["trained"] for lines in two.said("faults.py group none"))
+    assert not [line for lines in two.err for line in lines if "cannot go on" in line]
 
 
 AGAIN = r"; start all of them again\.$"
@@ -145,37 +136,33 @@ SENTENCES = {
 }
 
 
+@needs_horovod
 @pytest.mark.parametrize("fault", SENTENCES)
 def test_the_survivor_says_whose_fault_it_was(fault):
     linger = 1 if fault == "SIGSTOP" else 60
-    code, out, err = launch("faults.py", "group", fault, linger=linger)
-    assert code not in (0, launcher.TIMED_OUT), err
-    last = re.sub(r"^\w+Error: ", "", err["0"][-1])
-    assert re.match(f"Worker 0 of 2 cannot go on, {SENTENCES[fault]}{AGAIN}", last), err
-    assert "trained" not in out["0"]
+    run = Run("under_horovod.py", "faults.py", "group", fault, linger=linger)
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    last = re.sub(r"^\w+Error: ", "", run.err[0][-1])
+    assert re.match(f"Worker 0 of 2 cannot go on, {SENTENCES[fault]}{AGAIN}", last), run.text
+    assert "trained" not in run.out[0]
 
 
+@needs_horovod
 @pytest.mark.parametrize("how", [[], ["eager"]])
 def test_a_worker_that_does_not_take_part_is_named(how):
-    code, _, err = launch("horovod_calls.py", "late", *how, under=False, linger=1)
-    assert code not in (0, launcher.TIMED_OUT), err
-    assert re.search("worker 1 (did not take part|has not answered)", err["0"][-1]), err
-
-
-def test_nothing_is_said_where_nothing_is_wrong():
-    code, out, err = launch("faults.py", "group", "none")
-    assert code == 0, err
-    assert all("trained" in lines for lines in out.values())
-    assert not [line for lines in err.values() for line in lines if "cannot go on" in line]
+    run = Run("horovod_calls.py", "late", *how, linger=1)
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    assert re.search("worker 1 (did not take part|has not answered)", run.err[0][-1]), run.text
 
 
 def test_elastic_is_refused(monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    code, _, err = launch("train.py", "fit", "qsgd", linger=5)
-    assert code == 1
-    assert "hvd.elastic changes the number of workers" in err["0"][-1], err
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", mock.Mock())
+    with pytest.raises(RuntimeError, match="hvd.elastic changes the number of workers"):
+        horovod.running()
 
 
+@needs_horovod
 def test_the_launcher_tells_each_worker_who_it_is():
     with environments(3, False, True) as found:
         assert [each["HOROVOD_RANK"] for each in found] == ["0", "1", "2"]

@@ -119,6 +119,12 @@ MAY_IMPORT = {
         "transports.connections",
         "transports.rows",
     },
+    "transports.horovod_engine": {"transports.collectives", "transports.lifeline"},
+    "transports.horovod_sets": {
+        "transports.collectives",
+        "transports.group",
+        "transports.horovod",
+    },
     "transports.pieces": set(),
     "handshake": {
         "wire",

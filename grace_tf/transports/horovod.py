@@ -7,61 +7,104 @@ imports Horovod by itself.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports import collectives, lifeline
+from grace_tf.transports import lifeline
 from grace_tf.transports.group import HANDSHAKE_WORDS, Group
+from grace_tf.transports.horovod_engine import Engine
+from grace_tf.transports.horovod_sets import HorovodSet, Part, parted, registered
 from grace_tf.transports.lifeline import first_line
 from grace_tf.transports.waits import Waits
 
 TIMEOUT = 120.0
-_LAST = 5.0  # seconds for Horovod to let go of what a lost worker keeps waiting
-# The dtypes in which Horovod reduces buffers; it cannot reduce bfloat16.
-_REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfloat16": "float32"}
 
 _current: HorovodGroup | None = None
 
 
 def running() -> HorovodGroup | None:
-    """The group of Horovod's workers, or None where Horovod does not run or has one worker.
+    """The group of Horovod's workers, or of the process set that `join` was given.
 
-    Raises RuntimeError under `hvd.elastic`, and where Horovod was started again with others.
+    None where Horovod does not run or has one worker.  Raises RuntimeError under `hvd.elastic`, and
+    where Horovod was started again with others.
     """
     global _current
+    hvd = _started()
+    if hvd is None:
+        # Once there were others, a worker must not go on alone: Horovod refuses what it asks.
+        return _current
+    if _current is None and hvd.size() == 1:
+        return None
+    if _current is None:
+        _current = HorovodGroup(hvd)
+    elif _current.started != (hvd.rank(), hvd.size()):
+        rank, size = _current.started
+        raise RuntimeError(
+            f"Horovod was started anew: this process was worker {rank} of {size} and is "
+            f"{hvd.rank()} of {hvd.size()} now; start all processes again."
+        )
+    return _current
+
+
+def join(process_set: Any) -> None:
+    """Makes the processes of one of Horovod's process sets the group of this process.
+
+    Raises TypeError for what is no process set; RuntimeError where Horovod does not run or does not
+    know the set, where this process is not in it, and where it has another group.
+    """
+    global _current
+    if not hasattr(process_set, "process_set_id") or not hasattr(process_set, "ranks"):
+        raise TypeError(f"process_set is an hvd.ProcessSet, not {process_set!r}.")
+    hvd = _started()
+    if hvd is None:
+        raise RuntimeError(
+            "process_set is one of Horovod's, which does not run here: call "
+            "hvd.init(process_sets=[…]) before grace_tf.init(process_set=…)."
+        )
+    if process_set.process_set_id is None:
+        raise RuntimeError(
+            f"Horovod does not know the process set of {process_set.ranks}: give it to "
+            "hvd.init(process_sets=[…]) or hvd.add_process_set() in every process."
+        )
+    if hvd.rank() not in process_set.ranks:
+        raise RuntimeError(
+            f"This is Horovod's process {hvd.rank()}, and the process set has {process_set.ranks}: "
+            "call grace_tf.init(process_set=…) with the set that the process is in."
+        )
+    if _current is None:
+        _current = HorovodGroup(hvd, process_set)
+    elif _current.ranks != tuple(process_set.ranks):
+        raise RuntimeError(
+            f"This process trains with Horovod's processes {list(_current.ranks)} already, not "
+            f"with {process_set.ranks}: a process joins one group, once, so call "
+            "grace_tf.init(process_set=…) right after hvd.init()."
+        )
+
+
+def _started() -> ModuleType | None:
+    """The user's Horovod where it runs.  Raises RuntimeError under `hvd.elastic`."""
     hvd = sys.modules.get("horovod.tensorflow")
     started = getattr(hvd, "is_initialized", None)
     if started is None or not started():
-        # Once there were others, a worker must not go on alone: Horovod refuses what it asks.
-        return _current
+        return None
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         raise RuntimeError(
             "hvd.elastic changes the number of workers while they train, and grace_tf's state is "
             "made for one number: start horovodrun without --min-np and --host-discovery-script."
         )
-    if _current is None and hvd.size() == 1:
-        return None
-    if _current is None:
-        _current = HorovodGroup(hvd)
-    elif (_current.rank, _current.size) != (hvd.rank(), hvd.size()):
-        raise RuntimeError(
-            f"Horovod was started anew: this process was worker {_current.rank} of "
-            f"{_current.size} and is {hvd.rank()} of {hvd.size()} now; start all processes again."
-        )
-    return _current
+    return hvd
 
 
-class HorovodGroup(Group):
-    """The workers that Horovod runs, this one being number `hvd.rank()` of `hvd.size()`.
+class HorovodGroup(HorovodSet, Group):
+    """The workers that Horovod runs, or those of one process set, numbered within it.
 
     It stands without asking the others; the first handshake connects the lifeline, too.  Waiting
     for another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds
@@ -77,14 +120,19 @@ class HorovodGroup(Group):
     Horovod does not reduce it.  Buffers pass through the host's memory.
     """
 
-    def __init__(self, hvd: ModuleType, timeout: float = TIMEOUT) -> None:
-        self._hvd = hvd
-        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
-        self.workers, self.timeout = (self.rank,), float(timeout)
-        self._marks, self._met = collectives.Marks(), False
+    def __init__(self, hvd: ModuleType, process_set: Any = None, timeout: float = TIMEOUT) -> None:
+        ranks = range(hvd.size()) if process_set is None else process_set.ranks
+        super().__init__(hvd, ranks, process_set)
+        (self.rank,) = self.workers
+        # Among all of Horovod's, so that no two processes of a host take the same GPU.
+        self.local_rank = hvd.local_rank()
+        self.timeout = float(timeout)
+        self.started = hvd.rank(), hvd.size()
+        self._met = False
         self._missed: str | None = None  # why the workers did not meet
-        self._engine = _Engine(hvd)
+        self._engine = Engine(hvd)
         self._waits: Waits | None = None
+        self._parts = 0  # how many calls of `part` there were
 
     def begin(self, timeout: float | None) -> None:
         """Waits for the others once, as `init` does; from then on so many seconds at most."""
@@ -98,73 +146,56 @@ class HorovodGroup(Group):
         self.timeout = self.timeout if timeout is None else float(timeout)
         self.handshake([], "init()")
 
-    # Transport
+    def part(self, ranks: Sequence[int]) -> Part:
+        """The same collectives among these workers only.
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [self._reduce(buffers[0], key, self._hvd.Sum, "sum")]
+        Args:
+          ranks: ascending numbers of workers, with this worker's own.  Every worker calls it
+            equally often in the same order, with the part that it belongs to; the parts of one call
+            are disjoint and cover all workers.
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        return [self._reduce(buffers[0], key, self._hvd.Max, "max")]
+        Returns:
+          The transport of the part: worker w is `ranks[w]`.
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        if buffers[0].shape.num_elements() == 0:
-            return [tf.tile(buffers[0][None], [self.size, 1])]
-
-        def gather(row: tf.Tensor) -> tf.Tensor:
-            return self._run(self._hvd.allgather, row[None], key, "gather")
-
-        rows = collectives.moved(buffers[0], gather)
-        return [tf.ensure_shape(rows, [self.size, buffers[0].shape[0]])]
-
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        if buffers[0].shape[0] != self.size:
-            raise ValueError(
-                f"all_to_all needs one row per worker, {self.size} rows, but got the shape "
-                f"{buffers[0].shape}."
-            )
-        if buffers[0].shape.num_elements() == 0:
-            return [tf.identity(buffers[0])]
-
-        def swap(rows: tf.Tensor) -> tf.Tensor:
-            return self._run(self._hvd.alltoall, rows, key, "all_to_all")
-
-        return [tf.ensure_shape(collectives.moved(buffers[0], swap), buffers[0].shape)]
-
-    def _reduce(self, buffer: tf.Tensor, key: int, operation: Any, kind: str) -> tf.Tensor:
-        if buffer.dtype.name not in _REDUCED:
-            raise TypeError(
-                f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_REDUCED)}."
-            )
-        if buffer.shape.num_elements() == 0:
-            return tf.identity(buffer)
-        with tf.device("/CPU:0"):
-            carried = tf.cast(buffer, _REDUCED[buffer.dtype.name])
-            reduced = self._run(self._hvd.allreduce, carried, key, kind, op=operation)
-            return tf.cast(reduced, buffer.dtype)
-
-    def _run(
-        self, collective: Callable, buffer: tf.Tensor, key: int, kind: str, **options: Any
-    ) -> tf.Tensor:
-        collectives.refuse_xla()
-        name = f"grace_tf.{key}.{kind}"
-
-        def run() -> tf.Tensor:
-            # Workers must agree on the name, and scopes may differ where one of them is inlined.
-            return collective(_varying(buffer), name=name, ignore_name_scope=True, **options)
-
-        self._meet()
-        with tf.device("/CPU:0"):
-            return self._waits.around(self._marks[key], buffer, run)
+        Raises:
+          ValueError: what cannot be a part.
+          RuntimeError: on every worker, where the parts do not fit together; where Horovod lacks
+            the process sets and takes no new ones; where a worker is gone or late.
+        """
+        parts = parted(self, ranks)
+        self._parts += 1
+        sets: dict[int, Any] = {}  # by the first worker
+        for part in parts:  # Horovod registers a set in all of its processes together
+            if 1 < len(part) < self.size:
+                among = [self.ranks[worker] for worker in part]
+                sets[part[0]] = self._patiently(
+                    lambda among=among: registered(self._hvd, among, self._has_all)
+                )
+        (own,) = (part for part in parts if self.rank in part)
+        everyone = self._among.get("process_set") if len(own) == self.size else None
+        process_set = sets.get(own[0], everyone)
+        return Part(self, self._parts, [self.ranks[worker] for worker in own], process_set)
 
     # Group
 
+    def _around(
+        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
+        self._meet()
+        return self._waits.around(mark, buffer, collective)
+
     def _handshake(self, words: np.ndarray) -> np.ndarray:
         self._meet()
-        return self._patiently(lambda: self._hvd.allgather(tf.constant(words[None]))).numpy()
+        return words[None] if self.size == 1 else self._everyones(words)
 
     def _broadcast(self, piece: np.ndarray, root: int) -> np.ndarray:
-        sent = tf.constant(piece)
-        return self._patiently(lambda: self._hvd.broadcast(sent, root)).numpy()
+        sent, first = tf.constant(piece), self.ranks[root]
+        broadcast = self._hvd.broadcast
+        return self._patiently(lambda: broadcast(sent, first, **self._among)).numpy()
+
+    def _everyones(self, words: np.ndarray) -> np.ndarray:
+        sent, allgather = tf.constant(words[None]), self._hvd.allgather
+        return self._patiently(lambda: allgather(sent, **self._among)).numpy()
 
     def _explain(self, error: Exception) -> str | None:
         if not self._engine.may_have_failed(error):
@@ -172,7 +203,12 @@ class HorovodGroup(Group):
         known = self.lifeline and self.lifeline.why(error)
         if known or not self._engine.lost_a_peer(error):
             return known
-        return self._cannot(f"another worker is gone ({first_line(error)})")
+        who = "another worker" if self._has_all else "a process of this or another process set"
+        return self._cannot(f"{who} is gone ({first_line(error)})")
+
+    @property
+    def _has_all(self) -> bool:
+        return self.size == self.started[1]
 
     def _cannot(self, what: str) -> str:
         return f"Worker {self.rank} of {self.size} cannot go on, {what}; start all of them again."
@@ -184,18 +220,20 @@ class HorovodGroup(Group):
         if self._missed is not None:
             raise RuntimeError(self._missed)
         # What is registered later runs first, so the lifeline says goodbye before Horovod ends.
-        self._engine.end_with_the_process()
+        self._engine.end_with_the_process(after_all=not self._has_all)
+        if self.size == 1:
+            self._met = True
+            return
         server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
         mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
         try:
             with tf.init_scope():
-                told = self._patiently(lambda: self._hvd.allgather(tf.constant(mine[None])))
+                told = self._everyones(mine)[0]
         except RuntimeError as error:
             self._missed = str(error)
             raise
-        told = told.numpy()[0]
         first = told[2:].tobytes().rstrip(b"\0").decode(), int(told[0]), int(told[1])
         self.lifeline = lifeline.begin(
             *(self.rank, self.size, self.timeout),
@@ -209,10 +247,10 @@ class HorovodGroup(Group):
         """The name by which workers on other hosts find this one."""
         name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
         here = name == "localhost" or name.startswith("127.")
-        alone = self._hvd.local_size() == self.size
+        alone = self._hvd.local_size() == self._hvd.size()
         return socket.gethostname() if here and not alone else name
 
-    def _patiently(self, collective: Callable[[], tf.Tensor]) -> tf.Tensor:
+    def _patiently(self, collective: Callable[[], Any]) -> Any:
         """The result of an eager collective, which Horovod by itself would wait for without end."""
         found: list = []
 
@@ -232,69 +270,3 @@ class HorovodGroup(Group):
         if isinstance(found[0], Exception):
             raise found[0]
         return found[0]
-
-
-def _varying(buffer: tf.Tensor) -> tf.Tensor:
-    """The buffer, of which TensorFlow cannot know that it is constant; nothing is copied.
-
-    Horovod's operations are not stateful: of a constant TensorFlow would compute the result once,
-    while it optimises the graph, and the workers' graphs may differ in what is constant.
-    """
-    if not tf.inside_function():
-        return buffer
-    zero = tf.cast(tf.timestamp() < 0, tf.int32)
-    return tf.slice(buffer, tf.fill([buffer.shape.rank], zero), buffer.shape)
-
-
-class _Engine:
-    """Tells a lifeline which errors of Horovod mean a lost worker, and ends what waits for one."""
-
-    def __init__(self, hvd: ModuleType) -> None:
-        self._hvd, self._lock = hvd, threading.Lock()
-        self._closing: threading.Thread | None = None
-
-    def may_have_failed(self, error: BaseException) -> bool:
-        return self.lost_a_peer(error) or collectives.may_have_failed(error)
-
-    @staticmethod
-    def lost_a_peer(error: BaseException) -> bool:
-        """Whether Horovod says so of a lost worker, or Gloo in a node of ours, named by its key."""
-        kinds = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
-        words = "Horovod", "grace_tf.1", "grace_tf.2"
-        return isinstance(error, kinds) and any(word in str(error) for word in words)
-
-    def abort(self, sentence: str) -> None:
-        """Shuts Horovod down.  Where that takes more than _LAST seconds, it ends the process."""
-
-        def end() -> None:
-            if not self._shut_down():
-                print(sentence, file=sys.stderr, flush=True)
-                _leave(1)
-
-        threading.Thread(target=end, name="grace_tf abort", daemon=True).start()
-
-    def end_with_the_process(self) -> None:
-        """Horovod's own end of the process has no bound, and must not meet `abort`."""
-        atexit.unregister(self._hvd.shutdown)
-        atexit.register(lambda: self._shut_down() or _leave(lifeline.exit_code()))
-
-    def _shut_down(self) -> bool:
-        """Shuts Horovod down, once; False where that takes more than _LAST seconds."""
-        with self._lock:
-            if self._closing is None:
-                self._closing = threading.Thread(target=self._hvd.shutdown, daemon=True)
-                try:
-                    self._closing.start()
-                except RuntimeError:  # some Pythons start no thread while they end
-                    self._hvd.shutdown()
-                    return True
-        self._closing.join(_LAST)
-        return not self._closing.is_alive()
-
-
-def _leave(code: int) -> None:
-    """Ends the process at once, without Horovod's own end, which waits for its collectives."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -53,7 +53,7 @@ def plain():
         tf.config.threading.set_intra_op_parallelism_threads,
     ):
         threads(2)
-    group = grace_tf.init(timeout=30)
+    group = grace_tf.init(timeout=60)
     assert group.workers == (group.rank,) and group.processes == group.size
     group_contract.carries(group, keys, ("float16", "bfloat16", "float32", "int32", "int64"))
     in_opposite_orders(group)

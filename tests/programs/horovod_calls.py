@@ -1,6 +1,7 @@
 """A program under Horovod that does not need grace_tf.init(); prints its results as JSON.
 
 horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
+horovod_calls.py end         a collective after Horovod was shut down
 horovod_calls.py late        worker 1 does not come to the second step
 horovod_calls.py late eager  the same without a function
 """
@@ -18,7 +19,8 @@ import grace_tf
 from grace_tf import group
 
 before = group.expected_size()
-hvd.init()
+if not hvd.is_initialized():
+    hvd.init()
 
 
 def model(optimizer):
@@ -56,17 +58,25 @@ def calls():
     theirs = horovod_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
     answer["theirs"] = told(lambda: grace_tf.wrap(theirs, "qsgd"))
     # A constant must be exchanged in every step.  TensorFlow must not compute its sum only once.
-    constant = tf.function(lambda: group.current().sum([tf.ones([4])], 1 << 20)[0])
     answer["constant"] = constant().numpy().tolist()
     theirs = horovod_keras.DistributedOptimizer(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd"))
     answer["twice"] = told(lambda: model(theirs).fit(x, x[:, :4], verbose=0))
+    print(json.dumps(answer), flush=True)
+
+
+@tf.function
+def constant():
+    return group.current().sum([tf.ones([4])], 1 << 20)[0]
+
+
+def end():
+    constant()
     grace_tf.barrier()
     hvd.shutdown()
     try:
         constant()
     except tf.errors.OpError as error:
-        answer["shut down"] = str(error)
-    print(json.dumps(answer), flush=True)
+        print(json.dumps({"shut down": str(error)}), flush=True)
 
 
 def late():
@@ -82,4 +92,4 @@ def late():
     step()
 
 
-{"calls": calls, "late": late}[sys.argv[1]]()
+{"calls": calls, "late": late, "end": end}[sys.argv[1]]()
