@@ -1,6 +1,7 @@
 """Launches programs under Horovod and takes apart what their workers print."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -8,9 +9,16 @@ import pathlib
 import re
 import sys
 
-from grace_tf.cli import launcher
+import pytest
+
+from grace_tf.cli import doctor, launcher
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
+
+THERE = importlib.util.find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(
+    not THERE, reason="" if THERE else f"Horovod is {doctor.horovod()}"
+)
 
 
 class Run:

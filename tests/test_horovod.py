@@ -1,26 +1,21 @@
 """Under Horovod: the contract of a group, trainings and faults, with two and three workers."""
 
-import importlib.util
 import re
 import sys
 from unittest import mock
 
 import pytest
 import tensorflow as tf
-from horovod_runs import Run
+from grace_tf.cli.places import Local
+from horovod_runs import Run, needs_horovod
 
-from grace_tf.cli import doctor, launcher
+from grace_tf.cli import launcher
 from grace_tf.cli.addresses import environments
 from grace_tf.transports import horovod, horovod_engine
 
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
 METHODS += ["qsgd:rounding=nearest>two_hop"]
 CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
-
-THERE = importlib.util.find_spec("horovod") is not None
-needs_horovod = pytest.mark.skipif(
-    not THERE, reason="" if THERE else f"Horovod is {doctor.horovod()}"
-)
 
 
 def one_after_the_other(*programs, workers):
@@ -164,7 +159,7 @@ def test_elastic_is_refused(monkeypatch):
 
 @needs_horovod
 def test_the_launcher_tells_each_worker_who_it_is():
-    with environments(3, False, True) as found:
+    with environments([Local("localhost") for _ in range(3)], False, True) as found:
         assert [each["HOROVOD_RANK"] for each in found] == ["0", "1", "2"]
         assert {each["HOROVOD_SIZE"] for each in found} == {"3"}
         assert all("TF_CONFIG" in each for each in found)

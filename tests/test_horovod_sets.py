@@ -1,20 +1,13 @@
 """Under Horovod: process sets that train different models, and parts of a group."""
 
-import importlib.util
 import sys
 from unittest import mock
 
 import pytest
-from horovod_runs import Run
+from horovod_runs import Run, needs_horovod
 
 from grace_tf import group
-from grace_tf.cli import doctor
 from grace_tf.transports import horovod, horovod_sets
-
-THERE = importlib.util.find_spec("horovod") is not None
-needs_horovod = pytest.mark.skipif(
-    not THERE, reason="" if THERE else f"Horovod is {doctor.horovod()}"
-)
 
 
 @needs_horovod

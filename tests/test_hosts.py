@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import mirrored
+from horovod_runs import needs_horovod
 
 import grace_tf
 from grace_tf.cli import launcher
@@ -43,9 +44,10 @@ def launch(*arguments, workers=4, horovod=False):
     return said, out.getvalue()
 
 
-def test_a_host_counts_as_one_worker():
+@pytest.mark.parametrize("engine", ["group", pytest.param("horovod", marks=needs_horovod)])
+def test_a_host_counts_as_one_worker(engine):
     """Every aggregate has the bits of one worker a host with the mean of its gradients."""
-    said, printed = launch("group")
+    said, printed = launch(engine, horovod=engine == "horovod")
     for rank, lines in enumerate(said):
         calls, *steps, narrow, rows, stopped, refused = lines
         assert (calls.pop("size"), calls.pop("workers"), calls.pop("gradients")) == (
@@ -70,6 +72,13 @@ def test_hosts_with_other_numbers_of_workers_are_refused():
     for (told,) in said:
         assert "equally many workers on each host" in told["refused"]
         assert "3 on 127.0.0.1, 1 on 127.0.0.2" in told["refused"]
+
+
+@needs_horovod
+def test_horovod_has_to_take_process_sets():
+    said, _ = launch("horovod", "fixed", horovod=True)
+    for (told,) in said:
+        assert 'call hvd.init(process_sets="dynamic")' in told["refused"]
 
 
 def test_the_devices_of_a_process_of_a_strategy_are_a_host():

@@ -7,6 +7,7 @@ imports Horovod by itself.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
@@ -146,16 +147,13 @@ class HorovodGroup(HorovodSet, Group):
         self.timeout = self.timeout if timeout is None else float(timeout)
         self.handshake([], "init()")
 
+    @functools.cached_property
+    def hosts(self) -> tuple[int, ...]:
+        """As a group's, numbered; all workers ask for it together the first time."""
+        return tuple(self.handshake([self._hvd.cross_rank()], "hosts")[:, 0].tolist())
+
     def part(self, ranks: Sequence[int]) -> Part:
-        """The same collectives among these workers only.
-
-        Args:
-          ranks: ascending numbers of workers, with this worker's own.  Every worker calls it
-            equally often in the same order, with the part that it belongs to; the parts of one call
-            are disjoint and cover all workers.
-
-        Returns:
-          The transport of the part: worker w is `ranks[w]`.
+        """As a group's; `ranks` ascend.
 
         Raises:
           ValueError: what cannot be a part.

@@ -1,7 +1,7 @@
 """Processes on two hosts, as `hierarchical=True` sees them; prints lines of JSON.
 
 hosts.py group       four processes: collectives, aggregates of each method, rows, NaN, a refusal
-hosts.py horovod     the same under Horovod
+hosts.py horovod     the same under Horovod; with `fixed` the sentence where it takes no new sets
 hosts.py uneven      three workers on the first host and one on the second: the sentence
 hosts.py strategy    two processes of a MultiWorkerMirroredStrategy with two devices each
 
@@ -43,10 +43,14 @@ if HOW == "strategy":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
     LOCAL, rank = 2, strategy.cluster_resolver.task_id
 elif HOW == "horovod":
+    # As horovodrun would say of two hosts.
+    LOCAL, rank = 2, int(os.environ["HOROVOD_RANK"])
+    place = {"LOCAL_RANK": rank % 2, "LOCAL_SIZE": 2, "CROSS_RANK": rank // 2, "CROSS_SIZE": 2}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in place.items()})
+    os.environ["HOROVOD_HOSTNAME"] = f"127.0.0.{1 + rank // 2}"
     import horovod.tensorflow as hvd
 
-    hvd.init(process_sets="dynamic")
-    LOCAL, rank = hvd.local_size(), hvd.rank()
+    hvd.init(process_sets=[] if sys.argv[2:] == ["fixed"] else "dynamic")
 else:
     config = json.loads(os.environ["TF_CONFIG"])
     ports = [address.rpartition(":")[2] for address in config["cluster"]["worker"]]
@@ -183,7 +187,7 @@ def told(call):
     return None
 
 
-def uneven():
+def refused():
     step, _ = made("qsgd")
     say(refused=told(lambda: step([tf.constant(grad) for grad in gradients(0, rank)])))
 
@@ -213,8 +217,8 @@ def under_strategy():
 
 if HOW == "strategy":
     under_strategy()
-elif HOW == "uneven":
-    uneven()
+elif HOW == "uneven" or sys.argv[2:] == ["fixed"]:
+    refused()
 else:
     calls()
     steps()
