@@ -115,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--quick", action="store_true", help="fewer shapes and draws")
 
     bench.add_arguments(command("bench", bench.main, "the speed of the codecs on this machine"))
-    launcher.add_arguments(command("run", launcher.main, "start worker processes on this machine"))
+    launcher.add_arguments(
+        command("run", launcher.main, "start worker processes, here and on other hosts")
+    )
     command("doctor", doctor.main, "versions, native library, repairs, surroundings")
     return parser
 

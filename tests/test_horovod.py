@@ -2,15 +2,16 @@
 
 import re
 import sys
+import types
 from unittest import mock
 
 import pytest
 import tensorflow as tf
-from grace_tf.cli.places import Local
 from horovod_runs import Run, needs_horovod
 
 from grace_tf.cli import launcher
 from grace_tf.cli.addresses import environments
+from grace_tf.cli.places import Local
 from grace_tf.transports import horovod, horovod_engine
 
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
@@ -163,3 +164,15 @@ def test_the_launcher_tells_each_worker_who_it_is():
         assert [each["HOROVOD_RANK"] for each in found] == ["0", "1", "2"]
         assert {each["HOROVOD_SIZE"] for each in found} == {"3"}
         assert all("TF_CONFIG" in each for each in found)
+
+
+@needs_horovod
+def test_workers_on_two_hosts_are_told_how_to_reach_each_other():
+    far = {"here": False, "port": 1, "client": "127.0.0.1", "interface": "eth7"}
+    there = types.SimpleNamespace(host="me@x.invalid", server="192.0.2.7", **far)
+    with environments([Local("localhost"), there, there], False, True, {"A": "1"}) as found:
+        assert [each["HOROVOD_HOSTNAME"] for each in found] == ["127.0.0.1"] + ["192.0.2.7"] * 2
+        assert [each["HOROVOD_LOCAL_RANK"] for each in found] == ["0", "0", "1"]
+        assert [each["HOROVOD_GLOO_IFACE"] for each in found] == ["lo", "eth7", "eth7"]
+        assert {each["HOROVOD_GLOO_RENDEZVOUS_ADDR"] for each in found} == {"127.0.0.1"}
+        assert {each["A"] for each in found} == {"1"} and "HOME" not in found[1]

@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from grace_tf.cli import endings, launcher
+from grace_tf.cli import endings, hosts, launcher, places, signals
 
 PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
 
@@ -200,8 +200,8 @@ class LauncherTest(unittest.TestCase):
 
     def test_a_signal_while_a_worker_starts_waits_for_its_reaper(self):
         reached = False
-        with launcher._Signals() as signals, self.assertRaises(launcher._Stopped):
-            with signals.hold():
+        with signals.Signals() as held, self.assertRaises(signals.Stopped):
+            with held.hold():
                 os.kill(os.getpid(), signal.SIGTERM)
                 reached = True
         self.assertTrue(reached)
@@ -233,11 +233,14 @@ class LauncherTest(unittest.TestCase):
 
     def test_hosts(self):
         self.assertEqual(launcher.parse_hosts("a:2, ::1:3,b"), [("a", 2), ("::1", 3), ("b", 1)])
-        for wrong in ("", "a:0", "a:x", ":2", "a:1,,b:1"):
+        for wrong in ("", "a:0", "a:x", ":2", "a:1,,b:1", "-o:1", "a b:1"):
             with self.assertRaisesRegex(ValueError, "host:slots"):
                 launcher.parse_hosts(wrong)
-        with self.assertRaisesRegex(ValueError, "'elsewhere' is another host"):
-            run("show", hosts=[("localhost", 1), ("elsewhere", 1)])
+        with self.assertRaisesRegex(ValueError, "Host 'a' is named twice"):
+            run("show", hosts=[("a", 1), ("b", 1), ("a", 1)])
+        with self.assertRaisesRegex(ValueError, "'localhost' and '127.0.0.1' are both this"):
+            run("show", hosts=[("localhost", 1), ("127.0.0.1", 1)])
+        self.assertEqual(hosts.of_workers([("a", 2), ("b", 2)], 3), ["a", "a", "b"])
         with self.assertRaisesRegex(ValueError, "2 slots, but 3 workers"):
             run("show", workers=3, hosts=[("localhost", 2)])
         with self.assertRaisesRegex(ValueError, "at least one worker"):
@@ -247,7 +250,21 @@ class LauncherTest(unittest.TestCase):
         parser = argparse.ArgumentParser()
         launcher.add_arguments(parser)
         args = parser.parse_args(
-            ["-np", "2", "-H", "localhost:2", "--timeout", "9", "--", "a.py", "-np"]
+            [
+                "-np",
+                "2",
+                "-H",
+                "localhost:2",
+                "--timeout",
+                "9",
+                "-x",
+                "A=1",
+                "-x",
+                "B",
+                "--",
+                "a.py",
+                "-np",
+            ]
         )
         with mock.patch.object(launcher, "run", return_value=4) as started:
             self.assertEqual(launcher.main(args), 4)
@@ -259,13 +276,15 @@ class LauncherTest(unittest.TestCase):
             prefix="auto",
             verbose=False,
             horovod=False,
+            ssh=places.SSH,
+            export=["A=1", "B"],
         )
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):
             self.assertEqual(
-                launcher.main(parser.parse_args(["-np", "2", "-H", "far:2", "a.py"])), 2
+                launcher.main(parser.parse_args(["-np", "3", "-H", "far:2", "a.py"])), 2
             )
-        self.assertIn("'far' is another host", complaint.getvalue())
+        self.assertIn("2 slots, but 3 workers", complaint.getvalue())
 
 
 if __name__ == "__main__":

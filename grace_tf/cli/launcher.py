@@ -1,42 +1,37 @@
-"""`python -m grace_tf run -np N script.py`: starts the worker processes, shows what they print,
-ends them together.
+"""`python -m grace_tf run -np N script.py`: starts the worker processes here and on other hosts,
+shows what they print, ends them together.
 
-Every worker gets the parent's environment and a TF_CONFIG that names all workers; `grace_tf.init()`
-(or `MultiWorkerMirroredStrategy`) reads it.  A worker that fails ends the run: the others are
-stopped and the run returns the exit code of the one that failed first.
+Every worker gets a TF_CONFIG that names all workers; `grace_tf.init()` (or
+`MultiWorkerMirroredStrategy`) reads it.  On this machine it gets the parent's environment too.  A
+worker that fails ends the run: the others are stopped and the run returns the exit code of the one
+that failed first.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
-from grace_tf.cli.addresses import environments
+from grace_tf.cli.addresses import environments, exported
 from grace_tf.cli.endings import ending, failed_first
-from grace_tf.cli.hosts import check_hosts, parse_hosts
+from grace_tf.cli.far_end import CANNOT_START, NOT_FOUND, signal_all
+from grace_tf.cli.hosts import is_this_machine, of_workers, parse_hosts
+from grace_tf.cli.places import SSH, CannotReach, Local, Place, Remote, wait_for_all
 from grace_tf.cli.screen import PREFIXES, Screen
+from grace_tf.cli.signals import Signals, Stopped
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
-NOT_FOUND = 127  # as sh(1)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class _Stopped(Exception):
-    """A signal asked the launcher itself to end."""
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
+_AT_ONCE = 8  # connections that are being made; sshd takes 10 (MaxStartups)
 
 
 def run(
@@ -51,43 +46,59 @@ def run(
     prefix: str = "always",
     verbose: bool = False,
     horovod: bool = False,
+    ssh: str = SSH,
+    export: Sequence[str] = (),
 ) -> int:
-    """Runs `command` in `workers` processes on this machine and returns the run's exit code.
+    """Runs `command` in `workers` processes on the hosts and returns the run's exit code.
 
     A command whose first word ends in `.py` runs under this Python, unbuffered.  `[rank] ` stands
     in front of each line, with the prefix "auto" not of worker 0's, with "never" of none.
     TensorFlow's start-up lines need `verbose`.  With `horovod`, `hvd.init()` finds the workers.
 
+    `hosts` are (name, slots), filled in order; without them all workers are on this machine.  Other
+    hosts are reached by the words of `ssh`; workers there run in the folder of the same name, with
+    the Python of the same path.  `export` has "NAME" or "NAME=VALUE" for every worker.
+
     The code is 0 if every worker returned 0, else that of the first that failed (128 + n for signal
     n); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s later
     SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal n
-    (SIGINT, SIGTERM) ended the launcher.  No process that a worker started is left behind.
-
-    Raises ValueError for a wrong argument, and where `horovod` is set and Horovod is missing.
+    (SIGINT, SIGTERM) ended the launcher, 255 if ssh cannot reach a host.  No process that a worker
+    started is left behind.  Raises ValueError for a wrong argument, and without the Horovod wanted.
     """
-    check_hosts(hosts, workers)
-    words = _words(command)
+    names, words, given = of_workers(hosts, workers), _words(command), exported(export)
     screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
-    crew = _Crew(screen)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    with environments(workers, verbose, horovod) as of_workers, _Signals() as signals:
+    crew = _Crew(screen, None if timeout is None else time.monotonic() + timeout)
+    with Signals() as signals, contextlib.ExitStack() as held:
         try:
-            for rank, environment in enumerate(of_workers):
+            crew.find_places(names, shlex.split(ssh), signals)
+            meeting = environments(crew.places, verbose, horovod, given)
+            for rank, environment in enumerate(held.enter_context(meeting)):
                 with signals.hold():
                     crew.start(rank, words, {**screen.environment(rank), **environment})
-            return crew.wait(deadline, linger)
-        except FileNotFoundError:
-            crew.say(f"there is no command {words[0]!r}.")
-            return NOT_FOUND
-        except PermissionError:
-            crew.say(f"{words[0]!r} cannot be executed.")
-            return NOT_FOUND - 1
-        except _Stopped as stopped:
-            crew.say(f"stopped by {signal.Signals(stopped.number).name}; ending every worker.")
-            return 128 + stopped.number
+            return crew.wait(linger)
+        except (CannotReach, OSError, Stopped) as error:
+            sentence, code = _refusal(error, words)
+            crew.say(sentence)
+            return code
         finally:
             crew.stop()
             crew.blame()
+
+
+def _refusal(error: Exception, words: list[str]) -> tuple[str, int]:
+    """What ended a run before its workers did, as (sentence, exit code); others are raised."""
+    if isinstance(error, CannotReach):
+        return f"{error}; ending every worker.", error.code
+    if isinstance(error, TimeoutError):
+        return f"the time is up: {error}.", TIMED_OUT
+    if isinstance(error, FileNotFoundError):
+        return f"there is no command {words[0]!r}.", NOT_FOUND
+    if isinstance(error, PermissionError):
+        return f"{words[0]!r} cannot be executed.", CANNOT_START
+    if isinstance(error, Stopped):
+        name = signal.Signals(error.number).name
+        return f"stopped by {name}; ending every worker.", 128 + error.number
+    raise error
 
 
 def _words(command: Sequence[str]) -> list[str]:
@@ -98,36 +109,42 @@ def _words(command: Sequence[str]) -> list[str]:
 
 
 class _Crew:
-    """The worker processes of one run and the threads that read what they print."""
+    """The worker processes of one run and the threads that read what they print.
 
-    def __init__(self, screen: Screen):
+    Attributes: places, one for each worker, where it runs.
+    """
+
+    def __init__(self, screen: Screen, deadline: float | None):
+        self.places: list[Place] = []
         self._screen = screen
+        self._deadline = deadline
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
-        self._processes: dict[int, subprocess.Popen] = {}
+        self._running: dict[int, Place] = {}
         self._threads: list[threading.Thread] = []
         self._readers: dict[int, threading.Thread] = {}  # of each worker's stderr
         self._fault: tuple[int, int, str] | None = None  # who failed first, its code, in words
 
+    def find_places(self, hosts: Sequence[str], ssh: Sequence[str], signals: Signals) -> None:
+        """One place on each of `hosts`; raises CannotReach, and TimeoutError at the deadline."""
+        own = {host for host in set(hosts) if is_this_machine(host)}
+        for first in range(0, len(hosts), _AT_ONCE):
+            for host in hosts[first : first + _AT_ONCE]:
+                with signals.hold():
+                    self.places.append(Local(host) if host in own else Remote(host, ssh))
+            wait_for_all([p for p in self.places[first:] if not p.here], self._deadline)
+
     def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
-        process = subprocess.Popen(
-            words,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A session of its own, so that one signal reaches whatever the worker starts.
-            start_new_session=True,
-            preexec_fn=_end_with(os.getpid()),
-        )
-        self._processes[rank] = process
+        place = self.places[rank]
+        process = place.start(words, environment)
+        self._running[rank] = place
         self._thread(self._screen.follow, rank, process.stdout, False)
         self._readers[rank] = self._thread(self._screen.follow, rank, process.stderr, True)
         self._thread(self._reap, rank, process)
 
-    def wait(self, deadline: float | None, linger: float) -> int:
+    def wait(self, linger: float) -> int:
         """Until all have ended, one has failed (its code) or the deadline has passed (124)."""
-        while self._processes:
-            ended = self._next(deadline)
+        while self._running:
+            ended = self._next(self._deadline)
             if ended is None:
                 self.say("the time is up; ending every worker.")
                 return TIMED_OUT
@@ -139,12 +156,14 @@ class _Crew:
 
     def stop(self) -> None:
         """Ends whatever still runs (SIGTERM, SIGKILL after 5 s) and prints the last lines."""
-        for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, None)):
-            for process in self._processes.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
+        for place in self.places[len(self._readers) :]:
+            place.close()  # no worker has started there
+        kill = signal.SIGKILL  # the first may have to travel, the second is for what stands here
+        for number, patience in ((signal.SIGTERM, 5.0), (kill, 5.0), (kill, None)):
+            for place in self._running.values():
+                place.signal(number)
             deadline = None if patience is None else time.monotonic() + patience
-            while self._processes and self._next(deadline) is not None:
+            while self._running and self._next(deadline) is not None:
                 continue
         for thread in self._threads:
             thread.join()
@@ -156,7 +175,7 @@ class _Crew:
             # What a signal has ended could say nothing of it.
             last = self._screen.last.get(rank) if code > 0 else None
             words = "." if last is None else f"; its last line on stderr: {last}"
-            self.say(f"worker {rank} {how}{words}")
+            self.say(f"{self._name(rank)} {how}{words}")
 
     def say(self, sentence: str) -> None:
         self._screen.say(sentence)
@@ -164,11 +183,11 @@ class _Crew:
     def _linger(self, rank: int, code: int, seconds: float) -> int:
         """Lets the others end by themselves; returns the return code of who failed first."""
         self._fault = rank, code, f"{ending(code)} first"
-        others = f"; ending the other {len(self._processes)}" if self._processes else ""
+        others = f"; ending the other {len(self._running)}" if self._running else ""
         self._last_line(rank)  # what it has written comes before what is said of it
-        self.say(f"worker {rank} {ending(code)}{others}.")
+        self.say(f"{self._name(rank)} {ending(code)}{others}.")
         deadline, codes = time.monotonic() + seconds, {rank: code}
-        while self._processes and (ended := self._next(deadline)) is not None:
+        while self._running and (ended := self._next(deadline)) is not None:
             codes.update([ended])
         if (first := failed_first(rank, codes, self._last_line)) != rank:
             self._fault = first, codes[first], f"failed first and {ending(codes[first])}"
@@ -185,8 +204,11 @@ class _Crew:
             rank, code = self._ended.get(timeout=left)
         except queue.Empty:
             return None
-        del self._processes[rank]
+        self._running.pop(rank).close()
         return rank, code
+
+    def _name(self, rank: int) -> str:
+        return f"worker {rank}{self.places[rank].on}"
 
     def _thread(self, target, *args) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, daemon=True)
@@ -197,61 +219,25 @@ class _Crew:
     def _reap(self, rank: int, process: subprocess.Popen) -> None:
         # Not reaped yet, the process still owns its number, so the signal cannot hit a stranger.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        signal_all(process.pid, signal.SIGKILL)
         self._ended.put((rank, process.wait()))
-
-
-def _end_with(parent: int):
-    """What a child runs before its program: the kernel kills it when the launcher dies."""
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-    def before_exec() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
-    return before_exec
-
-
-class _Signals:
-    """Within it SIGINT and SIGTERM raise _Stopped, the first time; only the main thread may say so.
-
-    Within `hold` they wait for its end: a worker whose start was cut in two would have no reaper.
-    """
-
-    def __enter__(self) -> _Signals:
-        self._held, self._pending, self._before = False, None, {}
-        if threading.current_thread() is threading.main_thread():
-            for each in (signal.SIGINT, signal.SIGTERM):
-                self._before[each] = signal.signal(each, self._stop)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for each in self._before:
-            signal.signal(each, self._before[each])
-
-    def _stop(self, number: int, frame: object) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is bounded by itself
-        if not self._held:
-            raise _Stopped(number)
-        self._pending = number
-
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        self._held = True
-        yield  # a start that fails ends the run: no signal is needed any more
-        self._held = False
-        if self._pending is not None:
-            raise _Stopped(self._pending)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `run`: -np N [options] [--] script.py args…"""
     parser.add_argument("-np", "--workers", type=int, required=True, help="number of workers")
-    parser.add_argument("-H", "--hosts", help="host:slots,… (this machine only, for now)")
+    parser.add_argument("-H", "--hosts", help="host:slots,… to be filled in order (this machine)")
+    parser.add_argument(
+        "--ssh", default=SSH, metavar="COMMAND", help="how other hosts are reached (%(default)s)"
+    )
+    parser.add_argument(
+        "-x",
+        "--export",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="an environment variable for every worker, as often as needed",
+    )
     parser.add_argument(
         "--timeout", type=float, help="end the run after this many seconds (exit 124)"
     )
@@ -276,8 +262,8 @@ def main(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     try:
         hosts = parse_hosts(args.hosts) if args.hosts else None
-        given = {name: getattr(args, name) for name in ("timeout", "prefix", "verbose", "horovod")}
-        return run(command, args.workers, hosts, **given)
+        names = "timeout", "prefix", "verbose", "horovod", "ssh", "export"
+        return run(command, args.workers, hosts, **{name: getattr(args, name) for name in names})
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -96,4 +96,50 @@ def orphan():
     until_ended()
 
 
+def told():
+    """What the worker finds around it, and the command lines of those that have started it."""
+    lines, pid = [], os.getppid()
+    while pid > 1 and len(lines) < 3 and "STAND_IN" in os.environ:
+        with open(f"/proc/{pid}/cmdline") as file:
+            lines.append(file.read())
+        if pid == int(os.environ["STAND_IN"]):
+            break
+        with open(f"/proc/{pid}/stat") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+    found = {"config": config, "folder": os.getcwd(), "python": sys.executable, "lines": lines}
+    print(json.dumps({**found, "environment": dict(os.environ)}))
+
+
+def asked():
+    """Worker 1 fails once worker 0 waits for a SIGTERM."""
+    if rank == 1:
+        open(sys.argv[2]).close()  # a FIFO: waits until worker 0 opens the other end
+        sys.exit(7)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("asked to end"))
+    open(sys.argv[2], "w").close()
+    until_ended()
+
+
+def wait():
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(json.dumps([os.getpid(), child.pid]), flush=True)
+    until_ended()
+
+
+def end():
+    """Worker 1 sends a launcher somewhere else a signal, after both have said who they are."""
+    print(json.dumps([os.getpid()]), flush=True)
+    if rank == 1:
+        os.kill(int(sys.argv[2]), int(sys.argv[3]))
+    until_ended()
+
+
+def lose():
+    """The connection by which this worker was started is lost."""
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(json.dumps([os.getpid(), child.pid]), flush=True)
+    os.kill(int(os.environ["STAND_IN"]), signal.SIGKILL)
+    until_ended()
+
+
 globals()[sys.argv[1]]()

@@ -1,0 +1,136 @@
+"""The far end of a connection to another host: the program that starts one worker there.
+
+`places.py` sends its text, so nothing of grace_tf is imported here, and no TensorFlow.  What goes
+over the connection:
+
+    stdout, out   one line: MARK and, as JSON, {"port": a port that is free here, "client",
+                  "server": the addresses between which the connection runs, "interface": the
+                  network interface of this one}; after it what the worker prints
+    stdin, in     one line: {"words": the command, "folder": where it runs, "environment": …}; then
+                  the number of a signal for the worker and all that it has started, one a line
+    exit code     the worker's; 128 + n where signal n ended it
+
+Where stdin ends, because the launcher or the connection is gone, worker and children get SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+MARK = "grace_tf is here: "
+CANNOT_START = 126  # as sh(1)
+NOT_FOUND = 127
+# What the launcher's host says of these stands in front of what this host says.
+_LISTS = "PATH", "PYTHONPATH", "LD_LIBRARY_PATH"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def main() -> int:
+    """Says that it is here, waits for the order, and returns the worker's exit code."""
+    with socket.socket() as held:  # until the order comes, so that no other worker is told the port
+        held.bind(("", 0))
+        client, server = _connection()
+        told = {"port": held.getsockname()[1], "client": client, "server": server}
+        print(MARK + json.dumps({**told, "interface": interface(server)}), flush=True)
+        line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    order = json.loads(line)
+    words, folder = order["words"], order["folder"]
+    if not os.path.isdir(folder):
+        return _refuse(f"there is no folder {folder!r} on this host.", CANNOT_START)
+    try:
+        worker = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=_environment(order["environment"]),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=end_with(os.getpid()),
+        )
+    except FileNotFoundError:
+        return _refuse(f"there is no command {words[0]!r} on this host.", NOT_FOUND)
+    except PermissionError:
+        return _refuse(f"{words[0]!r} cannot be executed on this host.", CANNOT_START)
+    threading.Thread(target=_obey, args=(worker.pid,), daemon=True).start()
+    # It is never reaped, so its number stays its own and no signal hits a stranger.
+    ended = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    signal_all(worker.pid, signal.SIGKILL)
+    return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+
+
+def end_with(parent: int):
+    """What a child runs before its program: the kernel kills it when its parent dies."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def before_exec() -> None:
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+    return before_exec
+
+
+def interface(address: str) -> str:
+    """The name of this host's network interface with this IPv4 address; "" where there is none."""
+    try:
+        import fcntl
+
+        wanted = socket.inet_aton(address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            for _, name in socket.if_nameindex():
+                with contextlib.suppress(OSError):  # it has no IPv4 address
+                    request = struct.pack("256s", name.encode())
+                    if fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24] == wanted:
+                        return name
+    except (ImportError, OSError):
+        pass
+    return ""
+
+
+def _connection() -> tuple[str, str]:
+    """The addresses of both ends, as sshd tells them: "" where the connection is not TCP's."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return tuple("" if word == "UNKNOWN" else word for word in words[:4:2]) or ("", "")
+
+
+def _environment(given: dict[str, str]) -> dict[str, str]:
+    """This host's environment, with what the launcher has given."""
+    found = {**os.environ, **given}
+    for name in set(_LISTS) & set(given):
+        parts = given[name], os.environ.get(name)
+        found[name] = os.pathsep.join(part for part in parts if part)
+    return found
+
+
+def _obey(worker: int) -> None:
+    for line in sys.stdin.buffer:
+        signal_all(worker, int(line))
+    signal_all(worker, signal.SIGKILL)
+
+
+def signal_all(group: int, number: int) -> None:
+    """Sends a signal to a process and whatever it has started, where they still run."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _refuse(sentence: str, code: int) -> int:
+    print(sentence, file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    # At once: the thread that reads stdin would hold up the interpreter's own end.
+    os._exit(main())

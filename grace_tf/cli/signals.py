@@ -1,0 +1,52 @@
+"""The signals that ask the launcher itself to end.
+
+SIGINT and SIGTERM come in; `Stopped` goes out, in the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+
+class Stopped(Exception):
+    """A signal asked the launcher itself to end."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class Signals:
+    """Within it SIGINT and SIGTERM raise Stopped, the first time; only the main thread may say so.
+
+    Within `hold` they wait for its end: a worker whose start was cut in two would have no reaper.
+    """
+
+    def __enter__(self) -> Signals:
+        self._held, self._pending, self._before = False, None, {}
+        if threading.current_thread() is threading.main_thread():
+            for each in (signal.SIGINT, signal.SIGTERM):
+                self._before[each] = signal.signal(each, self._stop)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for each in self._before:
+            signal.signal(each, self._before[each])
+
+    def _stop(self, number: int, frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is bounded by itself
+        if not self._held:
+            raise Stopped(number)
+        self._pending = number
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        self._held = True
+        yield  # a start that fails ends the run: no signal is needed any more
+        self._held = False
+        if self._pending is not None:
+            raise Stopped(self._pending)
