@@ -89,7 +89,7 @@ class Reduction:
             self.agree(world, variables, owner)
             if new:
                 compare_inside(world, self.state)
-            self._divergence.watch(plans[0], variables, self.state.counter())
+            self._divergence.watch(plans[0], variables, self.state.counter.read_value())
         try:
             (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
@@ -118,7 +118,7 @@ class Reduction:
                 self._place(plans, hosts.size, hosts.workers, local[:1])
             self.agree(others, variables, owner)
             if transport.workers[0] == first:
-                self._divergence.watch(plans[0], variables, self.state.counter())
+                self._divergence.watch(plans[0], variables, self.state.counter.read_value())
         if self._stages.dense(plans, flagged=False):
             if spans and not self.settings.dense:
                 grads = [not_empty(g) for g in grads]

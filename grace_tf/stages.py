@@ -24,6 +24,7 @@ from grace_tf.plan import Plan
 from grace_tf.settings import Settings
 from grace_tf.sparse import Aggregates, alike, arranged
 from grace_tf.state import State
+from grace_tf.transports import lifeline
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.tf_distribute import ReplicaContext, in_every_replica
 
@@ -127,11 +128,12 @@ class Stages:
 
     def _choose(self, placed: Placed, run: Callable[[int], Aggregates]) -> Aggregates:
         """One step in the stage whose turn it is."""
+        lifeline.count_by(self._state.counter)
         stages = placed.settings
         if len(stages) == 1:
             self._last = None
             return run(0)
-        step = tf.cast((self.clock or self._state.counter)(), tf.int64)
+        step = tf.cast((self.clock or self._state.counter.read_value)(), tf.int64)
         firsts = tf.constant([first for first, _ in stages[1:]], tf.int64)
         number = tf.reduce_sum(tf.cast(step >= firsts, tf.int32))
         results = run(int(number)) if tf.executing_eagerly() else _switch(number, run, len(stages))

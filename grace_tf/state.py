@@ -132,9 +132,10 @@ class State(Trackable):
                 "others have not: all start from zero."
             )
 
-    def counter(self) -> tf.Tensor:
-        """The committed steps of the first worker of this process, as a step reads them."""
-        return self._leaves["step"].read(0)
+    @property
+    def counter(self) -> tf.Variable:
+        """Counts the committed steps of the first worker of this process."""
+        return self._leaves["step"].variables[0]
 
     @property
     def step(self) -> int:

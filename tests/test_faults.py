@@ -25,8 +25,8 @@ SENTENCES = {
     "SIGSTOP": [
         r"worker 1 has not answered for \d+ s: it is stopped, or its machine hangs" + AGAIN
     ],
-    "raise": [f"worker 1 failed: ValueError: boom{AGAIN}", "^boom$"],
-    "exit": [f"worker 1 has ended its program before the others{AGAIN}"],
+    "raise": [f"worker 1 failed after 3 steps: ValueError: boom{AGAIN}", "^boom$"],
+    "exit": [f"worker 1 left after 3 steps: it has ended its program before the others{AGAIN}"],
     "fewer batches": [UNEVEN.format("")] * 2,
     "stop_training": [UNEVEN.format(", because a callback set stop_training")] * 2,
     "unwrapped": [r"[Ww]orker 1 .*its SGD is not wrapped"],
@@ -89,7 +89,7 @@ def test_nothing_is_said_where_nothing_is_wrong(engine):
         assert not [line for line in lines if "cannot go on" in line or "StartAbort" in line]
 
 
-@pytest.mark.parametrize("fault", ["raise", "SIGKILL"])
+@pytest.mark.parametrize("fault", ["raise", "exit", "SIGKILL"])
 def test_a_custom_loop_ends_with_the_sentence_below_tensorflow_s_own_words(fault):
     code, _, said = launch("loop", fault)
     assert code not in (0, launcher.TIMED_OUT)
@@ -100,5 +100,7 @@ def test_three_workers_learn_the_cause_from_worker_0():
     code, _, said = launch("group", "raise", workers=3)
     assert code == 1, said
     for rank in "02":
-        sentence = f"Worker {rank} of 3 cannot go on, worker 1 failed: ValueError: boom"
+        sentence = (
+            f"Worker {rank} of 3 cannot go on, worker 1 failed after 3 steps: ValueError: boom"
+        )
         assert last(said[rank]).startswith(sentence), said

@@ -125,8 +125,8 @@ def test_nothing_is_said_where_nothing_is_wrong(two):
 AGAIN = r"; start all of them again\.$"
 SENTENCES = {
     "SIGKILL": r"worker 1 is gone without a word: it was killed, crashed or lost its machine",
-    "raise": r"worker 1 failed: ValueError: boom",
-    "exit": r"worker 1 has ended its program before the others",
+    "raise": r"worker 1 failed after 3 steps: ValueError: boom",
+    "exit": r"worker 1 left after 3 steps: it has ended its program before the others",
     "SIGSTOP": r"worker 1 (has not answered for \d+ s: it is stopped, or its machine hangs"
     r"|did not take part within 8 s)",
 }

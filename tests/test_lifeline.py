@@ -8,7 +8,8 @@ from unittest import mock
 
 import tensorflow as tf
 
-from grace_tf.transports import collectives, connections
+import grace_tf
+from grace_tf.transports import collectives, connections, lifeline
 from grace_tf.transports.connections import Lifeline
 from grace_tf.transports.rendezvous import listen
 
@@ -148,6 +149,31 @@ class LifelineTest(tf.test.TestCase):
             first.until(lambda: False, SOON)
         self.assertRegex(first.broken, "worker 1 has ended its program before the others")
 
+    def test_a_farewell_tells_the_steps_where_they_are_known(self):
+        for end, words in (
+            (lambda line: line.close(steps=40), "left after 40 steps: it has ended its program"),
+            (lambda line: line.close(steps=1), "left after 1 step: it has ended its program"),
+            (lambda line: line.close(), "has ended its program"),
+            (lambda line: line.fail("E: x", 40), "failed after 40 steps: E: x; start"),
+            (lambda line: line.fail("E: x"), "failed: E: x; start"),
+        ):
+            first, second = self.lines(2)
+            with first.together():
+                end(second)
+                first.until(lambda: False, SOON)
+            self.assertStartsWith(first.broken, f"Worker 0 of 2 cannot go on, worker 1 {words}")
+
+    def test_the_steps_are_those_of_what_trains_though_it_may_be_gone(self):
+        self.enterContext(mock.patch.object(lifeline, "_counter", None))
+        aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
+        variable = tf.Variable(tf.zeros([64]))
+        aggregate([tf.ones([64])], [variable])
+        self.assertIsNone(lifeline._steps())  # alone there is nobody to be told
+        self.enterContext(mock.patch.object(lifeline, "_current", mock.Mock()))
+        aggregate([tf.ones([64])], [variable])
+        del aggregate
+        self.assertEqual(lifeline._steps(), 2)
+
     def test_a_worker_that_gives_no_sign_of_life(self):
         server = listen(0)
         line = Lifeline(0, 2, 0.5, token=7, server=server)
@@ -174,7 +200,7 @@ class LifelineTest(tf.test.TestCase):
         first, second = self.lines(2)
         lost = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: x")
         own = tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: bad shape")
-        second.tell("failed", "ValueError: boom")
+        second.tell("failed", ["ValueError: boom", None])
         self.assertRegex(first.why(lost), "worker 1 failed: ValueError: boom; start all")
         self.assertIsNone(first.why(own))
         self.assertIsNone(first.why(RuntimeError("Collective")))

@@ -178,8 +178,10 @@ class StepsTest(tf.test.TestCase):
 
     def test_how_the_other_may_leave(self):
         taken = self.steps()
-        self.hear(taken, steps._FIT, 0, "ValueError: boom", failed=True)
-        with self.assertRaisesRegex(RuntimeError, "worker 1 left fit by ValueError: boom"):
+        self.hear(taken, steps._FIT, 1, "ValueError: boom", failed=True)
+        with self.assertRaisesRegex(
+            RuntimeError, "worker 1 left fit after 1 step: ValueError: boom"
+        ):
             taken.finish(False)
         self.line = Line()
         taken = self.steps()

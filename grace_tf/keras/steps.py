@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.farewells import counted
 from grace_tf.transports.lifeline import first_line
 
 # Seconds in a step that another worker does not take, before it counts as one too many: this worker
@@ -194,7 +195,7 @@ class Steps:
                     line.lay_to(worker)
             for worker, end in ends.items():
                 if end.failed:
-                    line.lay_to(worker, f"left fit by {end.how}")
+                    line.lay_to(worker, f"left fit after {self._count(end)}: {end.how}")
             for key in [key for key in _ends if key[0] <= self.call]:
                 del _ends[key]
         line.check()
@@ -246,7 +247,7 @@ class Steps:
         )
 
     def _count(self, end: _End) -> str:
-        return f"{end.steps * self._width} steps"
+        return counted(end.steps * self._width)
 
 
 def _hear(worker: int, told: list) -> None:

@@ -21,12 +21,12 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.transports import collectives
+from grace_tf.transports.farewells import GONE, failed, left
 from grace_tf.transports.peer import Peer
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
 LAST = 10.0  # seconds that worker 0 gives the others to end before it, SILENT where it fails
-_GONE = "is gone without a word: it was killed, crashed or lost its machine"
 
 Handler = Callable[[int, Any], None]
 
@@ -103,12 +103,12 @@ class Lifeline:
         self.tell("stop", sentence)
         self._break(sentence)
 
-    def fail(self, cause: str) -> None:
+    def fail(self, cause: str, steps: int | None = None) -> None:
         """Tells the others why this worker ends; what comes of that elsewhere is not heard here."""
         with self.changed:
             if self.broken is None:
                 self.broken = cause
-                self.tell("failed", cause)
+                self.tell("failed", [cause, steps])
 
     def check(self) -> None:
         """Raises RuntimeError with the sentence if this worker cannot go on."""
@@ -145,12 +145,12 @@ class Lifeline:
         if peer is not None and peer.silent >= SILENT:
             self._lose(worker, peer.silence())
 
-    def close(self, failing: bool = False) -> None:
+    def close(self, failing: bool = False, steps: int | None = None) -> None:
         """Says goodbye.  Worker 0, whom the others' TensorFlow needs, lets them end before it."""
         with self.changed:
             if self.closed:
                 return
-            self.tell("left")
+            self.tell("left", steps)
             self.closed = True
             if self.rank == 0:
                 peers, seconds = self._peers.values, SILENT if failing else LAST
@@ -218,7 +218,7 @@ class Lifeline:
         if lines is None:
             self._drop(peer)
             if peer.worker is not None and peer.worker not in self.left:
-                self._lose(peer.worker, _GONE)
+                self._lose(peer.worker, GONE)
             return
         for line in lines:
             try:
@@ -241,9 +241,9 @@ class Lifeline:
         elif topic == "lost":
             self.lay_to(data["worker"], data["how"])
         elif topic == "failed":
-            self.lay_to(worker, f"failed: {data}")
+            self.lay_to(worker, failed(*data))
         elif topic == "left":
-            self.left[worker] = "has ended its program before the others"
+            self.left[worker] = left(data)
             if self.busy:
                 self.lay_to(worker)
         elif topic in self._handlers:

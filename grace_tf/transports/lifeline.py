@@ -36,6 +36,7 @@ _SLICE = 0.5  # seconds between two looks at what the others have told
 _current: Lifeline | None = None
 _plain: dict[int, list[str]] = collections.defaultdict(list)  # optimizers that do not compress
 _told: weakref.WeakSet = weakref.WeakSet()  # of these, the ones of this process
+_counter: tf.Variable | None = None  # of the committed steps; see count_by
 _failing = 0  # the exit code, where an exception that nobody caught is ending this process
 
 
@@ -149,6 +150,25 @@ def tell_plain(strategy: tf.distribute.Strategy, optimizer: Any) -> None:
         line.tell("plain", name)
 
 
+def count_by(variable: tf.Variable) -> None:
+    """Lets this process tell, when it ends, how many steps it has committed.
+
+    The variable counts those of what has begun to train last.  It is read once, at the end, and
+    held: what trains may be gone then.
+    """
+    global _counter
+    if _current is not None:
+        _counter = variable
+
+
+def _steps() -> int | None:
+    """How many steps this process has committed; None where that is not known."""
+    try:
+        return None if _counter is None else int(_counter.numpy())
+    except Exception:  # such as of a lost device: the farewell is said all the same
+        return None
+
+
 def _watch_the_end() -> None:
     before = sys.excepthook
 
@@ -160,13 +180,13 @@ def _watch_the_end() -> None:
         _failing = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as the shell has it
         told = sentence(error)
         if _current is not None:
-            _current.fail(_cause(error))
+            _current.fail(_cause(error), _steps())
         before(kind, error, trace)
         if told is not None:
             print(told, file=sys.stderr, flush=True)
 
     sys.excepthook = hook
-    atexit.register(lambda: _current and _current.close(failing=_failing > 0))
+    atexit.register(lambda: _current and _current.close(_failing > 0, _steps()))
     os.register_at_fork(after_in_child=_forget)
 
 

@@ -1,0 +1,29 @@
+"""How a worker has ended, in words that follow its name: "worker 1 left after 40 steps: it …".
+
+In comes what it told the others when it ended; out go the words for their sentence.
+"""
+
+from __future__ import annotations
+
+GONE = "is gone without a word: it was killed, crashed or lost its machine"
+_ENDED = "has ended its program before the others"
+
+
+def failed(cause: str, steps: int | None) -> str:
+    """Of a worker that an exception has ended."""
+    return f"failed{_after(steps)}: {cause}"
+
+
+def left(steps: int | None) -> str:
+    """Of a worker whose program has ended, as by the end of the script or by sys.exit()."""
+    return _ENDED if steps is None else f"left{_after(steps)}: it {_ENDED}"
+
+
+def _after(steps: int | None) -> str:
+    """The committed steps; nothing where their number is not known."""
+    return "" if steps is None else f" after {counted(steps)}"
+
+
+def counted(steps: int) -> str:
+    """A number of steps in words: "1 step", "40 steps"."""
+    return f"{steps} step{'s' * (steps != 1)}"
