@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.keras import steps
+from grace_tf.transports import connections
 
 SOON = 30.0  # seconds; what is waited for comes at once
 
@@ -187,6 +188,17 @@ class StepsTest(tf.test.TestCase):
         taken = self.steps()
         self.line.left[1] = "its program has ended"
         with self.assertRaisesRegex(RuntimeError, "worker 1 has left"):
+            taken.finish(False)
+
+    def test_the_end_waits_until_the_lifeline_has_named_a_silent_worker(self):
+        taken = self.steps()
+
+        def until(true, seconds):
+            if seconds > self.line.patience + connections.BEAT:  # then its thread has seen it
+                self.line.lay_to(1, "has not answered")
+
+        self.line.until = until
+        with self.assertRaisesRegex(RuntimeError, "worker 1 has not answered"):
             taken.finish(False)
 
     def test_an_exception_is_told(self):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.connections import SILENT, Lifeline
 from grace_tf.transports.farewells import counted
 from grace_tf.transports.lifeline import first_line
 
@@ -188,7 +188,9 @@ class Steps:
             self.look_inside()
         self._tell(_FIT, _STOPPED if stopped else "")
         if line.joined(0):
-            line.until(lambda: len(ends) == line.size or bool(line.left), line.patience)
+            # Longer than the lifeline waits for one that is silent, so that it is named.
+            patience = line.patience + SILENT
+            line.until(lambda: len(ends) == line.size or bool(line.left), patience)
         with line.changed:
             for worker in line.left:
                 if worker not in ends:
