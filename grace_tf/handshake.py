@@ -18,14 +18,14 @@ import tensorflow as tf
 
 from grace_tf import wire
 from grace_tf.plan import Plan
+from grace_tf.transports import versions
 from grace_tf.transports.group import Group
 from grace_tf.transports.pieces import boxes
-from grace_tf.version import __version__
 
 CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more
 
 _WAYS_OUT = (
-    ("version", "the grace_tf versions differ: install the same one everywhere"),
+    ("version", f"their versions differ ({versions.HERE} here): install the same ones everywhere"),
     ("seed", "the seeds differ: give wrap() or Aggregator() the same seed everywhere"),
     ("optimizer", "the optimizers differ: wrap the same optimizer everywhere"),
     (
@@ -96,7 +96,7 @@ def _words(plan: Plan, owner: Owner, reduce: str) -> list[int]:
     config = [text_digest(f"{key}={_text(value)}") for key, value in one_by_one]
     config += [text_digest(_text(others))] * bool(others)
     return [
-        text_digest(f"{__version__}/{wire.VERSION}"),
+        text_digest(f"{versions.HERE}/{wire.VERSION}"),
         plan.seed,
         text_digest(owner.optimizer),
         text_digest(f"{plan.layout}/{reduce}"),

@@ -41,7 +41,7 @@ class HandshakeTest(tf.test.TestCase):
 
     def test_each_difference_names_the_way_out(self):
         others = {
-            "install the same one": None,
+            "install the same ones": None,
             "the same seed": self.words(plan(seed=1)),
             "the optimizers differ": self.words(plan(), Owner("GraceSGD")),
             "wrap the same model": self.words(plan("fp16")),
@@ -53,7 +53,7 @@ class HandshakeTest(tf.test.TestCase):
                 plan(), Owner("GraceAdam", {**ADAM.config, "schedule": {"rate": 0.2}})
             ),
         }
-        others["install the same one"] = [1 + self.words(plan())[0], *self.words(plan())[1:]]
+        others["install the same ones"] = [1 + self.words(plan())[0], *self.words(plan())[1:]]
         for sentence, other in others.items():
             for call in (lambda f: f(), lambda f: tf.function(f, autograph=False)()):
                 with self.assertRaisesRegex(

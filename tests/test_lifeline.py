@@ -9,8 +9,9 @@ from unittest import mock
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.transports import collectives, connections, lifeline
+from grace_tf.transports import collectives, connections, lifeline, versions
 from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.peer import Peer
 from grace_tf.transports.rendezvous import listen
 
 SOON = 30.0  # seconds; what is waited for comes at once
@@ -179,15 +180,38 @@ class LifelineTest(tf.test.TestCase):
         line = Lifeline(0, 2, 0.5, token=7, server=server)
         self.addCleanup(line.abandon)
         with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as silent:
-            silent.sendall(json.dumps([1, "hello", 7]).encode() + b"\n")
+            silent.sendall(json.dumps([1, "hello", [7, versions.HERE]]).encode() + b"\n")
             line.until(lambda: False, SOON)
             self.assertRegex(line.broken, "worker 1 has not answered for . s: it is stopped")
+
+    def test_other_versions_stop_all(self):
+        server = listen(0)
+        port = server.getsockname()[1]
+        introduce = Peer.introduce
+
+        def other(peer, rank, token):
+            with mock.patch.object(versions, "HERE", "grace_tf 0 and TensorFlow 1"):
+                introduce(peer, rank, token)
+
+        self.enterContext(mock.patch.object(Peer, "introduce", other))
+        lines = [Lifeline(0, 2, SOON, token=7, server=server)]
+        lines.append(Lifeline(1, 2, SOON, find=lambda: ("127.0.0.1", port, 7)))
+        for line in lines:
+            self.addCleanup(line.abandon)
+            line.until(lambda: False, SOON)
+            self.assertEqual(
+                line.broken,
+                "Workers cannot train together, their versions differ: worker 1 of 2 has grace_tf "
+                f"0 and TensorFlow 1, worker 0 {versions.HERE}; install the same ones everywhere.",
+            )
 
     def test_strangers_are_no_workers(self):
         server = listen(0)
         line = Lifeline(0, 2, SOON, token=7, server=server)
         self.addCleanup(line.abandon)
-        for said in (b"GET / HTTP/1.1\r\n\r\n", b'[1, "hello", 8]\n', b'[2, "hello", 7]\n', b"3\n"):
+        hellos = ([1, "hello", [8, "x"]], [2, "hello", [7, "x"]], [1, "hello", 7], 3)
+        strangers = [json.dumps(hello).encode() + b"\n" for hello in hellos]
+        for said in (b"GET / HTTP/1.1\r\n\r\n", *strangers):
             with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as stranger:
                 stranger.settimeout(SOON)
                 stranger.sendall(said)

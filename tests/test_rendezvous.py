@@ -4,8 +4,10 @@ import concurrent.futures
 import socket
 import time
 import unittest
+import zlib
+from unittest import mock
 
-from grace_tf.transports import rendezvous
+from grace_tf.transports import rendezvous, versions
 
 
 def addresses(count):
@@ -53,6 +55,24 @@ class RendezvousTest(unittest.TestCase):
             ["Worker 1 has other addresses than worker 0: all need the same, in one order."] * 2,
         )
 
+    def test_other_versions(self):
+        hosts = addresses(2)
+        with mock.patch.object(versions, "HERE", "grace_tf 1.0 and TensorFlow 2.16.0"):
+            hello = rendezvous._HELLO.pack(
+                *(b"grace_tf", zlib.crc32(",".join(hosts).encode()), 1, 2),
+                b"grace_tf 1.0 and TensorFlow 2.15.1",
+            )
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                first = pool.submit(meet, (hosts, 0))
+                port = int(hosts[0].rpartition(":")[2])
+                told = rendezvous._ask("127.0.0.1", port, hello, time.monotonic() + 20)
+                sentence = (
+                    "Workers cannot train together, their versions differ: worker 1 of 2 has "
+                    "grace_tf 1.0 and TensorFlow 2.15.1, worker 0 grace_tf 1.0 and TensorFlow "
+                    "2.16.0; install the same ones everywhere."
+                )
+                self.assertEqual((told.decode(), first.result(20)), (sentence, [sentence]))
+
     def test_two_with_one_rank(self):
         hosts = addresses(3)
         said = meet((hosts, 0), (hosts, 1), (hosts, 1))
@@ -66,7 +86,7 @@ class RendezvousTest(unittest.TestCase):
 
     def test_strangers_are_ignored(self):
         hosts = addresses(2)
-        words, deadline = b"GET / HTTP/1.0\r\n\r\n\r\n", time.monotonic() + 20
+        words, deadline = b"GET / HTTP/1.0\r\n".ljust(rendezvous._HELLO.size), time.monotonic() + 20
         self.assertEqual(len(words), rendezvous._HELLO.size)
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             first = pool.submit(rendezvous.meet, hosts, 0, 20.0)

@@ -9,9 +9,11 @@ from grace_tf.keras.callback import Callback
 from grace_tf.keras.own_files import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.surroundings import several
+from grace_tf.transports import lifeline
 
 __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 
+lifeline.begin_in_scopes()
 guards.install()
 training.install()
 own_files.install()

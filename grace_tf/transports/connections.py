@@ -23,6 +23,7 @@ import tensorflow as tf
 from grace_tf.transports import collectives
 from grace_tf.transports.farewells import GONE, failed, left
 from grace_tf.transports.peer import Peer
+from grace_tf.transports.versions import refusal
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
@@ -64,13 +65,11 @@ class Lifeline:
         self._waiting: list[bytes] | None = []  # told before all connections stood
         self._selector = selectors.DefaultSelector()
         self.closed, self.warned, self._read = False, False, True
-        self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True).start()
 
     def joined(self, seconds: float) -> bool:
         """Waits at most so long for the connections of all workers; whether they stand."""
-        wanted = self.size - 1 if self.rank == 0 else 1
-        return self.until(lambda: len(self._peers) >= wanted, seconds)
+        return self.until(lambda: len(self._peers) >= (1 if self.rank else self.size - 1), seconds)
 
     def until(self, true: Callable[[], bool], seconds: float) -> bool:
         """Waits until `true()`, asked again when anything has changed; False if it does not come.
@@ -199,11 +198,10 @@ class Lifeline:
             peer = Peer(socket.create_connection((host, port), timeout=self.patience))
         except (OSError, tf.errors.OpError):
             return False
-        peer.worker = 0
         with self.changed:
-            self._peers[0] = peer
+            peer.worker, self._peers[0] = 0, peer
             self._selector.register(peer.connection, selectors.EVENT_READ, peer)
-            peer.send(json.dumps([self.rank, "hello", token]).encode() + b"\n")
+            peer.introduce(self.rank, token)
             self._catch_up(peer)
             self.changed.notify_all()
         return True
@@ -226,11 +224,13 @@ class Lifeline:
             except (ValueError, TypeError):
                 return self._drop(peer)
             if peer.worker is None:
-                if [topic, data] != ["hello", self._token] or not 0 < worker < self.size:
+                theirs = peer.introduced(topic, data, self._token)
+                if theirs is None or not 0 < worker < self.size:
                     return self._drop(peer)
-                peer.worker = worker
-                self._peers[worker] = peer
+                peer.worker, self._peers[worker] = worker, peer
                 self._catch_up(peer)
+                if refused := refusal(worker, self.size, theirs):
+                    self.stop(refused)
             elif topic != "beat":
                 self._send(line + b"\n", but=peer)
                 self._hear(worker, topic, data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -104,6 +105,22 @@ def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | N
         return host.strip("[]"), *json.loads(told)
 
     return begin(rank, size, patience, find=find)
+
+
+def begin_in_scopes() -> None:
+    """Lets the lifeline between the processes of a strategy begin where its scope is entered.
+
+    What makes variables there communicates already, before anything of grace_tf is called.
+    """
+    cls = tf.distribute.MultiWorkerMirroredStrategy
+    own = cls.scope
+
+    @functools.wraps(own)
+    def scope(self):
+        between_strategy_processes(self)
+        return own(self)
+
+    cls.scope = scope
 
 
 def value_of(key: str, worker: int, seconds: float) -> str:

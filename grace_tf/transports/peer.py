@@ -6,8 +6,12 @@ A line is a JSON list, [worker, topic, data].
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections.abc import Iterator
+from typing import Any
+
+from grace_tf.transports import versions
 
 _SENDING = 5.0  # seconds that a peer may take to accept what is sent to it
 _LONGEST = 1 << 16  # bytes of a line; only a stranger sends longer ones
@@ -40,6 +44,15 @@ class Peer:
         """Sends; that the connection is lost is found when it is read."""
         with contextlib.suppress(OSError):
             self.connection.sendall(line)
+
+    def introduce(self, rank: int, token: int) -> None:
+        """Says to worker 0 who this is, by the token that all workers have got."""
+        self.send(json.dumps([rank, "hello", [token, versions.HERE]]).encode() + b"\n")
+
+    def introduced(self, topic: Any, data: Any, token: int) -> str | None:
+        """The versions of a worker whose first line said so; None of a stranger."""
+        known = topic == "hello" and isinstance(data, list) and len(data) == 2 and data[0] == token
+        return str(data[1]) if known else None
 
     def silence(self) -> str:
         """What is wrong with a worker that is silent, to follow its name."""

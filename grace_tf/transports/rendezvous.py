@@ -13,7 +13,9 @@ import time
 import zlib
 from collections.abc import Sequence
 
-_HELLO = struct.Struct("!8sIII")  # magic, digest of the addresses, rank, size
+from grace_tf.transports import versions
+
+_HELLO = struct.Struct("!8sIII80s")  # magic, digest of the addresses, rank, size, versions
 _MAGIC = b"grace_tf"
 _GO = b"go"
 _LONGEST = 1000  # bytes of a refusal
@@ -23,7 +25,8 @@ def meet(addresses: Sequence[str], rank: int, timeout: float) -> None:
     """Returns when all workers are here; RuntimeError if not within `timeout` seconds."""
     host, _, port = addresses[0].rpartition(":")
     deadline = time.monotonic() + timeout
-    hello = _HELLO.pack(_MAGIC, zlib.crc32(",".join(addresses).encode()), rank, len(addresses))
+    digest = zlib.crc32(",".join(addresses).encode())
+    hello = _HELLO.pack(_MAGIC, digest, rank, len(addresses), versions.HERE.encode())
     if rank == 0:
         _receive(addresses, int(port), hello, deadline, timeout)
         return
@@ -76,12 +79,15 @@ def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | No
     """Who has connected (None: a stranger), and what is wrong with it, if anything."""
     try:
         peer.settimeout(2.0)
-        magic, digest, rank, theirs = _HELLO.unpack(_exactly(peer, _HELLO.size))
+        magic, digest, rank, theirs, installed = _HELLO.unpack(_exactly(peer, _HELLO.size))
     except (OSError, struct.error):
         return None, None
     if magic != _MAGIC:
         return None, None
-    if (digest, theirs) != _HELLO.unpack(hello)[1::2]:
+    refusal = versions.refusal(rank, size, installed.rstrip(b"\0").decode(errors="replace"))
+    if refusal is not None:
+        return rank, refusal
+    if (digest, theirs) != _HELLO.unpack(hello)[1:4:2]:
         return (
             rank,
             f"Worker {rank} has other addresses than worker 0: all need the same, in one order.",

@@ -1,0 +1,23 @@
+"""The versions that all workers must have alike, and the sentence where one has others.
+
+Workers of other versions may compute other bits, call the same variable otherwise, or start
+TensorFlow's collectives in another order; what comes of that says nothing of the cause.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from grace_tf.version import __version__
+
+HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"
+
+
+def refusal(worker: int, size: int, theirs: str) -> str | None:
+    """Why worker `worker` of `size` cannot train with worker 0, this one; None where it can."""
+    if theirs == HERE:
+        return None
+    return (
+        f"Workers cannot train together, their versions differ: worker {worker} of {size} has "
+        f"{theirs}, worker 0 {HERE}; install the same ones everywhere."
+    )
