@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 import types
 from unittest import mock
 
@@ -56,6 +57,26 @@ def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():
     assert lost(tf.errors.InvalidArgumentError(None, None, gone))
     assert not lost(tf.errors.UnknownError(None, None, said))
     assert not lost(tf.errors.InvalidArgumentError(None, None, said + node))
+
+
+def test_what_horovod_says_after_its_end_is_explained_by_a_loss_but_means_none():
+    ended = "Horovod has not been initialized; use hvd.init()."
+    engine = horovod_engine.Engine(mock.Mock())
+    assert engine.may_have_failed(tf.errors.FailedPreconditionError(None, None, ended))
+    assert not engine.lost_a_peer(tf.errors.FailedPreconditionError(None, None, ended))
+    assert not engine.may_have_failed(tf.errors.FailedPreconditionError(None, None, "no value"))
+
+
+def test_last_words_wait_for_horovods_end_but_not_without_bound():
+    ends, hvd = threading.Event(), mock.Mock()
+    engine = horovod_engine.Engine(hvd)
+    engine.quiet()
+    engine.quiet()
+    hvd.shutdown.assert_called_once_with()
+    hvd.shutdown = ends.wait
+    with mock.patch.object(horovod_engine, "_QUIET", 0.0):
+        horovod_engine.Engine(hvd).quiet()
+    ends.set()
 
 
 @needs_horovod

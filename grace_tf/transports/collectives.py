@@ -48,6 +48,10 @@ def abort(sentence: str) -> None:
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, sentence)
 
 
+def quiet() -> None:
+    """Nothing that a loss has started writes to stderr after `abort`."""
+
+
 def moved(
     buffer: tf.Tensor, move: Callable[[tf.Tensor], tf.Tensor], device: str | None = "/CPU:0"
 ) -> tf.Tensor:

@@ -56,7 +56,7 @@ class Lifeline:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None
         self.busy = 0  # how many calls are under way that nobody may leave before all are through
-        self._token, self._server, self._find, self._engine = token, server, find, engine
+        self._token, self._server, self._find, self.engine = token, server, find, engine
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
@@ -128,7 +128,7 @@ class Lifeline:
 
     def why(self, error: BaseException) -> str | None:
         """The sentence for an error that came of a worker lost; None if it did not."""
-        if not self._engine.may_have_failed(error):
+        if not self.engine.may_have_failed(error):
             return None
         # TensorFlow may have seen the same loss some moments before.
         self.until(lambda: bool(self.left), SILENT)
@@ -297,4 +297,4 @@ class Lifeline:
                 return
             self.broken = sentence
             self.changed.notify_all()
-        self._engine.abort(sentence)
+        self.engine.abort(sentence)

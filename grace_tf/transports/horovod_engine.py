@@ -18,7 +18,9 @@ import tensorflow as tf
 
 from grace_tf.transports import collectives, lifeline
 
-_LAST = 5.0  # seconds for Horovod to let go of what a lost worker keeps waiting
+_LAST = 5.0  # seconds that Horovod has for its end, where nothing is wrong
+_LOSS = 3.0  # to let go of what a lost worker keeps waiting; it never does of a stopped one
+_QUIET = 2.0  # of these, before a process that fails says its last words
 
 
 class Engine:
@@ -29,7 +31,9 @@ class Engine:
         self._closing: threading.Thread | None = None
 
     def may_have_failed(self, error: BaseException) -> bool:
-        return self.lost_a_peer(error) or collectives.may_have_failed(error)
+        # Horovod refuses what is asked of it after `abort`.
+        ended = isinstance(error, tf.errors.FailedPreconditionError) and "Horovod" in str(error)
+        return ended or self.lost_a_peer(error) or collectives.may_have_failed(error)
 
     @staticmethod
     def lost_a_peer(error: BaseException) -> bool:
@@ -42,15 +46,19 @@ class Engine:
         return isinstance(error, kinds) and any(word in str(error) for word in words)
 
     def abort(self, sentence: str) -> None:
-        """Shuts Horovod down.  Where that takes more than _LAST seconds, it ends the process."""
+        """Shuts Horovod down.  Where that takes more than _LOSS seconds, it ends the process."""
 
         def end() -> None:
             # A main thread that ends with an error already says the sentence below it by itself.
-            if not self._shut_down() and not lifeline.exit_code():
+            if not self._shut_down(_LOSS) and not lifeline.exit_code():
                 print(sentence, file=sys.stderr, flush=True)
                 _leave(1)
 
         threading.Thread(target=end, name="grace_tf abort", daemon=True).start()
+
+    def quiet(self) -> None:
+        """Ends Horovod in a process that fails, so that no thread writes below its last words."""
+        self._shut_down(_QUIET)
 
     def end_with_the_process(self, after_all: bool = False) -> None:
         """Horovod's own end of the process has no bound, and must not meet `abort`.
@@ -72,8 +80,8 @@ class Engine:
             if self._hvd.is_initialized():
                 self._hvd.allgather(tf.zeros([1]), name="grace_tf.end", ignore_name_scope=True)
 
-    def _shut_down(self) -> bool:
-        """Shuts Horovod down, once; False where that takes more than _LAST seconds."""
+    def _shut_down(self, seconds: float = _LAST) -> bool:
+        """Shuts Horovod down, once; False where that takes longer."""
         with self._lock:
             if self._closing is None:
                 self._closing = threading.Thread(target=self._hvd.shutdown, daemon=True)
@@ -82,7 +90,7 @@ class Engine:
                 except RuntimeError:  # some Pythons start no thread while they end
                     self._hvd.shutdown()
                     return True
-        self._closing.join(_LAST)
+        self._closing.join(seconds)
         return not self._closing.is_alive()
 
 

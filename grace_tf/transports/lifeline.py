@@ -198,6 +198,7 @@ def _watch_the_end() -> None:
         told = sentence(error)
         if _current is not None:
             _current.fail(_cause(error), _steps())
+            _current.engine.quiet()
         before(kind, error, trace)
         if told is not None:
             print(told, file=sys.stderr, flush=True)
