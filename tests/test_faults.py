@@ -71,6 +71,13 @@ def test_the_survivor_says_whose_fault_it_was(engine, fault):
     assert "orker 1" in said["grace_tf"][-1], everything
 
 
+def test_a_worker_with_fewer_batches_is_told_though_nothing_tells_their_number():
+    code, _, said = launch("group", "fewer unknown")
+    assert code not in (0, launcher.TIMED_OUT), said
+    for rank in "01":
+        assert re.search(UNEVEN.format(""), last(said[rank])), said
+
+
 @pytest.mark.parametrize("engine, fault", [("group", "SIGKILL"), ("strategy", "exit")])
 def test_the_fault_may_be_worker_0_s_on_whom_tensorflow_s_services_depend(engine, fault):
     code, _, said = launch(engine, fault, "0")

@@ -125,6 +125,17 @@ class StepsTest(tf.test.TestCase):
         taken._stuck(1, 0, steps._End(3), 4)
         self.assertIsNone(self.line.broken)
 
+    def test_a_collective_shows_that_there_is_data_though_their_number_is_unknown(self):
+        self.enterContext(mock.patch.object(steps, "_LONGER_IF_UNKNOWN", 1 << 30))
+        under_way = self.enterContext(mock.patch.object(steps, "under_way"))
+        under_way.side_effect = [False, False, True]
+        taken = self.steps(counted=False)
+        self.take(taken, 3)
+        self.hear(taken, 0, 3)
+        taken.begin()
+        self.line.until(lambda: False, SOON)
+        self.assertIn("ended epoch 1 after 3 steps, but worker 0 is in step 4", self.line.broken)
+
     def test_an_epoch_that_the_other_ended_later(self):
         taken = self.steps()
         self.take(taken, 2)

@@ -57,6 +57,14 @@ class WaitsTest(tf.test.TestCase):
         self.assertGreater(seen[0], 0.0)
         self.assertEqual(float(self.mark.numpy()), 0.0)
 
+    def test_what_is_under_way_is_known_by_the_lifeline(self):
+        self.assertFalse(waits.under_way(self.line))
+        self.mark.assign(7.0)
+        self.assertTrue(waits.under_way(self.line))
+        self.assertFalse(waits.under_way(Line()))
+        self.line.closed = True
+        self.assertFalse(waits.under_way(self.line))
+
     def test_in_a_function_the_collective_runs_between_the_assignments(self):
         @tf.function
         def step(x):

@@ -14,18 +14,21 @@ import itertools
 import logging
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from grace_tf.transports.connections import SILENT, Lifeline
 from grace_tf.transports.farewells import counted
 from grace_tf.transports.lifeline import first_line
+from grace_tf.transports.waits import under_way
 
 # Seconds in a step that another worker does not take, before it counts as one too many: this worker
-# may be about to find that its data end too, which takes long only where their number is unknown.
+# may be about to find that its data end too.  Where their number is unknown that may take as many
+# times longer, unless the step is in a collective, for which it has got its data.
 _STUCK = 1.0
-_STUCK_IF_UNKNOWN = 30.0
+_LONGER_IF_UNKNOWN = 30
 _LOG = logging.getLogger("grace_tf")
 _STOPPED = "a callback set stop_training"
 _FIT = -1  # what ends, beside the epochs 0, 1, …
@@ -63,7 +66,7 @@ class Steps:
 
     def __init__(self, line: Lifeline, counted: bool, width: int = 1) -> None:
         self._line, self._width = line, width
-        self._patience = _STUCK if counted else _STUCK_IF_UNKNOWN
+        self._looks = 1 if counted else _LONGER_IF_UNKNOWN
         self.call = next(_calls)
         self._epoch, self._in_epoch = 0, False
         self._begun = self._done = 0
@@ -112,9 +115,7 @@ class Steps:
         # A copy, since the lifeline's thread adds to it.
         for worker, (count, done) in list(_inside[self.call].items()):
             if self._misses(count, done):
-                waits = threading.Timer(self._patience, self._alone, (worker, self._tries))
-                waits.daemon = True
-                waits.start()
+                self._later(self._looks, self._alone, worker, self._tries)
 
     def _misses(self, count: int, done: int) -> bool:
         # In a step that the other has not taken, this worker waits for the other, which waits too.
@@ -220,10 +221,21 @@ class Steps:
             beyond = self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch)
             if beyond and self._watched != self._tries:
                 self._watched = self._tries
-                told = (worker, what, end, self._tries)
-                waits = threading.Timer(self._patience, self._stuck, told)
-                waits.daemon = True
-                waits.start()
+                self._later(self._looks, self._stuck, worker, what, end, self._tries)
+
+    def _later(self, looks: int, function: Callable[..., None], *told: Any) -> None:
+        """Calls `function(*told)` when this worker's step surely has its data."""
+
+        def look() -> None:
+            with self._line.changed:
+                if looks > 1 and _now is self and not under_way(self._line):
+                    self._later(looks - 1, function, *told)
+                else:
+                    function(*told)
+
+        waits = threading.Timer(_STUCK, look)
+        waits.daemon = True
+        waits.start()
 
     def _stuck(self, worker: int, what: int, end: _End, tried: int) -> None:
         with self._line.changed:

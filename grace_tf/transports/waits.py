@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
@@ -23,6 +24,17 @@ from grace_tf.transports.connections import Lifeline
 _SHARE = 20  # so many looks at the marks within a timeout
 _SHORTEST = 0.25  # seconds between two looks
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
+
+
+_of: weakref.WeakKeyDictionary[Lifeline, Waits] = weakref.WeakKeyDictionary()
+
+
+def under_way(lifeline: Lifeline) -> bool:
+    """Whether a collective of this process is under way; False where that is not known.
+
+    Called while the lifeline's `changed` is held.
+    """
+    return lifeline in _of and not lifeline.closed and _of[lifeline].under_way()
 
 
 class _Wait(NamedTuple):
@@ -46,6 +58,7 @@ class Waits:
         self._marks: list[tf.Variable] = []
         self._waits: dict[int, _Wait] = {}  # by mark
         self._others: dict[int, float] = {}  # workers that wait too, and when they said so
+        _of[lifeline] = self
         lifeline.on("waits", lambda worker, _: self._others.update({worker: time.monotonic()}))
         threading.Thread(target=self._watch, name="grace_tf waits", daemon=True).start()
 
@@ -65,6 +78,10 @@ class Waits:
         with tf.control_dependencies([result]):
             mark.assign(tf.zeros([], mark.dtype), read_value=False)
         return result
+
+    def under_way(self) -> bool:
+        """Whether a collective is under way."""
+        return bool(_calls()) and any(float(mark.numpy()) for mark in self._marks)
 
     def _watch(self) -> None:
         while True:

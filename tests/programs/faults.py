@@ -64,10 +64,12 @@ def optimizer():
 
 
 def batches():
-    count = 3 if FAULT == "fewer batches" and rank == FAULTY else BATCHES
+    count = 3 if FAULT in ("fewer batches", "fewer unknown") and rank == FAULTY else BATCHES
     draw = np.random.default_rng(0)
     x = draw.normal(size=[BATCHES * 8, 8]).astype(np.float32)[: count * 8]
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).batch(8, drop_remainder=True)
+    if FAULT == "fewer unknown":
+        data = data.filter(lambda x, y: True)  # nothing tells the number of batches any more
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return data.with_options(options)
