@@ -63,13 +63,13 @@ class Server:
     """Forks workers off a process that has imported TensorFlow; see faulty.py."""
 
     def __init__(self, engine: str) -> None:
+        self.engine = engine
         program = pathlib.Path(__file__).with_name("faulty.py")
         self._process = subprocess.Popen(
             [sys.executable, str(program), engine],
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             bufsize=0,
         )
         self._left = b""
@@ -95,18 +95,20 @@ class Server:
 class Run:
     """One training: who has ended, when and how."""
 
-    def __init__(self, server: Server, folder: str, workers: int, fault, timeout: float) -> None:
+    def __init__(
+        self, server: Server, folder: str, workers: int, timeout: float, fault: dict | None = None
+    ) -> None:
         self.folder, self.workers, self.fault, self.timeout = folder, workers, fault, timeout
         self._server = server
         self._pids: dict[int, int] = {}  # by rank
         self.ended: dict[int, tuple[int, float]] = {}  # by rank: the exit code, and when
         self.hung: list[int] = []
 
-    def go(self, engine: str) -> None:
-        """Returns when all workers have ended, but for one that is stopped; it is killed."""
+    def go(self) -> Run:
+        """Returns itself when all workers have ended; one that is stopped or hangs is killed."""
         faulty = self.fault and self.fault["worker"]
         waited = set(range(self.workers)) - ({faulty} if self.fault else set())
-        with environments(self.workers, False, engine == "horovod") as of_workers:
+        with environments(self.workers, False, self._server.engine == "horovod") as of_workers:
             for rank, environment in enumerate(of_workers):
                 new = {k: v for k, v in environment.items() if os.environ.get(k) != v}
                 fault = self.fault if rank == faulty else None
@@ -123,6 +125,7 @@ class Run:
             for rank in set(range(self.workers)) - set(self.ended):
                 os.kill(self._pids[rank], signal.SIGKILL)
             self._wait(set(range(self.workers)), time.time() + STARTED)
+        return self
 
     def _wait(self, ranks: set[int], deadline: float) -> None:
         while not ranks <= set(self.ended) and time.time() < deadline:
@@ -144,9 +147,11 @@ class Run:
 
     @property
     def limit(self) -> float:
+        """Seconds from the fault within which the others must end."""
         return self.timeout + LATER if self.fault["kind"] == "SIGSTOP" else SOON
 
     def lines(self, rank: int, stream: str = "stderr") -> list[str]:
+        """What a worker has written."""
         path = pathlib.Path(self.folder, f"{stream}-{rank}")
         return path.read_text(errors="replace").rstrip().splitlines() if path.exists() else []
 
@@ -206,22 +211,16 @@ def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
     }
 
 
-def started(server: Server, engine: str, folder: str, workers: int, fault, args) -> Run:
-    run = Run(server, folder, workers, fault, args.timeout)
-    run.go(engine)
-    return run
-
-
-def one(server: Server, engine: str, workers: int, fault, resume: bool, whole, args) -> dict:
+def one(server: Server, workers: int, fault: dict, resume: bool, whole: list, args) -> dict:
     """A run with a fault, and perhaps one that goes on from it."""
     folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
-    run = started(server, engine, folder, workers, fault, args)
-    row = {"engine": engine, "workers": workers, **fault, "seconds": run.seconds()}
+    run = Run(server, folder, workers, args.timeout, fault).go()
+    row = {"engine": server.engine, "workers": workers, **fault, "seconds": run.seconds()}
     row.update(wrong=run.wrong(), resumed=None)
     if row["wrong"]:
         show(run, row)
     if resume and not row["wrong"]:
-        again = started(server, engine, folder, workers, None, args)
+        again = Run(server, folder, workers, args.timeout).go()
         row["resumed"] = again.ends() == whole
         if not row["resumed"]:
             row["wrong"] = [f"restarted, it ends with {again.ends()}, not {whole}"]
@@ -234,18 +233,20 @@ def one(server: Server, engine: str, workers: int, fault, resume: bool, whole, a
 
 
 def show(run: Run, row: dict[str, Any]) -> None:
+    """Prints a run that does not hold, with the last lines of its workers."""
     print(f"\n{row}", flush=True)
     for rank in range(run.workers):
         print(f"worker {rank}, {run.ended.get(rank)}:", *run.lines(rank)[-40:], sep="\n    ")
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a run; each is printed as it ends."""
     rows: list[dict[str, Any]] = []
     for engine in args.engines:
         server = Server(engine)
         for workers in args.workers:
             with tempfile.TemporaryDirectory(prefix="grace_tf-faults-") as folder:
-                unbroken = started(server, engine, folder, workers, None, args)
+                unbroken = Run(server, folder, workers, args.timeout).go()
                 whole = unbroken.ends()
                 if whole is None:
                     show(unbroken, {"engine": engine, "workers": workers})
@@ -257,7 +258,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                     if args.only is not None and repeat not in args.only:
                         continue
                     resume = args.resume_every and repeat % args.resume_every == 0
-                    row = one(server, engine, workers, fault, resume, whole, args)
+                    row = one(server, workers, fault, resume, whole, args)
                     rows.append({**row, "repeat": repeat})
                     where = f"worker {fault['worker']} {fault['place']} ({fault['steps']} steps)"
                     print(
@@ -271,6 +272,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The rows of the table, one an engine, number of workers and kind of fault."""
     groups = collections.defaultdict(list)
     for row in rows:
         groups[row["engine"], row["workers"], row["kind"]].append(row)

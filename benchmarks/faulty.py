@@ -71,12 +71,8 @@ def say(**told: Any) -> None:
 
 def begin(job: dict[str, Any]) -> Any:
     """Joins the other workers; the strategy, or None."""
-    for number, name in (
-        (0, os.devnull),
-        (1, f"stdout-{job['rank']}"),
-        (2, f"stderr-{job['rank']}"),
-    ):
-        path = name if number == 0 else os.path.join(job["folder"], name)
+    for number, name in enumerate((os.devnull, f"stdout-{job['rank']}", f"stderr-{job['rank']}")):
+        path = os.path.join(job["folder"], name)
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(job["environment"])
     faulthandler.register(signal.SIGUSR1)  # for what hangs
