@@ -130,7 +130,7 @@ MAY_IMPORT = {
     "transports.horovod_engine": {"transports.collectives", "transports.lifeline"},
     "transports.horovod_sets": {
         "transports.collectives",
-        "transports.group",
+        "transports.rows",
         "transports.horovod",
     },
     "transports.pieces": set(),
