@@ -1,10 +1,10 @@
 """The door of Keras: wrapped optimizers, the callback, and what holds Keras and the line together.
 
 Importing it puts guards on Keras' optimizers, something around `fit` and
-around pickling, and the repairs that are needed everywhere.
+around pickling, a refusal in BatchNormalization, and the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import backups, copies, guards, own_files, repairs, training
+from grace_tf.keras import backups, copies, guards, own_files, repairs, synchronised, training
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.own_files import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
@@ -16,6 +16,7 @@ __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 lifeline.begin_in_scopes()
 guards.install()
 training.install()
+synchronised.install()
 own_files.install()
 backups.install()
 copies.install()

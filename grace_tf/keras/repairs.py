@@ -193,9 +193,53 @@ def fit_on_several_workers() -> None:
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
     trainer.reduce_per_replica = reduce_per_replica
+    _take_several_steps_on_several_workers(trainer)
     APPLIED["fit_on_several_workers"] = (
-        "_maybe_symbolic_build and reduce_per_replica of the trainer"
+        "_maybe_symbolic_build, reduce_per_replica and _make_function of the trainer"
     )
+
+
+def _take_several_steps_on_several_workers(trainer: Any) -> None:
+    """`steps_per_execution` must work under MultiWorkerMirroredStrategy.
+
+    Keras 3 calls a traced step inside a traced loop (`TensorFlowTrainer._make_function`, checked in
+    3.15), where TensorFlow feeds no key to the step's collectives.  Here the loop holds the step.
+    """
+    own = trainer.TensorFlowTrainer._make_function
+
+    @functools.wraps(own)
+    def _make_function(self, step_function):
+        made, strategy = own(self, step_function), self.distribute_strategy
+        count = self.steps_per_execution
+        if count == 1 or self.run_eagerly or not _spans_workers(strategy):
+            return made
+
+        def one_step(data):
+            outputs = strategy.run(step_function, args=(data,))
+            return trainer.reduce_per_replica(outputs, strategy, reduction="auto")
+
+        @tf.autograph.experimental.do_not_convert
+        def several_steps(iterator):
+            def take(step, _, data):
+                outputs = one_step(data.get_value())
+                due = step + 1 < count
+                return step + 1, outputs, tf.cond(due, iterator.get_next_as_optional, lambda: data)
+
+            outputs = one_step(iterator.get_next())
+            begin = [tf.constant(1), outputs, iterator.get_next_as_optional()]
+            return tf.while_loop(
+                lambda step, _, data: (step < count) & data.has_value(), take, begin
+            )[1]
+
+        traced = tf.function(several_steps, reduce_retracing=True)
+
+        def function(iterator):
+            several = isinstance(iterator, tf.distribute.DistributedIterator)
+            return traced(iterator) if several else made(iterator)
+
+        return function
+
+    trainer.TensorFlowTrainer._make_function = _make_function
 
 
 def _spans_workers(strategy) -> bool:

@@ -24,6 +24,7 @@ from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras.synchronised import refuse_unsynchronised
 from grace_tf.surroundings import several, together
 from grace_tf.transports import lifeline
 from grace_tf.transports.lifeline import Lifeline
@@ -52,6 +53,7 @@ def _around(own: Callable, held: list[Any]) -> Callable:
                 if held is _models:
                     _forget_old_steps(self)
                     if several() is not None:
+                        refuse_unsynchronised(self)
                         first_step.agree_before(self, several())
                 outer = steps.now()
                 if held is _models and outer is not None and several() is not None:

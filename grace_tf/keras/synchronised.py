@@ -1,0 +1,48 @@
+"""BatchNormalization with `synchronized=True` is refused where Keras would not synchronise it.
+
+Keras sums a batch's statistics over the replicas of a strategy.  Plain processes have no strategy,
+so each of them would normalise by its own rows without a word.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from grace_tf.keras.repairs import KERAS_3
+from grace_tf.surroundings import several
+
+_MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
+# SyncBatchNormalization of Keras 2 derives from it too.
+_LAYER = next(base for base in keras.layers.BatchNormalization.__mro__ if _MOMENTS in vars(base))
+
+
+def refuse_unsynchronised(model: Any) -> None:
+    """Raises RuntimeError before the first step of a model between plain processes."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, _LAYER) and layer.trainable:
+            _refuse(layer)
+
+
+def _refuse(layer: Any) -> None:
+    if layer.synchronized and several() is not None:
+        raise RuntimeError(
+            f"The {type(layer).__name__} {layer.name!r} is to be synchronised, but Keras does that "
+            "only under a tf.distribute strategy and not between plain processes: make it with "
+            "synchronized=False and give fit grace_tf.keras.Callback(), which averages the moving "
+            "statistics after each epoch, or train under MultiWorkerMirroredStrategy."
+        )
+
+
+def install() -> None:
+    """Refuses it in custom loops as well, and in models that are built by their first step."""
+    own = getattr(_LAYER, _MOMENTS)
+
+    @functools.wraps(own)
+    def moments(self, *args, **kwargs):
+        _refuse(self)
+        return own(self, *args, **kwargs)
+
+    setattr(_LAYER, _MOMENTS, moments)
