@@ -3,10 +3,13 @@
 Renew them all by: python tests/doc_tables.py
 """
 
+import functools
 import json
 import re
 import statistics
 from pathlib import Path
+
+from cell_runs import CELLS, ENGINES
 
 from grace_tf.cli import bench, describe, tables
 
@@ -21,6 +24,7 @@ MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
 TRAINING = RESULTS / "training.jsonl"
+MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
 KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
 TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
 
@@ -168,6 +172,22 @@ def training_table():
     return tables.markdown([*columns, "rate", "momentum"], rows)
 
 
+def matrix():
+    """The recorded answers: `{(version of TensorFlow, engine, cell): answer}`."""
+    lines = [json.loads(line) for line in MATRIX.read_text(encoding="utf-8").splitlines()]
+    return {(line["tensorflow"], line["engine"], line["cell"]): line["answer"] for line in lines}
+
+
+def matrix_table(version):
+    """What works under which engine, as test_cells.py finds it."""
+    found = matrix()
+    rows = [
+        [title, *(found.get((version, engine, cell), "") for engine in ENGINES)]
+        for cell, title in CELLS.items()
+    ]
+    return tables.markdown(["", *ENGINES], rows)
+
+
 TABLES = {
     "step": step_table,
     "grace": grace_table,
@@ -178,10 +198,16 @@ TABLES = {
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
+    "cells-2.21": functools.partial(matrix_table, "2.21"),
+    "cells-2.15": functools.partial(matrix_table, "2.15"),
 }
 
-
-PAGES = {"training": ROOT / "docs" / "training.md"}  # all others are in the README
+ENGINES_PAGE = ROOT / "docs" / "engines.md"
+PAGES = {  # all others are in the README
+    "training": ROOT / "docs" / "training.md",
+    "cells-2.21": ENGINES_PAGE,
+    "cells-2.15": ENGINES_PAGE,
+}
 
 
 def page_of(name):

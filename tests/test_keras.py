@@ -95,7 +95,6 @@ def everything():
 VARIANTS = {
     "fit": (everything, {}),
     "eager": (sgd, {"run_eagerly": True}),
-    "steps_per_execution": (sgd, {"steps_per_execution": 2}),
 }
 
 

@@ -135,6 +135,20 @@ def test_a_bare_class_says_how_to_make_one():
             call()
 
 
+def test_synchronised_statistics_are_refused_where_keras_would_not_synchronise(one_of_two):
+    """In a loop of one's own; programs/cells.py calls fit."""
+    layer = keras.layers.BatchNormalization(synchronized=True, name="norm")
+    rows = tf.ones([3, 4])
+    layer(rows, training=False)
+    with pytest.raises(RuntimeError, match="BatchNormalization 'norm' is to be synchronised, but"):
+        layer(rows, training=True)
+    with pytest.raises(RuntimeError, match="make it with synchronized=False"):
+        tf.function(lambda: layer(rows, training=True), autograph=False)()
+    keras.layers.BatchNormalization()(rows, training=True)
+    layer.trainable = False  # then it normalises by its averages
+    layer(rows, training=True)
+
+
 def test_the_callback_refuses_what_would_hang():
     out = io.StringIO()
     code = launcher.run(

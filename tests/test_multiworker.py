@@ -9,7 +9,7 @@ import sys
 import keras
 import tensorflow as tf
 from conftest import mirrored
-from models import compiled, data, loop, model, sha
+from models import loop, model, sha
 
 import grace_tf
 from grace_tf.cli import launcher
@@ -56,23 +56,6 @@ class MultiWorkerTest(tf.test.TestCase):
             loop(made, optimizer, strategy, 10)
             self.assertEqual(one["sha"], sha(made), method)
         self.assertLen({r["sha"] for r in first}, 6)
-
-    def test_fit(self):
-        """Under Keras 3 only with the repair (keras-team/keras#20585)."""
-        first, second = ([r for r in worker if "fit" in r] for worker in self.workers)
-        self.assertEqual(first, second)
-        self.assertLen(first, 2)
-        self.assertEqual({*first[0]["history"]}, {"loss", "mae", "val_loss", "val_mae"})
-        x, y = data(10)
-        for result in first:
-            made = compiled(lambda of=result["fit"]: wrapped(of), mirrored(2), metrics=["mae"])
-            rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(24).repeat()
-            history = made.fit(
-                rows, steps_per_epoch=10, validation_data=rows, validation_steps=2, verbose=0
-            )
-            self.assertEqual(result["sha"], sha(made), result["fit"])
-            for name, values in history.history.items():
-                self.assertAllClose(values, result["history"][name], msg=name)
 
     def test_sparse_gradients_go_the_strategys_own_way(self):
         first = self.workers[0][-3]["embeddings"]

@@ -133,19 +133,6 @@ class CallbackTest(tf.test.TestCase):
         self.assertNotAllClose(before0[-1]["moving"], before1[-1]["moving"])
 
 
-class ResumeTest(tf.test.TestCase):
-    def test_training_goes_on_from_each_workers_file_as_if_uninterrupted(self):
-        ends = {}
-        for part in ("whole", "first", "rest"):
-            code, said = launch("resume", self.get_temp_dir(), part)
-            self.assertEqual(code, 0, said)
-            ends[part] = [results(said[rank])[0] for rank in range(2)]
-        self.assertEqual(ends["rest"], ends["whole"])
-        self.assertEqual(ends["whole"][0]["sha"], ends["whole"][1]["sha"])
-        self.assertNotEqual(ends["whole"][0]["residuals"], ends["whole"][1]["residuals"])
-        self.assertNotEqual(ends["first"][0]["sha"], ends["whole"][0]["sha"])
-
-
 @pytest.mark.parametrize(
     "mistake, sentences",
     [

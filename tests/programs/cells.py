@@ -1,8 +1,8 @@
 """All cells of one engine in one set of processes; prints a line of JSON a cell and method.
 
-cells.py ENGINE [--methods METHOD…] [--cells CELL…]
-ENGINE is alone, mirrored2 (or 3, 4), mwms (as many processes as run it), mwms_of_two (devices
-each), group or horovod.
+cells.py ENGINE FOLDER [--methods METHOD…] [--cells CELL…]
+ENGINE is alone, mirrored (two replicas), mwms, mwms_of_two (devices each), group or horovod, with
+as many workers as processes run it.  FOLDER is where their files go.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 parser = argparse.ArgumentParser()
 parser.add_argument("engine")
+parser.add_argument("folder")
 parser.add_argument("--methods", nargs="+", help="none, mixed or plain")
 parser.add_argument("--cells", nargs="+")
 asked = parser.parse_args()
@@ -43,9 +44,10 @@ if asked.engine == "mwms_of_two":
     extended._initialize_local_devices = two_cpus
 if asked.engine.startswith("mwms"):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
-elif asked.engine.startswith("mirrored"):
-    strategy = conftest.mirrored(int(asked.engine[-1]))
+elif asked.engine == "mirrored":
+    strategy = conftest.mirrored(2)
 
+import cell_engine  # noqa: E402
 import cell_features  # noqa: E402
 
 import grace_tf  # noqa: E402
@@ -56,11 +58,12 @@ def engine():
     if strategy is not None:
         resolver = strategy.cluster_resolver
         rank = resolver.task_id if asked.engine.startswith("mwms") else 0
-        return cell_features.Engine(strategy, rank, strategy.num_replicas_in_sync)
+        count = strategy.num_replicas_in_sync
+        return cell_engine.Engine(strategy, rank, count, asked.folder)
     if asked.engine == "alone":
-        return cell_features.Engine(None, 0, 1)
+        return cell_engine.Engine(None, 0, 1, asked.folder)
     group = grace_tf.init(timeout=60)
-    return cell_features.Engine(None, group.rank, group.size)
+    return cell_engine.Engine(None, group.rank, group.size, asked.folder)
 
 
 def facts(cell, here, method):

@@ -1,6 +1,6 @@
 """Two workers of a MultiWorkerMirroredStrategy; prints lines of JSON.
 
-multiworker.py           custom loops and fit
+multiworker.py           custom loops (cells.py runs fit)
 multiworker.py differ    what the workers must not train on: the sentence of each
 """
 
@@ -29,7 +29,6 @@ import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
 METHODS = ("none", "qsgd", "topk:ratio=0.1", "powersgd:rank=1", "signsgd", "natural>two_hop")
-FITTED = ("none", "topk:ratio=0.1")
 rank = strategy.cluster_resolver.task_id
 
 
@@ -51,17 +50,6 @@ def custom(method):
         "workers": list(state.workers),
         "size": state.size,
     }
-
-
-def fitted(method):
-    data = tf.data.Dataset.from_tensor_slices(models.data(10)).batch(models.ROWS).repeat()
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    data = data.with_options(options)
-    made = models.compiled(lambda: optimizer(method), strategy, metrics=["mae"])
-    keywords = {"validation_data": data, "validation_steps": 2, "verbose": 0}
-    history = made.fit(data, steps_per_epoch=10, **keywords)
-    return {"sha": models.sha(made), "history": history.history}
 
 
 def embedded(wrapped):
@@ -174,8 +162,6 @@ def say(name, told):
 def train():
     for method in METHODS:
         print(json.dumps({"custom": method, **custom(method)}))
-        if method in FITTED:
-            print(json.dumps({"fit": method, **fitted(method)}))
     say("embeddings", embeddings())
     say("rows", rows())
     say("nan", nan_on_worker_1())

@@ -2,7 +2,6 @@
 
 train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by the callback
-train.py resume FOLDER PART   whole, or first and rest with a file between
 train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
 train.py counted STEPS        launches that on two workers, and says what the loopback device
 carried train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss
@@ -195,25 +194,6 @@ def callback() -> None:
     )
 
 
-def resume(folder: str, part: str) -> None:
-    """`whole`: 20 steps; `first`: 10 steps and a file; `rest`: 10 more from the file."""
-    group = grace_tf.init(timeout=60)
-    share = data(group.rank, group.size)
-    file = f"{folder}/{group.rank}.keras"
-    if part == "rest":
-        net = keras.models.load_model(file)
-        share = share.skip(STEPS // 2)
-    else:
-        net = compiled(model(), optimizer(compressor="topk", ratio=0.1, min_elements=64))
-        share = share.take(STEPS // 2) if part == "first" else share
-    net.fit(share, epochs=1, shuffle=False, verbose=0)
-    if part == "first":
-        net.save(file)
-    state = grace_tf.keras.aggregator_of(net.optimizer).state
-    residuals = hashlib.sha256(b"".join(v.numpy().tobytes() for v in state.variables)).hexdigest()
-    say(sha=sha(net), residuals=residuals, step=state.step)
-
-
 def link(steps: int) -> None:
     """Exchanges a gradient of 2 M elements so many times, through qsgd."""
     group = grace_tf.init(timeout=60)
@@ -263,7 +243,6 @@ if __name__ == "__main__":
         "fit": lambda: fit(sys.argv[2:]),
         "nan": nan,
         "callback": callback,
-        "resume": lambda: resume(sys.argv[2], sys.argv[3]),
         "counted": lambda: counted(sys.argv[2]),
         "bytes": lambda: link(int(sys.argv[2])),
         "no_init": no_init,

@@ -1,142 +1,32 @@
 """What the cells of the matrix train, and what they tell: a function a feature.
 
-Each takes the engine and a method and returns facts, which test_cells.py compares: among workers,
-among engines, and with what NumPy makes of them.  Worker w of N gets the same rows everywhere.
-
-The methods are `none`, which the engine reduces itself; `mixed`, one model whose layers are called
-by the method that compresses them, so that a training serves for all; and `plain`, unwrapped.
+Each takes the engine and a method and returns facts, which cell_checks.py compares: among workers,
+among engines, and with what NumPy makes of them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import pathlib
-import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
-from models import KERAS_3, data, loss_scaled, replicas_of
+from cell_engine import (
+    EPOCHS,
+    RATE,
+    ROWS,
+    STEPS,
+    digests,
+    model,
+    optimizer,
+    told,
+    values,
+    wrapped,
+)
+from models import KERAS_3, loss_scaled, replicas_of
 
-import grace_tf
 from grace_tf.keras import aggregator_of, own_path
-
-ROWS = 12  # of a worker and step; a worker alone has those of two
-STEPS, EPOCHS = 4, 2
-RATE = 0.1
-MIXED = {
-    ".*qsgd/.*": "qsgd",
-    ".*topk/.*": "topk:ratio=0.1",
-    ".*powersgd/.*": "powersgd:rank=1",
-}
-PLAIN = ("fit", "batchnorm", "clipping", "decay")  # where Keras itself serves all strategies
-
-
-def dense(name, units, activation, seed):
-    kernel = keras.initializers.GlorotUniform(seed=seed)
-    return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name)
-
-
-def model():
-    """Three layers on 8 inputs, each called by its method, with the same weights every time."""
-    layers = [dense("qsgd", 16, "tanh", 1), dense("topk", 12, "tanh", 2)]
-    return keras.Sequential([keras.Input((8,)), *layers, dense("powersgd", 4, None, 3)])
-
-
-class Engine:
-    """The workers that train together, and this process' place among them."""
-
-    def __init__(self, strategy, rank, workers):
-        self.strategy, self.rank, self.workers = strategy, rank, workers
-        self.rows = ROWS * (2 if workers == 1 else 1)
-        self._model = None
-
-    def methods(self, cell):
-        between = self.workers > 1 and self.strategy is None
-        return ("none", "mixed", "plain") if cell in PLAIN and not between else ("none", "mixed")
-
-    def scope(self):
-        return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
-
-    def compiled(self, optimizer, make=model, **keywords):
-        with self.scope():
-            self._model = made = make()
-            self._before = digests(made)
-            made.compile(optimizer(), keywords.pop("loss", "mse"), **keywords)
-        return made
-
-    def untouched(self):
-        """Whether the last model is as it was made."""
-        return {"untouched": self._model is None or digests(self._model) == self._before}
-
-    def fit(self, made, batches, callbacks=(), epochs=EPOCHS, **keywords):
-        """Trains on `batches`: of each step the rows of each worker."""
-        x, y = self.share(batches)
-        size = len(batches[0][0][0]) * (1 if self.strategy is None else self.workers)
-        callbacks = [grace_tf.keras.Callback(), *callbacks]
-        return made.fit(
-            x,
-            y,
-            batch_size=size,
-            epochs=epochs,
-            callbacks=callbacks,
-            shuffle=False,
-            verbose=0,
-            **keywords,
-        )
-
-    def share(self, batches):
-        """(x, y): everything under a strategy, which deals it out, else this worker's rows."""
-        mine = slice(None) if self.strategy is not None else slice(self.rank, self.rank + 1)
-        pairs = [pair for step in batches for pair in step[mine]]
-        return tuple(np.concatenate(arrays) for arrays in zip(*pairs))
-
-    def batches(self, steps=STEPS, seed=0):
-        """Of each step the (x, y) of each worker."""
-        x, y = data(steps, self.workers * self.rows, seed)
-        shape = [steps, self.workers, self.rows, -1]
-        return [list(zip(*of)) for of in zip(x.reshape(shape), y.reshape(shape))]
-
-
-def optimizer(method, **keywords):
-    """SGD with momentum; unwrapped for `plain`."""
-    sgd = keras.optimizers.SGD(RATE, momentum=0.9, **keywords)
-    return wrapped(sgd, method)
-
-
-def wrapped(sgd, method):
-    if method == "plain":
-        return sgd
-    method = MIXED if method == "mixed" else method
-    return grace_tf.wrap(sgd, method, min_elements=1, seed=4)
-
-
-def digest(variables, replica):
-    told = hashlib.sha256()
-    for rows in map(replicas_of, variables):
-        told.update(rows[replica if len(rows) > 1 else 0].tobytes())
-    return told.hexdigest()[:12]
-
-
-def digests(made):
-    """Of the trained weights, on each replica of this process."""
-    count = max(len(replicas_of(v)) for v in made.trainable_variables)
-    return [digest(made.trainable_variables, i) for i in range(count)]
-
-
-def values(variables):
-    return [replicas_of(v)[0].tolist() for v in variables]
-
-
-def told(made, history=None):
-    facts = {"shas": digests(made)}
-    if history is not None:
-        facts["logs"] = history.history
-    if hasattr(made.optimizer, "_grace"):
-        facts["step"] = aggregator_of(made.optimizer).state.step
-    return facts
 
 
 class EachStep(keras.callbacks.Callback):
@@ -166,14 +56,11 @@ def validation(engine, method):
     history = engine.fit(made, engine.batches(), validation_data=(x, y), validation_batch_size=size)
     evaluated = made.evaluate(x, y, batch_size=size, verbose=0)
     predicted = made.predict(x, batch_size=size, verbose=0)
-    everything = [pair for step in held_out for pair in step]
-    x, y = (np.concatenate(arrays) for arrays in zip(*everything))
-    weights = [np.array(w, np.float64) for w in values(made.trainable_variables)]
-    wanted = np.tanh(np.tanh(x @ weights[0] + weights[1]) @ weights[2] + weights[3])
-    wanted = wanted @ weights[4] + weights[5]
+    a, b, c, d, e, f = (np.array(w, np.float64) for w in values(made.trainable_variables))
+    wanted = np.tanh(np.tanh(x @ a + b) @ c + d) @ e + f
     return {
         **told(made, history),
-        "evaluated": [float(number) for number in evaluated],
+        "evaluated": evaluated,
         "predicted": predicted.tolist(),
         "computed": [np.square(wanted - y).mean(), np.abs(wanted - y).mean()],
         "wanted": wanted.tolist(),
@@ -244,7 +131,9 @@ def accumulation(engine, method):
 
 
 def steps_per_execution(engine, method):
-    made = engine.compiled(lambda: optimizer(method), steps_per_execution=STEPS)
+    """An epoch of four steps in one execution; for `none` in two, of which the last has one."""
+    count = STEPS - 1 if method == "none" else STEPS
+    made = engine.compiled(lambda: optimizer(method), steps_per_execution=count)
     return told(made, engine.fit(made, engine.batches()))
 
 
@@ -273,10 +162,11 @@ def clipping(engine, method):
     made = engine.compiled(lambda: optimizer(method, clipnorm=0.5 / divided))
     history = engine.fit(made, engine.batches())
     facts = told(made, history)
-    for kind in ("clipnorm", "global_clipnorm", "clipvalue"):
-        # One of two elements stays in the residual.
-        known = "topk:ratio=0.5" if method == "mixed" else method
-        facts[kind] = known_gradient(engine, known, kind)
+    if method != "plain":
+        for kind in ("clipnorm", "global_clipnorm", "clipvalue"):
+            # One of two elements stays in the residual.
+            known = "topk:ratio=0.5" if method == "mixed" else method
+            facts[kind] = known_gradient(engine, known, kind)
     return facts
 
 
@@ -303,13 +193,9 @@ def known_gradient(engine, method, kind):
     made = engine.compiled(sgd, make, loss=lambda wanted, given: tf.reduce_mean(given))
     rows = [np.float32([[3.0, 4.0]]) * factor for factor in (1, 0.1, 0.1)[: engine.workers]]
     engine.fit(made, [[(row, row[:, :1]) for row in rows]], epochs=1)
-    facts = {"steps": values(made.trainable_variables)}
-    if method != "plain":
-        arrays = aggregator_of(made.optimizer).state.arrays()
-        facts["residuals"] = [
-            arrays[name].tolist() for name in sorted(arrays) if "residual" in name
-        ]
-    return facts
+    arrays = aggregator_of(made.optimizer).state.arrays()
+    residuals = [arrays[name].tolist() for name in sorted(arrays) if "residual" in name]
+    return {"steps": values(made.trainable_variables), "residuals": residuals}
 
 
 def decay(engine, method):
@@ -328,34 +214,36 @@ def decay(engine, method):
 
 def resume(engine, method):
     """Half of the steps, a file, and a model that is loaded from it."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = engine.compiled(lambda: optimizer(method))
-        engine.fit(made, engine.batches(), epochs=EPOCHS // 2)
-        half = digests(made)
-        path = own_path(os.path.join(folder, "half.keras"), engine.rank)
-        made.save(path)
-        with engine.scope():
-            loaded = keras.models.load_model(path)
+    made = engine.compiled(lambda: optimizer(method))
+    engine.fit(made, engine.batches(), epochs=EPOCHS // 2)
+    half = digests(made)
+    path = own_path(os.path.join(engine.folder, f"{method}.keras"), engine.rank)
+    made.save(path)
+    with engine.scope():
+        loaded = keras.models.load_model(path)
     engine.fit(loaded, engine.batches(), epochs=EPOCHS // 2)
     return {**told(loaded), "half": half}
 
 
 def callbacks(engine, method):
     """The rate halves with each epoch; ModelCheckpoint is given one path by all workers."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = engine.compiled(lambda: optimizer(method))
-        path = os.path.join(folder, "end.weights.h5")
-        used = [
-            keras.callbacks.LearningRateScheduler(lambda epoch: RATE / 2**epoch),
-            keras.callbacks.ModelCheckpoint(path, save_weights_only=True),
-        ]
-        history = engine.fit(made, engine.batches(), used)
-        files = sorted(str(p.relative_to(folder)) for p in pathlib.Path(folder).rglob("*.h5"))
-        other = engine.compiled(lambda: optimizer(method))
-        other.optimizer.build(other.trainable_variables)
-        other.load_weights(own_path(path, engine.rank))
-        facts = {**told(made, history), "saved": digests(other), "files": files}
-    return {**facts, "rates": facts["logs"]["learning_rate" if KERAS_3 else "lr"]}
+    made = engine.compiled(lambda: optimizer(method))
+    path = pathlib.Path(engine.folder) / f"of_{method}" / "end.weights.h5"
+    path.parent.mkdir(exist_ok=True)
+    used = [
+        keras.callbacks.LearningRateScheduler(lambda epoch: RATE / 2**epoch),
+        keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True),
+    ]
+    history = engine.fit(made, engine.batches(), used)
+    other = engine.compiled(lambda: optimizer(method))
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(own_path(str(path), engine.rank))
+    return {
+        **told(made, history),
+        "saved": digests(other),
+        "files": sorted(str(p.relative_to(path.parent)) for p in path.parent.rglob("*.h5")),
+        "rates": history.history["learning_rate" if KERAS_3 else "lr"],
+    }
 
 
 def uneven(engine, method):
