@@ -88,9 +88,18 @@ def same(workers, name):
     return first
 
 
+class Dealt(Engine):
+    """Replicas of one process that get the rows which TensorFlow deals to two processes of two."""
+
+    def batches(self, steps=STEPS, seed=0):
+        # It deals batches of a replica's size to one process after the other.
+        return [[step[i] for i in (0, 2, 1, 3)] for step in super().batches(steps, seed)]
+
+
 @functools.cache
 def in_one_process(replicas, method):
-    return cell_features.fit(Engine(mirrored(replicas), 0, replicas), method)
+    kind = Dealt if replicas == 4 else Engine
+    return cell_features.fit(kind(mirrored(replicas), 0, replicas), method)
 
 
 def fit(found, workers):
