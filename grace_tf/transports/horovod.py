@@ -163,12 +163,16 @@ class HorovodGroup(HorovodSet, Group):
         parts = parted(self, ranks)
         self._parts += 1
         sets: dict[int, Any] = {}  # by the first worker
-        for part in parts:  # Horovod registers a set in all of its processes together
-            if 1 < len(part) < self.size:
-                among = [self.ranks[worker] for worker in part]
-                sets[part[0]] = self._patiently(
-                    lambda among=among: registered(self._hvd, among, self._has_all)
-                )
+        try:
+            for part in parts:  # Horovod registers a set in all of its processes together
+                if 1 < len(part) < self.size:
+                    among = [self.ranks[worker] for worker in part]
+                    sets[part[0]] = self._patiently(
+                        lambda among=among: registered(self._hvd, among, self._has_all)
+                    )
+        except RuntimeError:
+            self.barrier()  # all are refused alike, before one of them ends Horovod for that
+            raise
         (own,) = (part for part in parts if self.rank in part)
         everyone = self._among.get("process_set") if len(own) == self.size else None
         process_set = sets.get(own[0], everyone)
