@@ -34,7 +34,7 @@ class Run:
             self.code = launcher.run(
                 [sys.executable, "-u", str(PROGRAMS / arguments[0]), *arguments[1:]],
                 workers,
-                timeout=240,
+                timeout=500,  # of a run that hangs; a busy machine takes some minutes
                 linger=linger,
                 stdout=out,
                 stderr=err,
