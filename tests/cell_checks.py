@@ -136,8 +136,9 @@ def replicas_statistics(workers):
 
 
 def batchnorm(found, workers):
-    mirror = replicas_statistics(found.cell("batchnorm", "Mirrored 2"))
     own = replicas_statistics(workers)
+    if found.engine in OF_TWO:
+        mirror = replicas_statistics(found.cell("batchnorm", "Mirrored 2"))
     if found.engine not in STRATEGIES:
         read = same(workers, "read")  # the callback's means
         if found.engine in OF_TWO:

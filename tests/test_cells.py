@@ -27,7 +27,7 @@ def all_cells():
             yield pytest.param(engine, cell, marks=marks, id=f"{engine}-{cell}".replace(" ", ""))
 
 
-@pytest.mark.parametrize("engine, cell", all_cells())
+@pytest.mark.parametrize("engine, cell", list(all_cells()))
 def test_a_cell(engine, cell, runs):
     assert answer(runs, engine, cell) == matrix()[MATRIX_OF, engine, cell]
 
