@@ -187,11 +187,10 @@ class LifelineTest(tf.test.TestCase):
     def test_other_versions_stop_all(self):
         server = listen(0)
         port = server.getsockname()[1]
-        introduce = Peer.introduce
 
         def other(peer, rank, token):
-            with mock.patch.object(versions, "HERE", "grace_tf 0 and TensorFlow 1"):
-                introduce(peer, rank, token)
+            hello = [rank, "hello", [token, "grace_tf 0 and TensorFlow 1"]]
+            peer.send(json.dumps(hello).encode() + b"\n")
 
         self.enterContext(mock.patch.object(Peer, "introduce", other))
         lines = [Lifeline(0, 2, SOON, token=7, server=server)]
