@@ -15,7 +15,7 @@ from models import KERAS_3
 MATRIX_OF = "2.21" if KERAS_3 else "2.15"  # the column of docs/engines.md that this Keras makes
 STRATEGIES = ("Mirrored 2", "MWMS 2", "MWMS 3", "MWMS 2 × 2")
 OF_TWO = ("Mirrored 2", "MWMS 2", "process group 2", "Horovod 2")
-# TensorFlow optimises graphs that span processes otherwise, so that sums are rounded otherwise.
+# TensorFlow rounds the arithmetic of BatchNormalization otherwise there; these are only close.
 OTHER_BITS = {("MWMS 2", "batchnorm"), ("MWMS 2", "syncbn")}
 # The only sentences by which a cell may be refused, and what the matrix makes of them.
 REFUSALS = {
