@@ -64,7 +64,7 @@ class Runs:
             if not kept.exists():
                 kept.write_text(json.dumps(_run(engine, self._folder / name)))
             run = json.loads(kept.read_text())
-        assert run["code"] == 0, run["printed"]
+        assert run["code"] == 0, f"exit code {run['code']}\n{run['printed']}"
         facts = {}
         for rank, told in run["told"]:
             facts.setdefault((told["cell"], told["method"]), {})[rank] = told
