@@ -31,6 +31,7 @@ from typing import Any
 
 from grace_tf.cli.addresses import environments
 from grace_tf.cli.machine import machine
+from grace_tf.cli.places import Local
 from grace_tf.cli.tables import print_table
 
 ENGINES = ("group", "strategy", "horovod")
@@ -108,7 +109,10 @@ class Run:
         """Returns itself when all workers have ended; one that is stopped or hangs is killed."""
         faulty = self.fault and self.fault["worker"]
         waited = set(range(self.workers)) - ({faulty} if self.fault else set())
-        with environments(self.workers, False, self._server.engine == "horovod") as of_workers:
+        places = [Local("localhost") for _ in range(self.workers)]
+        with environments(places, False, self._server.engine == "horovod") as of_workers:
+            for place in places:
+                place.close()
             for rank, environment in enumerate(of_workers):
                 new = {k: v for k, v in environment.items() if os.environ.get(k) != v}
                 fault = self.fault if rank == faulty else None

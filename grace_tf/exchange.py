@@ -155,6 +155,7 @@ class _Worker:
         xs = [share.grads[lane.position] for lane in group.lanes]
         ctx = self._context(group, group.specs, group.ordinals)
         if group.dense:
+            xs = [x if x.dtype == s.dtype else tf.cast(x, s.dtype) for x, s in zip(xs, group.specs)]
             return uncompressed(xs, ctx, 1 if self._summed else self._transport.gradients)
         xs = [x if x.dtype == tf.float32 else tf.cast(x, tf.float32) for x in xs]
         stored = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]

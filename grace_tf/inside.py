@@ -20,9 +20,10 @@ def added_up(plan: Plan, grads: list, inside: Transport) -> list:
     for number, bucket in enumerate(plan.buckets):
         by_dtype: dict[str, list[int]] = {}
         for lane in (lane for group in bucket for lane in group.lanes):
-            by_dtype.setdefault(lane.dtype, []).append(lane.position)
+            # Narrow floats that are compressed as float32 are added up so: the sum may be larger.
+            by_dtype.setdefault(lane.spec.dtype.name, []).append(lane.position)
         for dtype, positions in by_dtype.items():
-            mine = [grads[position] for position in positions]
+            mine = [tf.cast(grads[position], dtype) for position in positions]
             for position, total in zip(positions, _sums(plan, number, dtype, mine, inside)):
                 sums[position] = total
     return sums

@@ -28,6 +28,7 @@ from grace_tf.surroundings import (
     refuse_two_doors,
     refuse_xla,
 )
+from grace_tf.transports.group import Group
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.multi_worker import MultiWorkerGroup
@@ -57,6 +58,7 @@ class Reduction:
         self._agreement, self._divergence = Agreement(), Divergence()
         self._stages = Stages(self.state)
         self._hosts: Hosts | None = None  # those of hierarchical=True, from the first step on
+        self._alike_inside = False  # whether the processes of each host have equal states
 
     def _forget(self, ordinal: int) -> None:
         self.state.forget(ordinal)
@@ -80,15 +82,13 @@ class Reduction:
         plans = self._plan_stages(grads, variables, others, owner)
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
             return host(grads) if host and grads else grads
-        new = others is not None and self.settings.hierarchical and self._hosts is None
-        if new:
-            self._hosts = Hosts.of(others)
-        transport = self._hosts or world
+        transport = self._hosts_of(others) or world
         placed = self._place(plans, transport.size, transport.workers, [device_of(variables[0])])
         if others is not None:
             self.agree(world, variables, owner)
-            if new:
+            if transport is not world and not self._alike_inside:
                 compare_inside(world, self.state)
+                self._alike_inside = True
             self._divergence.watch(plans[0], variables, self.state.counter.read_value())
         try:
             (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
@@ -107,7 +107,7 @@ class Reduction:
         spans = spans_processes(strategy)
         others = MultiWorkerGroup(strategy) if spans else None
         plans = self._plan_stages(grads, variables, others, owner)
-        hosts = self._process_as_host(context, others) if self.settings.hierarchical else None
+        hosts = self._process_as_host(context, others)
         if spans:
             transport = ReplicaContext(context)
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
@@ -141,11 +141,30 @@ class Reduction:
 
         return across_replicas(context, all_at_once, grads)
 
-    def _process_as_host(self, context: Any, others: MultiWorkerGroup | None) -> Hosts:
-        """This process as one worker, in which the replicas' gradients are added up."""
+    def _hosts_of(self, others: Group | None) -> Hosts | None:
+        """With `hierarchical` the hosts of plain processes; all processes call it alike."""
+        if others is None or not self.settings.hierarchical:
+            return None
         if self._hosts is None:
+            self._hosts = Hosts.of(others)
+        return self._hosts
+
+    def _process_as_host(self, context: Any, others: MultiWorkerGroup | None) -> Hosts | None:
+        """With `hierarchical` this process as one worker, in which replicas' gradients are added.
+
+        Raises ValueError for "bf16", since nothing is sent inside a process.
+        """
+        if not self.settings.hierarchical:
+            return None
+        if self.settings.hierarchical == "bf16":
+            raise ValueError(
+                'hierarchical="bf16" serves hosts of several processes; under a strategy a host is '
+                "one process, whose devices send nothing to each other: use hierarchical=True."
+            )
+        gradients = context.num_replicas_in_sync
+        if self._hosts is None or self._hosts.gradients != gradients:
             across = Loopback() if others is None else others.ring()
-            self._hosts = Hosts(across, Loopback(), across, context.num_replicas_in_sync)
+            self._hosts = Hosts(across, Loopback(), across, gradients)
         return self._hosts
 
     def _once(
@@ -175,7 +194,7 @@ class Reduction:
         self._agreement.reach(group, self.state, variables, owner, late)
 
     def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> Placed:
-        self.state.place(size, workers, devices, "host" if self._hosts else "worker")
+        self.state.place(size, workers, devices, "host" if self.settings.hierarchical else "worker")
         return self._stages.place(self.settings, plans)
 
     def _plan(

@@ -17,6 +17,8 @@ from grace_tf.cli import launcher
 from grace_tf.lanes import lane_of
 from grace_tf.row_rules import PLAIN_ROWS
 from grace_tf.settings import settings
+from grace_tf.transports.hosts import Hosts
+from grace_tf.transports.loopback import Loopback
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
@@ -118,6 +120,78 @@ def test_the_replicas_of_one_process_are_one_worker(method):
     assert there.state.size == 1
 
 
+def aggregates(strategy, aggregate, variable, grads):
+    """What each replica gets of its gradient, one of `grads`."""
+
+    def replica():
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return aggregate([tf.stack(grads)[number]], [variable])[0]
+
+    return strategy.experimental_local_results(tf.function(lambda: strategy.run(replica))())
+
+
+def test_each_strategy_takes_the_mean_of_its_own_replicas():
+    aggregate = grace_tf.Aggregator("bf16", min_elements=1, hierarchical=True, reduce="mean")
+    for count in (2, 3):
+        strategy = mirrored(count)
+        with strategy.scope():
+            variable = tf.Variable(tf.zeros([4]))
+        for each in aggregates(strategy, aggregate, variable, [tf.ones([4])] * count):
+            np.testing.assert_array_equal(each, np.ones([4]))
+    (alone,) = aggregate([tf.ones([4])], [tf.Variable(tf.zeros([4]))])
+    np.testing.assert_array_equal(alone, np.ones([4]))
+
+
+@pytest.mark.parametrize("method", ["qsgd:rounding=nearest", "none"])
+def test_narrow_gradients_are_added_up_as_float32(method):
+    """40000 + 40000 is no float16; uncompressed gradients of a narrow dtype are summed in it."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        variables = [tf.Variable(tf.zeros([8], tf.float16)), tf.Variable(tf.zeros([2000]))]
+    keywords = {"min_elements": 1, "hierarchical": True, "reduce": "mean"}
+    aggregate = grace_tf.Aggregator({".*": method}, **keywords)
+
+    def replica():
+        grads = [tf.fill([8], tf.constant(40000.0, tf.float16)), tf.ones([2000])]
+        return aggregate(grads, variables)[0]
+
+    results = strategy.experimental_local_results(tf.function(lambda: strategy.run(replica))())
+    for each in results:
+        assert each.dtype == tf.float16
+        assert np.all(np.isfinite(each)) == (method != "none")
+
+
+class Known(Loopback):
+    """A group that knows hosts, and whose parts are asked for only."""
+
+    def __init__(self, *hosts):
+        super().__init__(1)
+        self.hosts, self.rank = hosts, 0
+
+    def part(self, ranks):
+        return Loopback(1)
+
+
+def test_hosts_in_another_order_at_another_place_are_refused():
+    assert Hosts.of(Known("a", "b", "a", "b")).size == 1
+    with pytest.raises(RuntimeError, match="number them host by host"):
+        Hosts.of(Known("a", "b", "b", "a"))
+
+
+def test_rows_are_told_where_all_others_are():
+    everyone = Loopback(1)
+    hosts = Hosts(everyone, Loopback(1), Loopback(1))
+
+    def rows(slices, key):
+        everyone.take_down("gather", "int32", 7)
+        return slices
+
+    everyone.rows = rows
+    with hosts.recorded() as handed:
+        hosts.rows([[]], lambda name: 1)
+    assert [each.elements for each in handed] == [7]
+
+
 def test_rows_are_not_compressed():
     wanted = settings("bf16", memory="none", min_elements=1, hierarchical=True)
     spec = tf.TensorSpec([100, 8])
@@ -127,6 +201,12 @@ def test_rows_are_not_compressed():
 def test_what_cannot_be_meant_is_refused():
     with pytest.raises(ValueError, match="hierarchical is one of False, True, bf16"):
         grace_tf.Aggregator("qsgd", hierarchical="fp16")
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([4]))
+    aggregate = grace_tf.Aggregator("qsgd", min_elements=1, hierarchical="bf16")
+    with pytest.raises(ValueError, match="use hierarchical=True"):
+        aggregates(strategy, aggregate, variable, [tf.ones([4])] * 2)
     with pytest.raises(ValueError, match="nothing between hosts to compress"):
         grace_tf.CompressedAllReduce("qsgd", hierarchical=True)
 

@@ -197,7 +197,7 @@ class LifelineTest(tf.test.TestCase):
         lines.append(Lifeline(1, 2, SOON, find=lambda: ("127.0.0.1", port, 7)))
         for line in lines:
             self.addCleanup(line.abandon)
-            line.until(lambda: line.broken is not None, 20)
+            line.until(lambda line=line: line.broken is not None, 20)
             self.assertEqual(
                 line.broken,
                 "Workers cannot train together, their versions differ: worker 1 of 2 has grace_tf "

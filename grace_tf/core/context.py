@@ -33,8 +33,9 @@ class Context:
       size: the number of workers, an int.
       worker: the sender's number, 0 to size - 1; None in a public context, which decoding gets.
       draw: which of a variable's random draws this is; see `stage`.
-      multiplier: what gradients are multiplied by before anything else: `size` where the host has
-        divided its loss by it, else 1.  Fused forms multiply; all others get the product.
+      multiplier: what gradients are multiplied by before anything else: `size` where Keras has
+        divided the loss by it, 1 / L for the sum of a host's L workers, else 1.  Fused forms
+        multiply; all others get the product.
       needs_sent: False where the memory never asks what was sent: `rounds` may return None for it.
       dense: True where the variable travels uncompressed and a memory has claimed it.
 

@@ -205,7 +205,9 @@ def _take_several_steps_on_several_workers(trainer: Any) -> None:
     Keras 3 calls a traced step inside a traced loop (`TensorFlowTrainer._make_function`, checked in
     3.15), where TensorFlow feeds no key to the step's collectives.  Here the loop holds the step.
     """
-    own = trainer.TensorFlowTrainer._make_function
+    own = getattr(trainer.TensorFlowTrainer, "_make_function", None)
+    if own is None:  # a Keras without it makes its functions in other ways
+        return
 
     @functools.wraps(own)
     def _make_function(self, step_function):

@@ -16,7 +16,10 @@ from grace_tf.surroundings import several
 
 _MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
 # SyncBatchNormalization of Keras 2 derives from it too.
-_LAYER = next(base for base in keras.layers.BatchNormalization.__mro__ if _MOMENTS in vars(base))
+_LAYER = next(
+    (base for base in keras.layers.BatchNormalization.__mro__ if _MOMENTS in vars(base)),
+    keras.layers.BatchNormalization,
+)
 
 
 def refuse_unsynchronised(model: Any) -> None:
@@ -38,7 +41,9 @@ def _refuse(layer: Any) -> None:
 
 def install() -> None:
     """Refuses it in custom loops as well, and in models that are built by their first step."""
-    own = getattr(_LAYER, _MOMENTS)
+    own = getattr(_LAYER, _MOMENTS, None)
+    if own is None:  # another Keras: `fit` refuses it all the same
+        return
 
     @functools.wraps(own)
     def moments(self, *args, **kwargs):

@@ -27,6 +27,7 @@ from grace_tf.transports.lifeline import first_line
 from grace_tf.transports.waits import Waits
 
 TIMEOUT = 120.0
+_LONGEST_NAME = 256  # bytes of a host's name; 253 are allowed
 
 _current: HorovodGroup | None = None
 
@@ -148,9 +149,12 @@ class HorovodGroup(HorovodSet, Group):
         self.handshake([], "init()")
 
     @functools.cached_property
-    def hosts(self) -> tuple[int, ...]:
-        """As a group's, numbered; all workers ask for it together the first time."""
-        return tuple(self.handshake([self._hvd.cross_rank()], "hosts")[:, 0].tolist())
+    def hosts(self) -> tuple[str, ...]:
+        """As a group's; all workers ask for it together the first time."""
+        name = (os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()).encode()
+        words = np.frombuffer(name[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0"), np.int64)
+        told = self.handshake(words, "hosts")
+        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in told)
 
     def part(self, ranks: Sequence[int]) -> Part:
         """As a group's; `ranks` ascend.

@@ -46,11 +46,10 @@ class Hosts(Transport):
     def of(cls, group: Group) -> Hosts:
         """The hosts of a group; every process calls it, alike.
 
-        Raises RuntimeError where hosts have different numbers of processes, and where the group
-        cannot tell hosts or has no collectives of some processes only.
+        Raises RuntimeError where hosts have different numbers of processes or are in another order
+        at one place than at another, and where the group cannot tell hosts or has no collectives
+        of some processes only.
         """
-        if group.size == 1:
-            return cls(group, group, group)
         ranks: dict[object, list[int]] = collections.defaultdict(list)
         for rank, host in enumerate(group.hosts):
             ranks[host].append(rank)
@@ -60,10 +59,15 @@ class Hosts(Transport):
                 f"hierarchical needs equally many workers on each host, but there are {told}: "
                 "start equally many everywhere, or leave hierarchical out."
             )
+        across = list(zip(*ranks.values()))
+        if any(list(each) != sorted(each) for each in across):
+            raise RuntimeError(
+                "hierarchical needs the hosts in the same order at each of their places, but the "
+                f"workers of the hosts are {list(ranks.values())}: number them host by host."
+            )
         own = ranks[group.hosts[group.rank]]
-        place = own.index(group.rank)
         inside = group.part(own)
-        return cls(group, inside, group.part([each[place] for each in ranks.values()]))
+        return cls(group, inside, group.part(across[own.index(group.rank)]))
 
     @property
     def gradients(self) -> int:
@@ -72,7 +76,10 @@ class Hosts(Transport):
     def rows(
         self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
-        return self._everyone.rows(slices, key)
+        with self._everyone.recorded() as handed:
+            totals = self._everyone.rows(slices, key)
+        self._take_down(handed)
+        return totals
 
     def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
         return [self._by_pieces(buffers[0], self._across.sum, key)]
@@ -89,13 +96,12 @@ class Hosts(Transport):
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
-        return self._everyone.rows(slices, key)
+        raise AssertionError("`rows` leaves rows to all processes.")
 
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        # What crosses as messages is padded to one of a few sizes, so each process takes the whole.
-        return self._across.messages(messages, longest, key)
+        raise AssertionError("With hierarchical no rows are compressed: see row_rules.py.")
 
     def _explain(self, error: Exception) -> str | None:
         return self._everyone._explain(error)

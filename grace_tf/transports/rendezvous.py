@@ -15,7 +15,9 @@ from collections.abc import Sequence
 
 from grace_tf.transports import versions
 
-_HELLO = struct.Struct("!8sIII80s")  # magic, digest of the addresses, rank, size, versions
+_HELLO = struct.Struct(
+    f"!8sIII{versions.LONGEST}s"
+)  # magic, digest of the addresses, rank, size, versions
 _MAGIC = b"grace_tf"
 _GO = b"go"
 _LONGEST = 1000  # bytes of a refusal

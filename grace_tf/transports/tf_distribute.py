@@ -43,11 +43,19 @@ class Replicas(Loopback):
         return reduced_rows(self._strategy.extended.batch_reduce_to, slices)
 
     def added_on_first(self, per_replica: Sequence[Sequence[Any]]) -> list[Any]:
-        """The sums over replicas, lane by lane, on the first one's device; rows stay rows."""
+        """The sums over replicas, lane by lane, on the first one's device; rows stay rows.
+
+        Narrow floats are added up as float32: two large ones may be too large together.
+        """
+
+        def added(lane):
+            if isinstance(lane[0], tf.IndexedSlices):
+                return appended(lane)
+            narrow = lane[0].dtype in (tf.float16, tf.bfloat16)
+            return tf.add_n([tf.cast(x, tf.float32) for x in lane] if narrow else lane)
+
         with self.device(0):
-            lanes = list(zip(*per_replica))
-            rows = [isinstance(lane[0], tf.IndexedSlices) for lane in lanes]
-            return [appended(lane) if r else tf.add_n(lane) for lane, r in zip(lanes, rows)]
+            return [added(lane) for lane in zip(*per_replica)]
 
     def on_each(self, tensors: Sequence[Any]) -> list[list[Any]]:
         """The same tensors for every replica, on its own device."""

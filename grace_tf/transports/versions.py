@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from grace_tf.version import __version__
 
-HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"
+LONGEST = 80  # bytes
+HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"[:LONGEST]
 
 
 def refusal(worker: int, size: int, theirs: str) -> str | None:
