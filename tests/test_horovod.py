@@ -84,8 +84,10 @@ def test_last_words_wait_for_horovods_end_but_not_without_bound():
 def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
     told = request.getfixturevalue(workers).answers(FIT)
     for i, method in enumerate(METHODS):
-        shas = {sha for worker in told for sha in worker[i]["shas"]}
-        assert len(shas) == 1, (method, shas)
+        both = {tuple(worker[i]["shas"]) for worker in told}  # of two trainings
+        assert len(both) == 1, (method, both)
+        # Among three workers sums may differ from run to run.
+        assert workers == "three" or len({*both.pop()}) == 1, method
 
 
 @needs_horovod

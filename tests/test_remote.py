@@ -206,8 +206,15 @@ def test_a_launcher_that_is_killed_leaves_no_orphan():
     assert len(pids) == 4 and all(gone(pid) for pid in pids)
 
 
-def test_a_signal_to_the_launcher_ends_every_worker():
-    code, out, err = run("localhost,x3.invalid", "end", str(os.getpid()), str(int(signal.SIGINT)))
+def ended_by(number, where, folder, **keywords):
+    """A run whose launcher gets this signal once both workers have said who they are."""
+    meeting = folder / "meeting"
+    os.mkfifo(meeting)
+    return run(where, "end", str(os.getpid()), str(int(number)), str(meeting), **keywords)
+
+
+def test_a_signal_to_the_launcher_ends_every_worker(tmp_path):
+    code, out, err = ended_by(signal.SIGINT, "localhost,x3.invalid", tmp_path)
     assert code == 130 and "stopped by SIGINT" in err[-1]
     pids = [pid for found in said(out).values() for pid in found]
     assert len(pids) == 2 and all(gone(pid) for pid in pids)
@@ -247,8 +254,7 @@ def test_a_real_sshd(tmp_path):
             1: ["it's", "two words"],
         }
         assert run(where, "complain", ssh=words)[0] == 3
-        number = str(int(signal.SIGTERM))
-        code, out, _ = run(where, "end", str(os.getpid()), number, ssh=words)
+        code, out, _ = ended_by(signal.SIGTERM, where, tmp_path, ssh=words)
         pids = [pid for found in said(out).values() for pid in found]
         assert code == 143 and len(pids) == 2 and all(gone(pid) for pid in pids)
         pids = pids_of_a_run_that_is_killed(where, words)

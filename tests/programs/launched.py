@@ -129,6 +129,7 @@ def wait():
 def end():
     """Worker 1 sends a launcher somewhere else a signal, after both have said who they are."""
     print(json.dumps([os.getpid()]), flush=True)
+    open(sys.argv[4], "r" if rank else "w").close()  # a FIFO: waits until the other opens it too
     if rank == 1:
         os.kill(int(sys.argv[2]), int(sys.argv[3]))
     until_ended()
