@@ -115,17 +115,17 @@ class Aggregator(Reduction, Trackable):
           outside the replica context of a strategy, and where workers differ or one is lost.
         """
         mark(variables, self)
-        return self.aggregate(grads, variables, host=None)
+        return self.aggregate(grads, variables, own_way=None)
 
     @tf.autograph.experimental.do_not_convert
     def aggregate(
         self,
         grads: Sequence[Any],
         variables: Sequence[Any],
-        host: Callable[[list], list] | None,
+        own_way: Callable[[list], list] | None,
         owner: Callable[[], Owner] = Owner,
     ) -> list[Any]:
-        """As a call; `host` reduces a list of gradients its own way where every lane is dense.
+        """As a call; `own_way` reduces gradients as Keras does, where every lane is dense.
 
         `owner` describes the optimizer that asks, for the first step's comparison.
         """
@@ -137,7 +137,7 @@ class Aggregator(Reduction, Trackable):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
         given = [gradient_of(grads[i], variables[i]) for i in present]
-        reduced = self._reduce(given, [plain(variables[i]) for i in present], host, owner)
+        reduced = self._reduce(given, [plain(variables[i]) for i in present], own_way, owner)
         out = list(grads)
         for i, total in zip(present, reduced):
             out[i] = total

@@ -56,9 +56,9 @@ def exchange(
 ) -> list[Share]:
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
-    With `summed` the host sums gradients that it divided by the number of workers before (Keras
-    under a strategy); else it takes the mean.  The codec sees the worker's own gradient either way;
-    where a worker is a host of several processes, the mean of theirs.
+    With `summed` the gradients were divided by the number of workers before (by Keras, under a
+    strategy) and are summed; else it takes the mean.  The codec sees the worker's own gradient
+    either way; where a worker is a host of several processes, the mean of theirs.
     """
     if transport.inside is not None:
         shares = [

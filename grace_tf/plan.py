@@ -113,7 +113,7 @@ class Plan:
         return not self.by_rows and all(lane.dense for group in self.groups for lane in group.lanes)
 
     def handed_dense(self, flagged: bool) -> list[Handed]:
-        """What one worker hands over where nothing is compressed; not `flagged` where the host
+        """What one worker hands over where nothing is compressed; not `flagged` where Keras
         reduces, which knows no flag of ours."""
         specs = [spec for group in self.groups for spec in group.specs]
         flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []

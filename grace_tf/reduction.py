@@ -65,7 +65,7 @@ class Reduction:
         self._plans.forget(ordinal)
 
     def _reduce(
-        self, grads: list[tf.Tensor], variables: list[Any], host, owner: Callable[[], Owner]
+        self, grads: list[tf.Tensor], variables: list[Any], own_way, owner: Callable[[], Owner]
     ) -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -75,13 +75,13 @@ class Reduction:
         strategy = context.strategy
         refuse_parameter_servers(strategy)
         if context.num_replicas_in_sync > 1:
-            return self._under_strategy(context, grads, variables, host, owner)
+            return self._under_strategy(context, grads, variables, own_way, owner)
         world = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         others = world if world.size > 1 else None
         plans = self._plan_stages(grads, variables, others, owner)
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
-            return host(grads) if host and grads else grads
+            return own_way(grads) if own_way and grads else grads
         transport = self._hosts_of(others) or world
         placed = self._place(plans, transport.size, transport.workers, [device_of(variables[0])])
         if others is not None:
@@ -98,7 +98,7 @@ class Reduction:
             raise RuntimeError(world.explain(error)) from error
         return reduced
 
-    def _under_strategy(self, context, grads, variables, host, owner) -> list[tf.Tensor]:
+    def _under_strategy(self, context, grads, variables, own_way, owner) -> list[tf.Tensor]:
         strategy = context.strategy
         refuse_two_doors(strategy)
         refuse_half_a_reduction(strategy)
@@ -123,7 +123,7 @@ class Reduction:
             if spans and not self.settings.dense:
                 grads = [not_empty(g) for g in grads]
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
-            return host(grads) if host else list(context.all_reduce(operation, grads))
+            return own_way(grads) if own_way else list(context.all_reduce(operation, grads))
         refuse_xla(strategy)
         if hosts is not None:
             step = functools.partial(self._once, hosts, plans, local[:1], summed)

@@ -17,7 +17,7 @@ class NoCompression(Compressor):
     Shapes: any; float32 (the line keeps float64 lanes of this method in float64).
     Wire: values float32[n], all-reduced: 4n bytes.
     Paper: none; this is what the others are compared with.
-    Differs: under a tf.distribute strategy the host's own reduction is used, bit for bit.
+    Differs: under a tf.distribute strategy its own reduction is used, bit for bit.
     """
 
     unbiased = True

@@ -78,7 +78,7 @@ class _Reducing(InFiles, Wrapped):
     def _settings(self):
         return self._aggregator().settings
 
-    def _aggregated(self, grads_and_vars, host):
+    def _aggregated(self, grads_and_vars, keras_way):
         grads_and_vars = list(grads_and_vars)
         aggregator = self._aggregator()
         variables = [v for _, v in grads_and_vars]
@@ -87,12 +87,12 @@ class _Reducing(InFiles, Wrapped):
                 "Both an Aggregator and a wrapped optimizer compress these gradients; use one."
             )
 
-        def by_host(grads):
+        def own_way(grads):
             present = [v for g, v in grads_and_vars if g is not None]
-            return [g for g, _ in host(list(zip(grads, present)))]
+            return [g for g, _ in keras_way(list(zip(grads, present)))]
 
         grads = [g for g, _ in grads_and_vars]
-        totals = aggregator.aggregate(grads, variables, by_host, lambda: owner_of(self))
+        totals = aggregator.aggregate(grads, variables, own_way, lambda: owner_of(self))
         return list(zip(totals, variables))
 
     def _aggregator(self) -> Aggregator:
