@@ -28,7 +28,7 @@ from grace_tf.testing import (
 from grace_tf.testing.conformance import Report, run_checks
 from grace_tf.testing.subject import Subject
 from grace_tf.testing.workers import Workers
-from grace_tf.transports import process_group
+from grace_tf.transports import ring
 
 ROOT = pathlib.Path(__file__).parents[1]
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
@@ -198,4 +198,4 @@ def test_what_may_be_gathered_is_gathered(name):
 
 
 def test_what_may_be_reduced_is_what_process_groups_reduce():
-    assert set(REDUCED) == set(process_group._SUMMED)
+    assert set(REDUCED) == set(ring._SUMMED)
