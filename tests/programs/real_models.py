@@ -1,6 +1,6 @@
 """The models that people train, each by a function of its own, compressed and without any seed.
 
-real_models.py KIND,KIND… METHOD…   as one of several processes; a line of JSON for each of each
+real_models.py KIND METHOD KIND METHOD …   as one of several processes; a line of JSON for each pair
 
 `train(kind, method, strategy)` does the same in this process: alone, or under a strategy.
 """
@@ -288,6 +288,5 @@ def train(kind: str, method: str, strategy: Any = None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     worker = grace_tf.init().rank
-    for kind in sys.argv[1].split(","):
-        for method in sys.argv[2:]:
-            print(json.dumps({"worker": worker, **train(kind, method)}), flush=True)
+    for kind, method in zip(sys.argv[1::2], sys.argv[2::2]):
+        print(json.dumps({"worker": worker, **train(kind, method)}), flush=True)
