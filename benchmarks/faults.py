@@ -94,7 +94,7 @@ class Server:
 
 
 class Run:
-    """One training: who has ended, when and how."""
+    """One training of several processes, and when and how each of them ended."""
 
     def __init__(
         self, server: Server, folder: str, workers: int, timeout: float, fault: dict | None = None
@@ -237,7 +237,7 @@ def one(server: Server, workers: int, fault: dict, resume: bool, whole: list, ar
 
 
 def show(run: Run, row: dict[str, Any]) -> None:
-    """Prints a run that does not hold, with the last lines of its workers."""
+    """Prints a run that has failed a check, with the last lines of its workers."""
     print(f"\n{row}", flush=True)
     for rank in range(run.workers):
         print(f"worker {rank}, {run.ended.get(rank)}:", *run.lines(rank)[-40:], sep="\n    ")

@@ -86,7 +86,7 @@ def begin(job: dict[str, Any]) -> Any:
 
 
 class ByStep(keras.Model):
-    """Learns in each step what belongs to that step, so that a resumed run sees the same data."""
+    """Takes the data of step n in step n, so that a resumed run sees the same data."""
 
     def __init__(self, rank: int, workers: int):
         super().__init__()

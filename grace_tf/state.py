@@ -134,7 +134,7 @@ class State(Trackable):
 
     @property
     def counter(self) -> tf.Variable:
-        """Counts the committed steps of the first worker of this process."""
+        """The variable that counts the committed steps of this process's first worker."""
         return self._leaves["step"].variables[0]
 
     @property

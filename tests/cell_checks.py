@@ -206,7 +206,7 @@ def clipping(found, workers):
 
 
 def known_step(found, clip, count):
-    """What a known gradient makes of the weights, and of the residuals of a half."""
+    """The step and the residuals that a known gradient must lead to."""
     own = [[factor * np.array([3.0, 4]), factor * np.array([6.0, 8])] for factor in (1, 0.1, 0.1)]
     own = own[:count]
     # Under a strategy Keras divides the loss by the number of replicas.

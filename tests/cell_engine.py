@@ -41,7 +41,7 @@ def model():
 
 
 class Engine:
-    """The workers that train together, and this process' place among them.
+    """Which workers train together, and which of them this process is.
 
     `folder` is one for all of them.
     """

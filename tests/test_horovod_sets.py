@@ -16,7 +16,7 @@ def test_process_sets_train_different_models_in_one_job():
     assert run.code == 0, run.text
     (first, one), (alone, other), (second, same) = run.answers()
     assert [answer["who"] for answer in (first, alone, second)] == [[0, 0, 2], [0, 1, 1], [1, 2, 2]]
-    # The process of the shorter training waits for the longer one before it ends.
+    # A process whose training is shorter waits at its end for those with longer ones.
     assert [answer["steps"] for answer in (one, other, same)] == [160, 20, 160]
     assert one["sha"] == same["sha"] != other["sha"]
     for rank, answer in enumerate((first, alone, second)):

@@ -48,7 +48,7 @@ def launch(*arguments, workers=4, horovod=False):
 
 @pytest.mark.parametrize("engine", ["group", pytest.param("horovod", marks=needs_horovod)])
 def test_a_host_counts_as_one_worker(engine):
-    """Every aggregate has the bits of one worker a host with the mean of its gradients."""
+    """Two hosts end as two workers do that have the mean gradients of the hosts, bit for bit."""
     said, printed = launch(engine, horovod=engine == "horovod")
     for rank, lines in enumerate(said):
         calls, *steps, narrow, rows, stopped, refused = lines

@@ -1,6 +1,6 @@
 """Workers on other hosts: how they start, what they are told, and that they end.
 
-Most tests reach their hosts by programs/ssh.py, which needs no network; one uses a real sshd.
+Most tests use programs/ssh.py in place of ssh.  It needs no network.  One test uses a real sshd.
 """
 
 import contextlib
@@ -222,7 +222,7 @@ def test_a_signal_to_the_launcher_ends_every_worker(tmp_path):
 
 @contextlib.contextmanager
 def sshd(folder):
-    """The words of an ssh whose connections each start an sshd; skips the test without one."""
+    """The command of an ssh that starts an sshd for each connection; skips a test without one."""
     server = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
     if server is None or not shutil.which("ssh-keygen") or not shutil.which("ssh"):
         pytest.skip("There is no sshd here; Debian's openssh-server has one.")

@@ -39,7 +39,7 @@ def exported(wanted: Sequence[str]) -> dict[str, str]:
 def environments(
     places: Sequence[Place], verbose: bool, horovod: bool, exports: Mapping[str, str] | None = None
 ) -> Iterator[list[dict[str, str]]]:
-    """One environment per worker; that of a worker on another host adds to the host's own.
+    """An environment for each worker; on another host it is added to the environment there.
 
     With `horovod` the workers meet at this launcher, as long as the context lasts.  Raises
     ValueError where this Python has no Horovod.

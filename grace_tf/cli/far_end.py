@@ -132,5 +132,5 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    # At once: the thread that reads stdin would hold up the interpreter's own end.
+    # Not sys.exit, which would wait for the thread that reads stdin.
     os._exit(main())

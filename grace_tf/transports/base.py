@@ -134,9 +134,14 @@ class Transport(abc.ABC):
         Returns:
           `[size, n]` for each worker of this process: row w is what worker w had for it.
 
-        Raises ValueError for another number of buffers.
+        Raises ValueError for another number of buffers or rows.
         """
         self._note("all_to_all", buffers)
+        if buffers[0].shape[0] != self.size:
+            raise ValueError(
+                f"all_to_all needs one row per worker, {self.size} rows, but got the shape "
+                f"{buffers[0].shape}."
+            )
         return self._all_to_all(list(buffers), key)
 
     def rows(

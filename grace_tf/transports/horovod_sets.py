@@ -57,11 +57,6 @@ class HorovodSet(GathersRows):
         return [tf.ensure_shape(rows, [self.size, buffers[0].shape[0]])]
 
     def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
-        if buffers[0].shape[0] != self.size:
-            raise ValueError(
-                f"all_to_all needs one row per worker, {self.size} rows, but got the shape "
-                f"{buffers[0].shape}."
-            )
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
             return [tf.identity(buffers[0])]
 
@@ -103,7 +98,7 @@ class HorovodSet(GathersRows):
 
 
 class Part(HorovodSet):
-    """The same collectives among some workers of a group, under names of their own."""
+    """The collectives of a group among some of its workers; they have other names."""
 
     def __init__(self, whole: HorovodGroup, number: int, ranks: Sequence[int], process_set: Any):
         """`number` is that of the call that made it, alike on all workers of the group."""

@@ -73,7 +73,7 @@ class MultiWorkerGroup(Group):
         return lifeline.between_strategy_processes(self._strategy)
 
     def ring(self) -> Ring:
-        """The processes, this one being number `rank`, as TensorFlow's runtime connects them."""
+        """The collectives of TensorFlow's runtime among the processes of the strategy."""
         jobs = self._strategy.cluster_resolver.cluster_spec().as_dict()
         seconds = self._strategy.extended._communication_options.timeout_seconds
         return Ring(self.processes, self.rank, timeout=seconds or 0, members=members(jobs, 1))

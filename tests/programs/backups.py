@@ -52,7 +52,7 @@ def digest(arrays):
 
 
 class ByStep(keras.Model):
-    """Learns in each step what belongs to that step, so that a resumed run sees the same data."""
+    """Takes the data of step n in step n, so that a resumed run sees the same data."""
 
     def __init__(self):
         super().__init__()
