@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import mirrored
-from models import compiled, fit
 
 import grace_tf
-from grace_tf.keras import aggregator_of
 from grace_tf.marks import aggregated
 from grace_tf.transports.loopback import Loopback
 
@@ -293,86 +291,3 @@ class ReplicasTest(tf.test.TestCase):
             strategy.run(lambda v: aggregate([v * 2.0], [v]), args=(variable,))
         names = [name for name in aggregate.state.arrays() if name.endswith("residual")]
         self.assertEqual(names, ["Variable/memory/residual", "Variable~1/memory/residual"])
-
-
-class HandedTest(tf.test.TestCase):
-    def test_what_others_hand_over_is_not_counted(self):
-        """A process group is one transport for all: metrics, barriers and every aggregator."""
-        variables, (grads, *_) = some()
-        aggregate = grace_tf.Aggregator("none")
-        transport = Loopback(2)
-        aggregate.aggregate_replicas(transport, [grads, grads], variables, [None, None])
-        # All dense is left to the host, which carries the gradients as they are.
-        self.assertEqual(aggregate.bytes_per_step, sum(4 * int(tf.size(g)) for g in grads))
-        aggregate = grace_tf.Aggregator(LOSSLESS, min_elements=1)
-        aggregate.aggregate_replicas(transport, [grads, grads], variables, [None, None])
-        bytes_ = aggregate.bytes_per_step
-        self.assertGreater(bytes_, 0)
-        transport.sum([tf.ones([9])] * 2, 1)
-        self.assertEqual(aggregate.bytes_per_step, bytes_)
-
-    def test_alone_it_tells_what_one_of_several_would_hand_over(self):
-        variables, (grads, *_) = some()
-        specs = ["qsgd", "topk:ratio=0.1", "powersgd:rank=1", "none"]
-        for traced in (False, True):
-            for spec in specs:
-                alone = grace_tf.Aggregator(spec, min_elements=1)
-                call = tf.function(alone) if traced else alone
-                call(grads, variables)
-                several = grace_tf.testing.Workers(2, spec, min_elements=1)
-                several([grads, grads])
-                self.assertGreater(alone.bytes_per_step, 0)
-                self.assertEqual(alone.bytes_per_step, several.bytes_per_step, spec)
-
-
-class PathsTest(tf.test.TestCase):
-    """Which variables a pattern means, seen by which of them have a residual."""
-
-    def remembered(self, **keywords):
-        def named():
-            return keras.Sequential(
-                [
-                    keras.Input((8,)),
-                    keras.layers.Dense(8, name="body"),
-                    keras.layers.Dense(4, name="head"),
-                ]
-            )
-
-        made = compiled(
-            lambda: grace_tf.wrap(keras.optimizers.SGD(0.1), min_elements=1, **keywords), make=named
-        )
-        fit(made, 1)
-        aggregate = grace_tf.Aggregator(min_elements=1, **keywords)
-        variables = made.trainable_variables
-        aggregate([tf.ones(v.shape) for v in variables], variables)
-        names = [
-            {k.removesuffix("/memory/residual") for k in a.state.arrays() if k.endswith("residual")}
-            for a in (aggregate, aggregator_of(made.optimizer))
-        ]
-        self.assertEqual(*names)
-        paths = [getattr(v, "path", v.name).removesuffix(":0") for v in variables]
-        return [i for i, path in enumerate(paths) if path in names[0]]
-
-    def test_patterns(self):
-        # 0 body/kernel, 1 body/bias, 2 head/kernel, 3 head/bias
-        self.assertEqual(self.remembered(compressor="topk"), [0, 1, 2, 3])
-        self.assertEqual(self.remembered(compressor="topk", exclude=".*bias"), [0, 2])
-        self.assertEqual(
-            self.remembered(compressor="topk", exclude=[".*head/.*", ".*body/bias"]), [0]
-        )
-        self.assertEqual(self.remembered(compressor={".*bias": "none", ".*body/.*": "topk"}), [0])
-        self.assertEqual(
-            self.remembered(compressor={"(sequential[^/]*/)?head/kernel": "topk"}), [2]
-        )
-
-    def test_a_built_optimizer_knows_its_paths(self):
-        made = compiled(lambda: keras.optimizers.SGD(0.1))
-        fit(made, 1)
-        grace_tf.wrap(made.optimizer, "topk", exclude=".*kernel", min_elements=1)
-        made.compile(made.optimizer, "mse")
-        fit(made, 1)
-        arrays = aggregator_of(made.optimizer).state.arrays()
-        found = sorted(k for k in arrays if k.endswith("residual"))
-        self.assertLen(found, 2)
-        for name in found:
-            self.assertEndsWith(name, "/bias/memory/residual")
