@@ -36,7 +36,7 @@ from grace_tf.cli.tables import print_table
 
 ENGINES = ("group", "strategy", "horovod")
 FAULTS = ("SIGKILL", "SIGSTOP", "raise")
-# The causes as the others' sentences have them.
+# The causes, in the words of the other workers' sentences.
 SAID = {
     "SIGKILL": "is gone without a word: it was killed, crashed or lost its machine",
     "SIGSTOP": r"(has not answered for \d+ s: it is stopped, or its machine hangs"
@@ -164,7 +164,7 @@ class Run:
         if self.at is None:
             return ["there was no fault"]
         found, faulty, steps = [], self.fault["worker"], self.fault["steps"]
-        # Before the first step it may not have been known yet who counts them.
+        # Before the first step the variable that counts steps may not exist.
         after = f" after {steps} step{'s' * (steps > 1)}" if steps else "( after 0 steps)?"
         cause = SAID[self.fault["kind"]].replace("{after}", after)
         for rank in sorted(set(range(self.workers)) - {faulty}):

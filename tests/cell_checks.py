@@ -82,7 +82,7 @@ def close(one, other, tolerance=1e-5):
 
 
 def same(workers, name):
-    """What all workers tell alike under this name."""
+    """The fact of this name, which must be the same on all workers."""
     first, *others = [told[name] for told in workers]
     assert all(other == first for other in others), name
     return first

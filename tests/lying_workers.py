@@ -309,7 +309,7 @@ class SentAgainAsMean(Blocks):
 
 @lie("sums go on", "Sent again, an aggregate of 2 workers loses")
 class DrawsToDecode(Blocks):
-    """Flips random signs, and draws them again to decode: in two hops those are other signs."""
+    """Flips random signs and draws them again to decode.  In two hops the second draw differs."""
 
     def turned(self, x, ctx):
         return x * tf.sign(grace_tf.ops.uniform(ctx.elements, ctx.shared_key()) - 0.5)

@@ -144,7 +144,7 @@ def test_each_strategy_takes_the_mean_of_its_own_replicas():
 
 @pytest.mark.parametrize("method", ["qsgd:rounding=nearest", "none"])
 def test_narrow_gradients_are_added_up_as_float32(method):
-    """40000 + 40000 is no float16; uncompressed gradients of a narrow dtype are summed in it."""
+    """40000 + 40000 is too large for float16.  Uncompressed gradients are summed in their dtype."""
     strategy = mirrored(2)
     with strategy.scope():
         variables = [tf.Variable(tf.zeros([8], tf.float16)), tf.Variable(tf.zeros([2000]))]

@@ -69,7 +69,7 @@ class Local:
         signal_all(self._process.pid, number)
 
     def close(self) -> None:
-        """Gives the place up: its worker has ended, or none has started."""
+        """Frees what the place holds, after its worker has ended or where none was started."""
         self._held.close()
 
 
