@@ -199,7 +199,7 @@ class Run:
 
 
 def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
-    """A random fault; most are in or around steps."""
+    """Draws a fault at random.  Places in and around steps are drawn more often than others."""
     places = [place for place in PLACES if (kind, place) != ("raise", "in a step")]
     weights = [3 if "step" in place else 1 for place in places]
     (place,) = draw.choices(places, weights)
@@ -216,7 +216,7 @@ def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
 
 
 def one(server: Server, workers: int, fault: dict, resume: bool, whole: list, args) -> dict:
-    """A run with a fault, and perhaps one that goes on from it."""
+    """Runs a training with a fault; with `resume` also restarts it and compares the end."""
     folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
     run = Run(server, folder, workers, args.timeout, fault).go()
     row = {"engine": server.engine, "workers": workers, **fault, "seconds": run.seconds()}

@@ -226,7 +226,7 @@ def resume(engine, method):
 
 
 def callbacks(engine, method):
-    """The rate halves with each epoch; ModelCheckpoint is given one path by all workers."""
+    """Halves the learning rate in each epoch.  All workers give ModelCheckpoint the same path."""
     made = engine.compiled(lambda: optimizer(method))
     path = pathlib.Path(engine.folder) / f"of_{method}" / "end.weights.h5"
     path.parent.mkdir(exist_ok=True)

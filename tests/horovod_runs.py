@@ -80,7 +80,7 @@ def _by_worker(stream, workers):
 
 
 def _after(lines, heading):
-    """The lines between this heading and the next; none where the program was not reached."""
+    """The lines between this heading and the next; empty where the heading is missing."""
     if heading not in lines:
         return []
     rest = lines[lines.index(heading) + 1 :]

@@ -39,7 +39,10 @@ def exported(wanted: Sequence[str]) -> dict[str, str]:
 def environments(
     places: Sequence[Place], verbose: bool, horovod: bool, exports: Mapping[str, str] | None = None
 ) -> Iterator[list[dict[str, str]]]:
-    """An environment for each worker; on another host it is added to the environment there.
+    """One environment for each worker.
+
+    A worker on this machine gets it as it is.  On another host the variables are added to those
+    that the host has already.
 
     With `horovod` the workers meet at this launcher, as long as the context lasts.  Raises
     ValueError where this Python has no Horovod.

@@ -86,7 +86,7 @@ def run(
 
 
 def _refusal(error: Exception, words: list[str]) -> tuple[str, int]:
-    """What ended a run before its workers did, as (sentence, exit code); others are raised."""
+    """The sentence and the exit code for an error that ends a run; raises all other errors."""
     if isinstance(error, CannotReach):
         return f"{error}; ending every worker.", error.code
     if isinstance(error, TimeoutError):

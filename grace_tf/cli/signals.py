@@ -22,7 +22,7 @@ class Stopped(Exception):
 class Signals:
     """Within it SIGINT and SIGTERM raise Stopped, the first time; only the main thread may say so.
 
-    Within `hold` they wait until its end, so that every worker that was started is also waited for.
+    Within `hold` a signal waits until `hold` ends, so none interrupts the start of a worker.
     """
 
     def __enter__(self) -> Signals:

@@ -10,12 +10,12 @@ _ENDED = "has ended its program before the others"
 
 
 def failed(cause: str, steps: int | None) -> str:
-    """Of a worker that an exception has ended."""
+    """The words for a worker that an exception has ended."""
     return f"failed{_after(steps)}: {cause}"
 
 
 def left(steps: int | None) -> str:
-    """Of a worker whose program has ended, as by the end of the script or by sys.exit()."""
+    """The words for a worker whose program came to its end or called sys.exit()."""
     return _ENDED if steps is None else f"left{_after(steps)}: it {_ENDED}"
 
 

@@ -101,15 +101,15 @@ class Group(GathersRows):
         raise RuntimeError(f"{type(self).__name__} cannot tell which workers share a host.")
 
     def part(self, ranks: Sequence[int]) -> Transport:
-        """The same collectives among these processes only.
+        """A transport with the same collectives among some of the processes, a part of the group.
 
-        Every process calls it equally often in the same order, with the part to which it belongs.
-        The parts of one call are disjoint and cover all processes.
+        All processes call it equally often and in the same order, each with its own part.  In each
+        call every process belongs to exactly one part.
 
         Args:
           ranks: of the part, this process's own among them; the results come in this order.
         Returns: a transport whose `workers` are this process's place in `ranks`.
-        Raises: RuntimeError where the engine has no collectives of a part.
+        Raises: RuntimeError where the engine cannot carry between a part of the processes.
         """
         raise RuntimeError(f"{type(self).__name__} has no collectives of some workers only.")
 

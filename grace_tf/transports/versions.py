@@ -15,7 +15,10 @@ HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"[:LONGEST]
 
 
 def refusal(worker: int, size: int, theirs: str) -> str | None:
-    """Why worker `worker` of `size` cannot train with worker 0, this one; None where it can."""
+    """The sentence that refuses a worker with other versions than this one; else None.
+
+    Worker 0 asks, with the other worker's number and versions.
+    """
     if theirs == HERE:
         return None
     return (

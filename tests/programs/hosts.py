@@ -5,7 +5,7 @@ hosts.py horovod     the same under Horovod; with `fixed` the sentence where it 
 hosts.py uneven      three workers on the first host and one on the second: the sentence
 hosts.py strategy    two processes of a MultiWorkerMirroredStrategy with two devices each
 
-The launcher's addresses are this machine's; the last workers take 127.0.0.2, another name of it.
+All processes run on this machine.  The first ones call it 127.0.0.1, the others 127.0.0.2.
 """
 
 import json
