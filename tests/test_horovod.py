@@ -167,7 +167,7 @@ def test_the_survivor_says_whose_fault_it_was(fault):
 
 
 @needs_horovod
-@pytest.mark.parametrize("how", [[], ["eager"]])
+@pytest.mark.parametrize("how", [[], ["eager"], ["meet"]])
 def test_a_worker_that_does_not_take_part_is_named(how):
     run = Run("horovod_calls.py", "late", *how, linger=1)
     assert run.code not in (0, launcher.TIMED_OUT), run.text

@@ -1,5 +1,6 @@
 """Waiting in a collective in which another worker takes no part, and what it costs."""
 
+import contextlib
 from unittest import mock
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ class Line:
 
     def __init__(self):
         self.told, self.laid = [], []
+        self.changed = contextlib.nullcontext()
 
     def on(self, topic, handler):
         self.handler = handler
@@ -83,6 +85,17 @@ class WaitsTest(tf.test.TestCase):
         how = "did not take part within 100 s, nor did worker 2"
         self.assertEqual(self.line.laid, [[0, how]])
         self.assertEqual(self.line.told, ["waits"] * 3)
+
+    def test_a_wait_without_a_mark_counts_while_it_lasts(self):
+        with self.waits.unmarked():
+            self.look(50)
+            self.assertEqual(self.line.told, ["waits"])
+            self.look(99)
+            self.assertEqual(self.line.laid, [])
+            self.look(100)
+        self.assertEqual(self.line.laid[0][0], 0)
+        self.look(1000)
+        self.assertLen(self.line.laid, 1)
 
     def test_workers_that_all_wait_do_not_run_the_same_steps(self):
         self.mark.assign(7.0)

@@ -7,6 +7,7 @@ imports Horovod by itself.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -268,9 +269,13 @@ class HorovodGroup(HorovodSet, Group):
                 found.append(error)
 
         thread = threading.Thread(target=run, name="grace_tf handshake", daemon=True)
-        thread.start()
-        thread.join(self.timeout)
+        with contextlib.nullcontext() if self._waits is None else self._waits.unmarked():
+            thread.start()
+            thread.join(self.timeout)
         if not found:
+            if self._waits is not None:
+                self._waits.end()
+                self.lifeline.check()
             late = f"another worker did not take part within {self.timeout:g} s"
             raise RuntimeError(self._cannot(late))
         if isinstance(found[0], Exception):

@@ -21,6 +21,7 @@ from grace_tf.transports import collectives, lifeline
 _LAST = 5.0  # seconds that Horovod has for its end, where nothing is wrong
 _LOSS = 3.0  # to let go of what a lost worker keeps waiting; it never does of a stopped one
 _QUIET = 2.0  # of these, before a process that fails says its last words
+_NO_MORE = 0.5  # after them
 
 
 class Engine:
@@ -70,7 +71,8 @@ class Engine:
         def end() -> None:
             if after_all and not lifeline.exit_code():
                 self._wait_for_all()
-            self._shut_down() or _leave(lifeline.exit_code())
+            failing = lifeline.exit_code()
+            self._shut_down(_NO_MORE if failing else _LAST) or _leave(failing)
 
         atexit.unregister(self._hvd.shutdown)
         atexit.register(end)
@@ -80,7 +82,7 @@ class Engine:
             if self._hvd.is_initialized():
                 self._hvd.allgather(tf.zeros([1]), name="grace_tf.end", ignore_name_scope=True)
 
-    def _shut_down(self, seconds: float = _LAST) -> bool:
+    def _shut_down(self, seconds: float) -> bool:
         """Shuts Horovod down, once; False where that takes longer."""
         with self._lock:
             if self._closing is None:

@@ -8,12 +8,13 @@ collective until its timeout has passed, also where the collective has long ende
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Waits:
         self._pause = max(_SHORTEST, timeout / _SHARE)
         self._marks: list[tf.Variable] = []
         self._waits: dict[int, _Wait] = {}  # by mark
+        self._unmarked: list[float] = []  # when the collectives without a mark began
         self._others: dict[int, float] = {}  # workers that wait too, and when they said so
         _of[lifeline] = self
         lifeline.on("waits", lambda worker, _: self._others.update({worker: time.monotonic()}))
@@ -79,8 +81,18 @@ class Waits:
             mark.assign(tf.zeros([], mark.dtype), read_value=False)
         return result
 
+    @contextlib.contextmanager
+    def unmarked(self) -> Iterator[None]:
+        """Counts what runs within as one collective, from now until it returns."""
+        began = time.monotonic()
+        self._unmarked.append(began)
+        try:
+            yield
+        finally:
+            self._unmarked.remove(began)
+
     def under_way(self) -> bool:
-        """Whether a collective is under way."""
+        """Whether a collective with a mark is under way."""
         return bool(_calls()) and any(float(mark.numpy()) for mark in self._marks)
 
     def _watch(self) -> None:
@@ -98,7 +110,7 @@ class Waits:
         if longest >= self._pause:
             self._lifeline.tell("waits")
         if longest >= self._timeout:
-            self._end()
+            self.end()
 
     def _longest(self) -> float:
         """For how many seconds this process has waited in one collective."""
@@ -111,19 +123,24 @@ class Waits:
                 self._waits[i] = last._replace(calls=still)
             elif value and calls:
                 self._waits[i] = _Wait(value, now, calls)
-        return max((now - wait.since for wait in self._waits.values()), default=0.0)
+        since = [*self._unmarked, *(wait.since for wait in self._waits.values())]
+        return now - min(since, default=now)
 
-    def _end(self) -> None:
-        self._lifeline.lose_the_silent()
-        lately = time.monotonic() - 3 * self._pause
-        others = [worker for worker in range(self._lifeline.size) if worker != self._lifeline.rank]
-        late = [worker for worker in others if self._others.get(worker, 0.0) < lately]
-        if not late:
-            how = f"waits elsewhere for {self._timeout:g} s: not all workers run the same steps"
-        else:
-            how = f"did not take part within {self._timeout:g} s"
-            how += "".join(f", nor did worker {worker}" for worker in late[1:])
-        self._lifeline.lay_to((late or others)[0], how)
+    def end(self) -> None:
+        """Ends waiting now, with one sentence that names the likely worker."""
+        with self._lifeline.changed:
+            self._lifeline.lose_the_silent()
+            lately = time.monotonic() - 3 * self._pause
+            others = [
+                worker for worker in range(self._lifeline.size) if worker != self._lifeline.rank
+            ]
+            late = [worker for worker in others if self._others.get(worker, 0.0) < lately]
+            if not late:
+                how = f"waits elsewhere for {self._timeout:g} s: not all workers run the same steps"
+            else:
+                how = f"did not take part within {self._timeout:g} s"
+                how += "".join(f", nor did worker {worker}" for worker in late[1:])
+            self._lifeline.lay_to((late or others)[0], how)
 
 
 def _calls() -> list[FrameType]:

@@ -4,6 +4,7 @@ horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
 horovod_calls.py end         a collective after Horovod was shut down
 horovod_calls.py late        worker 1 does not come to the second step
 horovod_calls.py late eager  the same without a function
+horovod_calls.py late meet   worker 1 does not come to a barrier
 """
 
 import json
@@ -89,7 +90,7 @@ def late():
     step()
     if hvd.rank() == 1:
         time.sleep(60)  # Worker 1 lives but takes no part, until worker 0 times out after 4 s.
-    step()
+    group.barrier() if "meet" in sys.argv else step()
 
 
 {"calls": calls, "late": late, "end": end}[sys.argv[1]]()
