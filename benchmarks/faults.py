@@ -118,7 +118,7 @@ class Run:
                 fault = self.fault if rank == faulty else None
                 job = dict(rank=rank, workers=self.workers, environment=new, fault=fault)
                 self._server.start({**job, "folder": self.folder, "timeout": self.timeout})
-            self._wait(waited, time.time() + STARTED)
+            self._wait(waited, time.time() + STARTED, give_up=True)
             self.hung = sorted(waited - set(self.ended))
             for rank in self.hung:
                 os.kill(self._pids[rank], signal.SIGUSR1)  # its stacks
@@ -131,7 +131,8 @@ class Run:
             self._wait(set(range(self.workers)), time.time() + STARTED)
         return self
 
-    def _wait(self, ranks: set[int], deadline: float) -> None:
+    def _wait(self, ranks: set[int], deadline: float, give_up: bool = False) -> None:
+        """Waits for these workers to end; with `give_up` no longer than HANGS after their time."""
         while not ranks <= set(self.ended) and time.time() < deadline:
             for told in self._server.told(0.2):
                 if "rank" in told:
@@ -139,7 +140,7 @@ class Run:
                 else:
                     rank = {pid: rank for rank, pid in self._pids.items()}[told["pid"]]
                     self.ended[rank] = told["code"], told["at"]
-            if self.fault and self.at is not None:
+            if give_up and self.fault and self.at is not None:
                 deadline = min(deadline, self.at + self.limit + HANGS)
 
     @property

@@ -184,6 +184,43 @@ class LifelineTest(tf.test.TestCase):
             line.until(lambda: False, SOON)
             self.assertRegex(line.broken, "worker 1 has not answered for . s: it is stopped")
 
+    def test_a_worker_in_doubt_asks_worker_0_who_is_silent(self):
+        first, second, third = self.lines(3)
+        with first.changed:
+            first._peers[1].silent = 7.0
+            first._peers[1].lines = lambda: iter(())
+            lost = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: x")
+            asked = threading.Thread(target=third.why, args=(lost,))
+            asked.start()
+            first.changed.wait_for(lambda: first.broken is not None, SOON)
+        asked.join()
+        self.assertRegex(first.broken, "worker 1 has not answered for . s: it is stopped")
+        self.assertRegex(third.broken, "worker 1 has not answered for . s: it is stopped")
+
+    def test_a_store_that_does_not_answer_is_not_waited_for(self):
+        first, second = self.lines(2)
+        answers = threading.Event()
+        self.addCleanup(answers.set)
+        store = self.enterContext(mock.patch.object(lifeline, "context"))
+        store.context().set_config_key_value = lambda *_: answers.wait(SOON)
+        self.enterContext(mock.patch.object(lifeline, "_current", second))
+        with self.assertRaisesRegex(tf.errors.DeadlineExceededError, "silent for 0.1 s"):
+            lifeline.put("key", "value", 0.1)
+        first.stop("The others have stopped.")
+        with self.assertRaisesRegex(RuntimeError, "The others have stopped"):
+            lifeline.put("key", "value", SOON)
+
+    def test_what_the_store_refuses_is_raised(self):
+        (line,) = self.lines(1)
+        store = self.enterContext(mock.patch.object(lifeline, "context"))
+        self.enterContext(mock.patch.object(lifeline, "_current", line))
+        lifeline.put("key", "value", SOON)
+        store.context().set_config_key_value.assert_called_once_with("key", "value")
+        refused = tf.errors.AlreadyExistsError(None, None, "the key stands")
+        store.context().set_config_key_value.side_effect = refused
+        with self.assertRaises(tf.errors.AlreadyExistsError):
+            lifeline.put("key", "value", SOON)
+
     def test_other_versions_stop_all(self):
         server = listen(0)
         port = server.getsockname()[1]

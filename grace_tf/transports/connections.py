@@ -60,7 +60,7 @@ class Lifeline:
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
         self._waiting: list[bytes] | None = []  # told before all connections stood
         self._selector = selectors.DefaultSelector()
@@ -130,7 +130,8 @@ class Lifeline:
         """The sentence for an error that came of a worker lost; None if it did not."""
         if not self.engine.may_have_failed(error):
             return None
-        # TensorFlow may have seen the same loss some moments before.
+        # TensorFlow may have seen the same loss some moments before; worker 0 hears all workers.
+        self.tell("doubt")
         self.until(lambda: bool(self.left), SILENT)
         with self.changed:
             for worker in self.left:
@@ -163,8 +164,6 @@ class Lifeline:
         for held in [self._server, *(peer.connection for peer in self._peers.values())]:
             if held is not None:
                 held.close()
-
-    # The thread
 
     def _run(self) -> None:
         if self._server is not None:

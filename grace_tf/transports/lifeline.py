@@ -148,6 +148,32 @@ def value_of(key: str, worker: int, seconds: float) -> str:
                 raise
 
 
+def put(key: str, value: str, seconds: float) -> None:
+    """Puts a value under a key of the coordination service's store, which is worker 0's.
+
+    TensorFlow waits for worker 0 without end, so it does so in a thread.  Raises RuntimeError as
+    soon as this worker cannot go on; tf.errors.OpError after `seconds`, or where the store says no.
+    """
+    line, done = _current, []
+
+    def run() -> None:
+        try:
+            context.context().set_config_key_value(key, value)
+            done.append(None)
+        except tf.errors.OpError as error:
+            done.append(error)
+        with line.changed:
+            line.changed.notify_all()
+
+    threading.Thread(target=run, name="grace_tf put", daemon=True).start()
+    line.until(lambda: bool(done), seconds)
+    if not done:
+        line.check()
+        raise tf.errors.DeadlineExceededError(None, None, f"worker 0 is silent for {seconds:g} s")
+    if done[0] is not None:
+        raise done[0]
+
+
 def exit_code() -> int:
     """What this process ends with: not 0 where an exception that nobody caught ends it."""
     return _failing

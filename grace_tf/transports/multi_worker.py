@@ -135,7 +135,7 @@ class MultiWorkerGroup(Group):
 
     def _publish(self, key: str, words: Sequence[int]) -> None:
         try:
-            context.context().set_config_key_value(key, json.dumps(words))
+            lifeline.put(key, json.dumps(words), self.timeout)
         except tf.errors.OpError as error:
             raise RuntimeError(
                 "Workers cannot be compared through the strategy's coordination service: "
@@ -159,7 +159,7 @@ class MultiWorkerGroup(Group):
         milliseconds = round(1000 * self.timeout)
         with contextlib.suppress(tf.errors.OpError):
             if self.rank:
-                context.context().set_config_key_value(f"{where}/{self.rank}/read", "")
+                lifeline.put(f"{where}/{self.rank}/read", "", self.timeout)
                 return
             for worker in range(1, self.processes):
                 context.context().get_config_key_value(f"{where}/{worker}/read", milliseconds)
