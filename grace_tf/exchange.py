@@ -18,7 +18,7 @@ TensorFlow waiting for the others.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -48,7 +48,7 @@ class Share:
     compressor: dict[int, dict[str, tf.Tensor]]
     step: tf.Tensor
     finite: tf.Tensor | None = None  # on all workers
-    own_finite: tf.Tensor | bool = True  # what this worker sends
+    own_finite: Callable[[], tf.Tensor] | None = None  # what this worker sends; reads it again
 
 
 def exchange(
@@ -120,8 +120,9 @@ def composed(
 
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
     """The dense lanes of a bucket: sums over workers by `divisor`, in their own dtype."""
+    # No flag goes along: the sum shows on every worker what was not finite on one of them.
     flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
-    replies = yield Sum([{"values": x} for x in flat], _all_finite(xs))
+    replies = yield Sum([{"values": x} for x in flat])
     if ctx.size == divisor == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
     totals = [r["values"] for r in replies]
@@ -209,9 +210,12 @@ class _Worker:
         share = self._share
         result = Share([None] * len(share.grads), {}, {}, share.step)
         with self._transport.device(self._position):
-            unseen, flags, own_flags = self.unseen, [], [side.own_finite for side in self._sides]
+            unseen, flags, dense = self.unseen, [], []
+            own_flags = [side.own_finite for side in self._sides if not side.group.dense]
             for side in self._sides:
                 outcome = side.outcome
+                if side.group.dense:
+                    dense += [share.grads[lane.position] for lane in side.group.lanes]
                 flags.append(side.finite)
                 if outcome.finite is None:
                     unseen += outcome.aggregates
@@ -227,7 +231,7 @@ class _Worker:
                     result.memory[group.ordinals[0]] = memory
             # A sum of finite payloads may still overflow; every worker sees the same aggregate.
             result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
-            result.own_finite = tf.reduce_all(own_flags)
+            result.own_finite = lambda: tf.reduce_all([*own_flags, _all_finite(dense)])
         return result
 
     def _deliver(self, group: Group, outcome: Outcome, result: Share) -> None:

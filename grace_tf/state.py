@@ -106,7 +106,7 @@ class State(Trackable):
 
         def tell():
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
-            self._refusal.told(result.step, result.own_finite, who)
+            self._refusal.told(result.step, result.own_finite(), who)
 
         committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]

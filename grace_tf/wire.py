@@ -102,7 +102,7 @@ def fuse(buffer: Buffer, requests: Sequence[Request | None]) -> tf.Tensor:
 def all_finite(requests: Sequence[Request | None]) -> tf.Tensor:
     """Whether all that this worker compresses in a bucket is finite."""
     flags = [r.finite for r in requests if r and r.finite is not None]
-    return flags[0] if len(flags) == 1 else tf.reduce_all(flags)
+    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.convert_to_tensor(flags, tf.bool))
 
 
 def received_alone(request: Request) -> list[Payload]:

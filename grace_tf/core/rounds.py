@@ -33,7 +33,8 @@ class Request:
       payloads: a list of dicts `{part name: tensor}`: one for each lane, or one for the whole
         group.  Names, static shapes and dtypes are the same on every worker and every step.
       finite: of a group's first request: a bool scalar, whether all that this worker compresses is
-        finite.  A fused form gives it; for all others the line computes it.
+        finite.  A fused form gives it; for all others the line computes it.  What is not compressed
+        needs none, since its sums show it.
     """
 
     payloads: Sequence[Payload]
