@@ -1,6 +1,6 @@
 """Faults of one of several workers at random moments: what the others say, when, and what is kept.
 
-    python benchmarks/faults.py --engines group strategy --json benchmarks/results/faults.json
+    python benchmarks/faults.py --engines group strategy --json faults.jsonl
 
 For each engine (a process group, MultiWorkerMirroredStrategy, Horovod), number of workers and kind
 of fault, one worker of a small training is killed, stopped or raises, at a random place of a random
@@ -304,15 +304,16 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=15.0, help="of the workers, in seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="the folders of runs that do not hold")
-    parser.add_argument("--json", help="the runs")
+    parser.add_argument("--json", help="the file to which the runs are added, a line each")
     args = parser.parse_args()
     rows = measure(args)
     columns = ["engine", "workers", "fault", "held", "longest", "went on exactly"]
     print_table("Faults", columns, table(rows))
     if args.json:
         head = machine(max(args.workers), args.repeats, "a dense layer of 8 x 16 and one of 16 x 4")
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": {**head, "timeout": args.timeout}, "rows": rows}, file, indent=1)
+        with open(args.json, "a", encoding="utf-8") as file:
+            for line in ({**head, "timeout": args.timeout}, *rows):
+                file.write(json.dumps(line) + "\n")
     sys.exit(any(row["wrong"] for row in rows))
 
 

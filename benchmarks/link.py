@@ -36,6 +36,7 @@ METHODS = [
     "topk:ratio=0.01",
     "randomk:ratio=0.01",
     "powersgd:rank=4",
+    "acpsgd:rank=4",
     "threshold",
     "topk:ratio=0.01|values=qsgd:bits=4,rounding=nearest",
 ]

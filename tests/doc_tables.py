@@ -19,12 +19,15 @@ RESULTS = ROOT / "benchmarks" / "results"
 DIGITS = RESULTS / "digits.jsonl"
 LINK = RESULTS / "link-1gbit.json"
 LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
+LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
+FAULTS = RESULTS / "faults.jsonl"
 STEP = RESULTS / "step-resnet50.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
 TRAINING = RESULTS / "training.jsonl"
 MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
+ENGINES_OF_FAULTS = {"group": "process group", "strategy": "MWMS", "horovod": "Horovod"}
 KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
 TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
 
@@ -68,16 +71,51 @@ def link_table():
 
 
 def link_model_table():
-    """The committed run over a link of 1 Gbit/s with the shapes of a ResNet-50."""
-    rows = json.loads(LINK_MODEL.read_text(encoding="utf-8"))["rows"]
-    (half,) = [r["seconds"] for r in rows if r["method"] == "fp16"]
+    """The committed runs over a link of 1 Gbit/s with the shapes of a ResNet-50."""
+    rows, horovods = (
+        json.loads(path.read_text(encoding="utf-8"))["rows"] for path in (LINK_MODEL, LINK_HOROVOD)
+    )
+    assert [r["method"] for r in rows] == [r["method"] for r in horovods]
     table = [
-        [f"`{r['method']}`", f"{r['announced']:,}", f"{1000 * r['seconds']:.0f} ms", speed]
-        for r in rows
-        for speed in [f"{half / r['seconds']:.1f}"]
+        [
+            f"`{r['method']}`",
+            f"{r['announced']:,}",
+            *_beside_half(r, rows),
+            *_beside_half(h, horovods),
+        ]
+        for r, h in zip(rows, horovods)
     ]
     columns = ["method", "announced bytes", "exchange", "times as fast as fp16"]
-    return tables.markdown(columns, table)
+    return tables.markdown([*columns, "through Horovod", "times as fast as its fp16"], table)
+
+
+def _beside_half(row, rows):
+    (half,) = [r["seconds"] for r in rows if r["method"] == "fp16"]
+    return f"{1000 * row['seconds']:.0f} ms", f"{half / row['seconds']:.1f}"
+
+
+def faults_table():
+    """The committed runs of benchmarks/faults.py."""
+    groups, version = {}, None
+    for line in FAULTS.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "machine":
+            version = run["tensorflow"].rpartition(".")[0]
+            continue
+        groups.setdefault((version, run["engine"], run["workers"], run["kind"]), []).append(run)
+    rows = []
+    for (version, engine, workers, kind), runs in sorted(groups.items(), reverse=True):
+        resumed = [run["resumed"] for run in runs if run["resumed"] is not None]
+        rows.append(
+            [
+                *(version, ENGINES_OF_FAULTS[engine], f"{workers}", kind),
+                f"{sum(not run['wrong'] for run in runs)} of {len(runs)}",
+                f"{max(run['seconds'] for run in runs):.1f} s",
+                f"{sum(resumed)} of {len(resumed)}",
+            ]
+        )
+    columns = ["TensorFlow", "engine", "workers", "fault", "held", "longest", "went on exactly"]
+    return tables.markdown(columns, rows)
 
 
 def codec_table():
@@ -198,6 +236,7 @@ TABLES = {
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
+    "faults": faults_table,
     "cells-2.21": functools.partial(matrix_table, "2.21"),
     "cells-2.15": functools.partial(matrix_table, "2.15"),
 }
@@ -205,6 +244,7 @@ TABLES = {
 ENGINES_PAGE = ROOT / "docs" / "engines.md"
 PAGES = {  # all others are in the README
     "training": ROOT / "docs" / "training.md",
+    "faults": ENGINES_PAGE,
     "cells-2.21": ENGINES_PAGE,
     "cells-2.15": ENGINES_PAGE,
 }
