@@ -1,0 +1,73 @@
+"""Bazel's BUILD and setup.py build the same library of the same files."""
+
+import contextlib
+import fnmatch
+import pathlib
+import runpy
+import sys
+import types
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def build_rules():
+    """The targets of BUILD by name, as its rules are called."""
+    rules = {}
+
+    def rule(**attributes):
+        rules[attributes["name"]] = attributes
+
+    def glob(patterns):
+        found = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("custom_ops/**/*.*")]
+        return sorted({file for p in patterns for file in found if _matches(file, p)})
+
+    kinds = "cc_binary", "cc_library", "cc_test", "filegroup", "genrule", "test_suite"
+    words = {kind: rule for kind in kinds}
+    words.update(glob=glob, load=lambda *_: None, package=lambda **_: None)
+    exec(compile((ROOT / "BUILD").read_text(), "BUILD", "exec"), words)
+    return rules
+
+
+def _matches(file, pattern):
+    # In Bazel `**` is any number of folders, and `*` does not cross one.
+    if "**/" in pattern:
+        return fnmatch.fnmatch(file, pattern.replace("**/", "*"))
+    return file.count("/") == pattern.count("/") and fnmatch.fnmatch(file, pattern)
+
+
+def setup_file():
+    """What setup.py gives to setuptools, and its names; neither setuptools nor a compiler runs."""
+    setup = mock.Mock()
+    extension = lambda name, sources: types.SimpleNamespace(name=name, sources=sources)  # noqa: E731
+    stands_for = {
+        "setuptools": types.SimpleNamespace(
+            Extension=extension, find_packages=lambda **_: [], setup=setup
+        ),
+        "setuptools.command.build_ext": types.SimpleNamespace(build_ext=object),
+        "setuptools.command.bdist_wheel": types.SimpleNamespace(bdist_wheel=object),
+    }
+    with mock.patch.dict(sys.modules, stands_for), contextlib.chdir(ROOT):
+        names = runpy.run_path(str(ROOT / "setup.py"))
+    (library,) = setup.call_args.kwargs["ext_modules"]
+    return library, names
+
+
+def test_the_library_is_made_of_the_same_files_with_the_same_flags():
+    rules, (library, names) = build_rules(), setup_file()
+    ops, kernels = rules["_ops.so"], rules["kernels"]
+    assert ops["deps"] == [":kernels"] and rules["grace_tf_ops"]["srcs"] == [":_ops.so"]
+    sources = [file for file in ops["srcs"] + kernels["srcs"] if file.endswith(".cc")]
+    assert sorted(sources) == library.sources and len(sources) > 40
+    assert [*ops["copts"], "-c"] == [*kernels["copts"], "-c"] == names["COMPILE"]
+    assert f":{names['TENSORFLOW']}" in ops["srcs"] and names["TENSORFLOW"] in rules
+
+
+def test_every_header_and_every_test_of_the_kernels_is_there():
+    rules, found = build_rules(), lambda glob: {p.relative_to(ROOT) for p in ROOT.glob(glob)}
+    headers = set(map(pathlib.Path, rules["kernels"]["textual_hdrs"]))
+    assert headers == found("custom_ops/kernels/**/*.h") and len(headers) > 60
+    tests = {f":{path.stem}" for path in found("custom_ops/tests/*_test.cc")}
+    assert set(rules["kernel_tests"]["tests"]) == tests and len(tests) > 15
+    for test in tests:
+        assert f"custom_ops/tests/{test[1:]}.cc" in rules[test[1:]]["srcs"]
