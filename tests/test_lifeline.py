@@ -11,6 +11,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf.transports import collectives, connections, lifeline, versions
 from grace_tf.transports.connections import Lifeline
+from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.peer import Peer
 from grace_tf.transports.rendezvous import listen
 
@@ -220,6 +221,19 @@ class LifelineTest(tf.test.TestCase):
         store.context().set_config_key_value.side_effect = refused
         with self.assertRaises(tf.errors.AlreadyExistsError):
             lifeline.put("key", "value", SOON)
+
+    def test_what_the_store_says_of_a_lost_worker_becomes_the_sentence(self):
+        first, second = self.lines(2)
+        self.enterContext(mock.patch.object(lifeline, "_current", second))
+        store = self.enterContext(mock.patch.object(lifeline, "context"))
+        lost = tf.errors.UnavailableError(None, None, "Connection reset by peer")
+        store.context().set_config_key_value.side_effect = lost
+        store.context().get_config_key_value.side_effect = lost
+        group = mock.Mock(rank=1, processes=2, timeout=SOON)
+        first.fail("ValueError: boom", 3)
+        for ask in (MultiWorkerGroup._publish, MultiWorkerGroup._read):
+            with self.assertRaisesRegex(RuntimeError, "worker 0 failed after 3 steps: ValueError"):
+                ask(group, "key", 0)
 
     def test_other_versions_stop_all(self):
         server = listen(0)

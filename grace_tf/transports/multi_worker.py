@@ -138,7 +138,8 @@ class MultiWorkerGroup(Group):
             lifeline.put(key, json.dumps(words), self.timeout)
         except tf.errors.OpError as error:
             raise RuntimeError(
-                "Workers cannot be compared through the strategy's coordination service: "
+                lifeline.sentence(error)
+                or "Workers cannot be compared through the strategy's coordination service: "
                 f"{_first_line(error)}."
             ) from error
 
@@ -147,7 +148,8 @@ class MultiWorkerGroup(Group):
             text = lifeline.value_of(f"{where}/{worker}", worker, self.timeout)
         except tf.errors.OpError as error:
             raise RuntimeError(
-                f"Worker {worker} of {self.processes} did not come to compare its plan within "
+                lifeline.sentence(error)
+                or f"Worker {worker} of {self.processes} did not come to compare its plan within "
                 f"{self.timeout:g} s: compress the same model with the same keywords on every "
                 "worker; if it only was late, give the strategy tf.distribute.experimental."
                 f"CommunicationOptions(timeout_seconds=…) ({_first_line(error)})."
