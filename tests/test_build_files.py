@@ -1,6 +1,5 @@
 """Bazel's BUILD and setup.py build the same library of the same files."""
 
-import contextlib
 import fnmatch
 import pathlib
 import runpy
@@ -47,7 +46,7 @@ def setup_file():
         "setuptools.command.build_ext": types.SimpleNamespace(build_ext=object),
         "setuptools.command.bdist_wheel": types.SimpleNamespace(bdist_wheel=object),
     }
-    with mock.patch.dict(sys.modules, stands_for), contextlib.chdir(ROOT):
+    with mock.patch.dict(sys.modules, stands_for):
         names = runpy.run_path(str(ROOT / "setup.py"))
     (library,) = setup.call_args.kwargs["ext_modules"]
     return library, names

@@ -166,12 +166,12 @@ class LifelineTest(tf.test.TestCase):
             self.assertStartsWith(first.broken, f"Worker 0 of 2 cannot go on, worker 1 {words}")
 
     def test_the_steps_are_those_of_what_trains_though_it_may_be_gone(self):
-        self.enterContext(mock.patch.object(lifeline, "_counter", None))
+        self.enter_context(mock.patch.object(lifeline, "_counter", None))
         aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
         variable = tf.Variable(tf.zeros([64]))
         aggregate([tf.ones([64])], [variable])
         self.assertIsNone(lifeline._steps())  # alone there is nobody to be told
-        self.enterContext(mock.patch.object(lifeline, "_current", mock.Mock()))
+        self.enter_context(mock.patch.object(lifeline, "_current", mock.Mock()))
         aggregate([tf.ones([64])], [variable])
         del aggregate
         self.assertEqual(lifeline._steps(), 2)
@@ -202,9 +202,9 @@ class LifelineTest(tf.test.TestCase):
         first, second = self.lines(2)
         answers = threading.Event()
         self.addCleanup(answers.set)
-        store = self.enterContext(mock.patch.object(lifeline, "context"))
+        store = self.enter_context(mock.patch.object(lifeline, "context"))
         store.context().set_config_key_value = lambda *_: answers.wait(SOON)
-        self.enterContext(mock.patch.object(lifeline, "_current", second))
+        self.enter_context(mock.patch.object(lifeline, "_current", second))
         with self.assertRaisesRegex(tf.errors.DeadlineExceededError, "silent for 0.1 s"):
             lifeline.put("key", "value", 0.1)
         first.stop("The others have stopped.")
@@ -213,8 +213,8 @@ class LifelineTest(tf.test.TestCase):
 
     def test_what_the_store_refuses_is_raised(self):
         (line,) = self.lines(1)
-        store = self.enterContext(mock.patch.object(lifeline, "context"))
-        self.enterContext(mock.patch.object(lifeline, "_current", line))
+        store = self.enter_context(mock.patch.object(lifeline, "context"))
+        self.enter_context(mock.patch.object(lifeline, "_current", line))
         lifeline.put("key", "value", SOON)
         store.context().set_config_key_value.assert_called_once_with("key", "value")
         refused = tf.errors.AlreadyExistsError(None, None, "the key stands")
@@ -224,8 +224,8 @@ class LifelineTest(tf.test.TestCase):
 
     def test_what_the_store_says_of_a_lost_worker_becomes_the_sentence(self):
         first, second = self.lines(2)
-        self.enterContext(mock.patch.object(lifeline, "_current", second))
-        store = self.enterContext(mock.patch.object(lifeline, "context"))
+        self.enter_context(mock.patch.object(lifeline, "_current", second))
+        store = self.enter_context(mock.patch.object(lifeline, "context"))
         lost = tf.errors.UnavailableError(None, None, "Connection reset by peer")
         store.context().set_config_key_value.side_effect = lost
         store.context().get_config_key_value.side_effect = lost
@@ -243,7 +243,7 @@ class LifelineTest(tf.test.TestCase):
             hello = [rank, "hello", [token, "grace_tf 0 and TensorFlow 1"]]
             peer.send(json.dumps(hello).encode() + b"\n")
 
-        self.enterContext(mock.patch.object(Peer, "introduce", other))
+        self.enter_context(mock.patch.object(Peer, "introduce", other))
         lines = [Lifeline(0, 2, SOON, token=7, server=server)]
         lines.append(Lifeline(1, 2, SOON, find=lambda: ("127.0.0.1", port, 7)))
         for line in lines:

@@ -126,8 +126,8 @@ class StepsTest(tf.test.TestCase):
         self.assertIsNone(self.line.broken)
 
     def test_a_collective_shows_that_there_is_data_though_their_number_is_unknown(self):
-        self.enterContext(mock.patch.object(steps, "_LONGER_IF_UNKNOWN", 1 << 30))
-        under_way = self.enterContext(mock.patch.object(steps, "under_way"))
+        self.enter_context(mock.patch.object(steps, "_LONGER_IF_UNKNOWN", 1 << 30))
+        under_way = self.enter_context(mock.patch.object(steps, "under_way"))
         under_way.side_effect = [False, False, True]
         taken = self.steps(counted=False)
         self.take(taken, 3)

@@ -35,11 +35,11 @@ class WaitsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.line, self.mark = Line(), tf.Variable(0.0, dtype=tf.float64)
-        self.enterContext(mock.patch.object(waits.threading, "Thread"))
-        clock = self.enterContext(mock.patch.object(waits.time, "monotonic"))
+        self.enter_context(mock.patch.object(waits.threading, "Thread"))
+        clock = self.enter_context(mock.patch.object(waits.time, "monotonic"))
         self.at = lambda seconds: setattr(clock, "return_value", 1000.0 + seconds)
         self.at(0.0)
-        self.calls = self.enterContext(mock.patch.object(waits, "_calls"))
+        self.calls = self.enter_context(mock.patch.object(waits, "_calls"))
         self.calls.return_value = [object()]
         self.waits = waits.Waits(self.line, timeout=100.0)
         self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
