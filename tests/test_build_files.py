@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def build_rules():
-    """The targets of BUILD by name, as its rules are called."""
+    """The attributes of each target of BUILD, by its name.  BUILD runs as Python here."""
     rules = {}
 
     def rule(**attributes):

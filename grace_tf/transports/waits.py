@@ -83,7 +83,7 @@ class Waits:
 
     @contextlib.contextmanager
     def unmarked(self) -> Iterator[None]:
-        """Counts what runs within as one collective, from now until it returns."""
+        """Counts the time in this context as a wait in one collective that has no mark."""
         began = time.monotonic()
         self._unmarked.append(began)
         try:
@@ -92,7 +92,7 @@ class Waits:
             self._unmarked.remove(began)
 
     def under_way(self) -> bool:
-        """Whether a collective with a mark is under way."""
+        """Whether a collective is under way whose mark is set."""
         return bool(_calls()) and any(float(mark.numpy()) for mark in self._marks)
 
     def _watch(self) -> None:
