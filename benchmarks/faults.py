@@ -36,7 +36,7 @@ from grace_tf.cli.tables import print_table
 
 ENGINES = ("group", "strategy", "horovod")
 FAULTS = ("SIGKILL", "SIGSTOP", "raise")
-# The causes, in the words of the other workers' sentences.
+# For each kind of fault, a pattern of the cause that the other workers must report.
 SAID = {
     "SIGKILL": "is gone without a word: it was killed, crashed or lost its machine",
     "SIGSTOP": r"(has not answered for \d+ s: it is stopped, or its machine hangs"
@@ -200,7 +200,7 @@ class Run:
 
 
 def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
-    """Draws a fault at random.  Places in and around steps are drawn more often than others."""
+    """Chooses a fault at random.  Places in and around a step are chosen more often."""
     places = [place for place in PLACES if (kind, place) != ("raise", "in a step")]
     weights = [3 if "step" in place else 1 for place in places]
     (place,) = draw.choices(places, weights)
@@ -217,7 +217,10 @@ def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
 
 
 def one(server: Server, workers: int, fault: dict, resume: bool, whole: list, args) -> dict:
-    """Runs a training with a fault; with `resume` also restarts it and compares the end."""
+    """Runs a training with a fault and returns its row.
+
+    With `resume` it also starts the training again, and compares the final state with `whole`.
+    """
     folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
     run = Run(server, folder, workers, args.timeout, fault).go()
     row = {"engine": server.engine, "workers": workers, **fault, "seconds": run.seconds()}

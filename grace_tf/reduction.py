@@ -176,7 +176,10 @@ class Reduction:
         replicas: Replicas,
         per_replica: Sequence[Sequence[Any]],
     ) -> list[list[Any]]:
-        """Runs one step in which this process is one worker.  Every replica gets the result."""
+        """Runs one step in which all replicas of this process together are one worker.
+
+        Every replica gets the same result.
+        """
         mine = replicas.added_on_first(per_replica)
         placed = self._place(plans, hosts.size, hosts.workers, devices)
         (reduced,) = self._stages.run(placed, hosts, [mine], summed)

@@ -226,7 +226,8 @@ def resume(engine, method):
 
 
 def callbacks(engine, method):
-    """Halves the learning rate in each epoch.  All workers give ModelCheckpoint the same path."""
+    """Tests two callbacks: a LearningRateScheduler that halves the rate in each epoch, and a
+    ModelCheckpoint to which all workers give the same path."""
     made = engine.compiled(lambda: optimizer(method))
     path = pathlib.Path(engine.folder) / f"of_{method}" / "end.weights.h5"
     path.parent.mkdir(exist_ok=True)

@@ -29,14 +29,17 @@ def build_rules():
 
 
 def _matches(file, pattern):
-    # In Bazel `**` is any number of folders, and `*` does not cross one.
+    # In Bazel's patterns `**` matches any number of folders, and `*` never matches a "/".
     if "**/" in pattern:
         return fnmatch.fnmatch(file, pattern.replace("**/", "*"))
     return file.count("/") == pattern.count("/") and fnmatch.fnmatch(file, pattern)
 
 
 def setup_file():
-    """What setup.py gives to setuptools, and its names; neither setuptools nor a compiler runs."""
+    """Returns the extension that setup.py declares, and the global names of setup.py.
+
+    Stand-ins replace setuptools, so nothing is built.
+    """
     setup = mock.Mock()
     extension = lambda name, sources: types.SimpleNamespace(name=name, sources=sources)  # noqa: E731
     stands_for = {

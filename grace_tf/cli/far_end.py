@@ -1,4 +1,4 @@
-"""The program that runs on another host and starts one worker there.
+"""Starts one worker on another host: the launcher runs this program there.
 
 `places.py` sends its text, so nothing of grace_tf is imported here, and no TensorFlow.  What goes
 over the connection:
@@ -83,7 +83,7 @@ def end_with(parent: int):
 
 
 def interface(address: str) -> str:
-    """The network interface of this host that has this IPv4 address; "" where none has it."""
+    """The name of this host's network interface with this IPv4 address; "" if there is none."""
     try:
         import fcntl
 

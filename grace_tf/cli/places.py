@@ -69,7 +69,7 @@ class Local:
         signal_all(self._process.pid, number)
 
     def close(self) -> None:
-        """Frees what the place holds, after its worker has ended or where none was started."""
+        """Closes the reserved port.  Call it after the worker has ended, or if none was started."""
         self._held.close()
 
 

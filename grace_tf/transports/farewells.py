@@ -10,12 +10,12 @@ _ENDED = "has ended its program before the others"
 
 
 def failed(cause: str, steps: int | None) -> str:
-    """The words for a worker that an exception has ended."""
+    """Says that a worker was ended by an exception, as the end of a sentence."""
     return f"failed{_after(steps)}: {cause}"
 
 
 def left(steps: int | None) -> str:
-    """The words for a worker whose program came to its end or called sys.exit()."""
+    """Says that a worker's program came to its end or called sys.exit(), likewise."""
     return _ENDED if steps is None else f"left{_after(steps)}: it {_ENDED}"
 
 

@@ -109,7 +109,7 @@ class Group(GathersRows):
         Args:
           ranks: of the part, this process's own among them; the results come in this order.
         Returns: a transport whose `workers` are this process's place in `ranks`.
-        Raises: RuntimeError where the engine cannot carry between a part of the processes.
+        Raises: RuntimeError if the engine has no collectives among only some processes.
         """
         raise RuntimeError(f"{type(self).__name__} has no collectives of some workers only.")
 

@@ -15,9 +15,9 @@ HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"[:LONGEST]
 
 
 def refusal(worker: int, size: int, theirs: str) -> str | None:
-    """The sentence that refuses a worker with other versions than this one; else None.
+    """An error message if another worker's versions differ from those here; else None.
 
-    Worker 0 asks, with the other worker's number and versions.
+    Worker 0 calls it for each other worker that connects: `theirs` are that worker's versions.
     """
     if theirs == HERE:
         return None

@@ -127,7 +127,7 @@ class Waits:
         return now - min(since, default=now)
 
     def end(self) -> None:
-        """Ends waiting now, with one sentence that names the likely worker."""
+        """Ends the wait now; the error names the worker that most likely caused it."""
         with self._lifeline.changed:
             self._lifeline.lose_the_silent()
             lately = time.monotonic() - 3 * self._pause
