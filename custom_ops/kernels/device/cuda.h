@@ -1,0 +1,80 @@
+// The CUDA that device code is written in: by nvcc, or emulated on the processor.
+//
+// A .cu file includes no other CUDA header. Compiled by nvcc it becomes part of libgrace_cuda.so;
+// compiled by the C++ compiler with GRACE_EMULATE_CUDA its kernels run on the processor, see
+// emulation.h, so that tests compare them with the kernels of the .cc files where there is no GPU.
+#pragma once
+
+#ifdef GRACE_EMULATE_CUDA
+#include "emulation.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include <cstdint>
+
+#include "../words.h"
+
+// What the library exports.
+#define GRACE_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace grace {
+
+constexpr int kWarp = 32;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+// The threads of a block, which together take kChunk elements.
+constexpr int kThreads = 256;
+constexpr int kEach = static_cast<int>(kChunk) / kThreads;
+
+__device__ inline int Lane() { return threadIdx.x % kWarp; }
+__device__ inline int WarpOf() { return threadIdx.x / kWarp; }
+
+__device__ inline bool IsFinite(float x) {
+  return (__float_as_uint(x) & kInfinity) != kInfinity;
+}
+
+// x, or zero of its sign where x is denormal.
+__device__ inline float SignedFlush(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits & kMagnitude) < kSmallestNormal ? __uint_as_float(bits & kSignBit) : x;
+}
+
+// x, or +0 where x is denormal or -0, as Flush.
+__device__ inline float PlainFlush(float x) {
+  return (__float_as_uint(x) & kMagnitude) < kSmallestNormal ? 0.0f : x;
+}
+
+// x >= 0, true for zero of either sign and false for NaN, as NotNegative.
+__device__ inline bool NotNegativeBits(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits <= kInfinity || bits == kSignBit;
+}
+
+// Sum, difference and product on a processor that treats denormals as zeros of their sign, given
+// and arising, which the other kernels call DenormalsAreZero.
+__device__ inline float AddZ(float a, float b) {
+  return SignedFlush(SignedFlush(a) + SignedFlush(b));
+}
+__device__ inline float SubZ(float a, float b) {
+  return SignedFlush(SignedFlush(a) - SignedFlush(b));
+}
+
+// The product of a and b, whose magnitude is at most 2^-126 once rounded. An x86 processor takes it
+// for denormal where it is below 2^-126 after rounding to 24 bits; a denormal has fewer bits, so
+// rounding to one would tell too late. Here it is 2^64 times as large while it is rounded.
+__device__ inline float SmallProduct(float a, float b) {
+  const bool swap = fabsf(a) > fabsf(b);
+  const float large = swap ? a : b, small = (swap ? b : a) * 0x1p64f;
+  const float product = small * large;
+  const uint32_t sign = __float_as_uint(product) & kSignBit;
+  return __uint_as_float(sign | (fabsf(product) < 0x1p-62f ? 0 : kSmallestNormal));
+}
+__device__ inline float MulZ(float a, float b) {
+  a = SignedFlush(a);
+  b = SignedFlush(b);
+  const float product = a * b;
+  const bool small = (__float_as_uint(product) & kMagnitude) <= kSmallestNormal;
+  return small ? SmallProduct(a, b) : product;
+}
+
+}  // namespace grace

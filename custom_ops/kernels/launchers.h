@@ -1,0 +1,24 @@
+// The functions of libgrace_cuda.so, the library of the kernels for GPUs: one for each list kernel,
+// with the arguments and the results of the function that the .h of its .cu declares. Nothing in it
+// names TensorFlow.
+//
+// All pointers but `list` and the arrays of lengths are the device's, also those within a list.
+// The results are the same bits as those of the functions of the .cc files. `finite` gets what these
+// return. With a workspace of null a launcher starts nothing and sets *bytes to the size that the
+// workspace must have; otherwise it starts its kernels on the stream, and returns 0 or the number
+// of a CUDA error.
+#pragma once
+
+#include <cstddef>
+
+#include "signs.h"
+
+extern "C" {
+
+int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
+                         size_t* bytes, void* stream);
+int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,
+                         const grace::Voted* list, int64_t count, float factor, void* workspace,
+                         size_t* bytes, void* stream);
+
+}  // extern "C"

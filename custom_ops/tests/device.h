@@ -1,0 +1,90 @@
+// What the tests of the CUDA kernels share. The kernels run emulated, see device/emulation.h, and
+// are compared with those of the .cc files, bit for bit.
+#pragma once
+
+#include "../kernels/device/emulation.h"
+#include "../kernels/launchers.h"
+#include "corners.h"
+
+namespace grace {
+
+// Calls a launcher as an operation would: asks for the bytes, gives it a workspace of as many.
+template <class... Parameters, class... Arguments>
+void Launched(int (*launcher)(Parameters...), Arguments... arguments) {
+  size_t bytes = 0;
+  EXPECT(launcher(arguments..., nullptr, &bytes, nullptr) == 0, "measuring");
+  const Guarded<char> workspace(bytes);
+  EXPECT(launcher(arguments..., workspace.data(), &bytes, nullptr) == 0, "launching");
+  EXPECT(workspace.Intact(), "of %zu bytes", bytes);
+}
+
+// Calls body(name) with the threads of each block in every order.
+template <class Body>
+void OnEveryOrder(const Body& body) {
+  using emulation::Order;
+  emulation::SetOrder(Order::kForward);
+  body("forward");
+  emulation::SetOrder(Order::kBackward);
+  body("backward");
+  emulation::SetOrder(Order::kShuffled);
+  body("shuffled");
+}
+
+// Calls body(lengths, kind) for the corners of lengths and of values: each length up to 257 and
+// around powers of two, alone; and lists of many lengths, empty tensors among them unless `least`
+// says otherwise.
+template <class Body>
+void OnEveryCorner(const Body& body, int64_t least = 0) {
+  constexpr Kind kKinds[] = {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual,
+                             Kind::kZero};
+  for (int64_t n = 1; n <= 257; ++n) body(std::vector<int64_t>{n}, kKinds[n % 5]);
+  for (const int64_t n : {2047, 2048, 2049, 4099, (1 << 16) - 1, (1 << 16) + 1}) {
+    for (const Kind kind : kKinds) body(std::vector<int64_t>{n}, kind);
+  }
+  body(std::vector<int64_t>{(1 << 20) - 1}, Kind::kAnyBits);
+  body(std::vector<int64_t>{(1 << 20) + 1}, Kind::kGradient);
+  std::vector<int64_t> many;
+  for (int64_t i = 0; i < 700; ++i) many.push_back(std::max(least, i * i % 61));
+  for (const Kind kind : kKinds) {
+    body(std::vector<int64_t>{std::max<int64_t>(least, 0), 3, 5000, 64, 2048, 1,
+                              std::max<int64_t>(least, 0)},
+         kind);
+  }
+  body(many, Kind::kSpecial);
+}
+
+// The tensors of a list, each between guards and not at the beginning of a line.
+class DeviceList {
+ public:
+  DeviceList(const std::vector<int64_t>& lengths, Kind kind, uint32_t seed, int64_t shift = 1)
+      : lengths_(lengths) {
+    for (const int64_t n : lengths) tensors_.emplace_back(Values(kind, n, seed), shift);
+  }
+  // Of unset elements.
+  explicit DeviceList(const std::vector<int64_t>& lengths, int64_t shift = 1) : lengths_(lengths) {
+    for (const int64_t n : lengths) tensors_.emplace_back(n, shift);
+  }
+  float* operator[](size_t i) const { return tensors_[i].data(); }
+  // Whether every tensor has the bits of the other's, NaN for any NaN, and left its guards alone.
+  bool Equals(const DeviceList& other) const {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!tensors_[i].Intact()) return false;
+      for (int64_t j = 0; j < lengths_[i]; ++j) {
+        const float own = tensors_[i].data()[j], others = other.tensors_[i].data()[j];
+        if (BitsOf(own) != BitsOf(others) && (own == own || others == others)) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::vector<int64_t> lengths_;
+  std::vector<Guarded<float>> tensors_;
+};
+
+template <class T>
+bool SameBytes(const Guarded<T>& a, const Guarded<T>& b, int64_t n) {
+  return a.Intact() && (n == 0 || std::memcmp(a.data(), b.data(), n * sizeof(T)) == 0);
+}
+
+}  // namespace grace
