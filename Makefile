@@ -32,7 +32,7 @@ PYTEST ?=
 # Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
 JOBS := -n auto --maxprocesses 8 --dist worksteal
 TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
-NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.h')
+NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
 PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
 
 demo: $(VENV)/installed
@@ -78,7 +78,7 @@ $(VENV)/installed: $(NATIVE) | need-python
 
 $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
 	test -x $(VENV_TF215)/bin/python || $(PYTHON_TF215) -m venv $(VENV_TF215)
-	rm -rf build
+	rm -rf build/lib* build/bdist*
 	$(VENV_TF215)/bin/python -m pip install --quiet tensorflow-cpu==2.15.1 '.[addons,test]'
 	touch $@
 

@@ -3,10 +3,17 @@
 The library is `grace_tf/_ops.so`. It uses only the C API of TensorFlow, so one build serves all
 versions. Where it cannot be built, the package is installed without it and runs on its reference
 operations.
+
+`grace_tf/libgrace_cuda.so` holds the kernels for GPUs. It is built where CUDA's compiler is found,
+through CUDA_HOME or PATH, and is loaded at the first kernel that runs on a GPU.
 """
 
+from __future__ import annotations
+
+import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +30,15 @@ HERE = Path(__file__).resolve().parent
 # No fused multiply-add and no fast-math: the results are the same bits on every machine.
 COMPILE = """-O3 -std=c++17 -fPIC -fvisibility=hidden -ffp-contract=off -fno-trapping-math
              -Wall -Wextra -Wno-maybe-uninitialized -c""".split()
+COMPILE_CUDA = """-O3 -std=c++17 -fmad=false
+                  -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off -c""".split()
 TENSORFLOW = "libtensorflow_framework.so.2"
+CAPTURED = {"capture_output": True, "text": True}
+OPS, CUDA = "grace_tf._ops", "grace_tf.libgrace_cuda"
+MISSED = {
+    OPS: "native operations, and will run on the slower reference operations",
+    CUDA: "kernels for GPUs, and will run there on the slower reference operations",
+}
 
 
 def version() -> str:
@@ -35,6 +50,35 @@ def version() -> str:
 def sources() -> list:
     files = [*(HERE / "custom_ops/kernels").glob("*.cc"), *(HERE / "custom_ops/ops").glob("*.cc")]
     return sorted(file.relative_to(HERE).as_posix() for file in files)
+
+
+def cuda_sources() -> list:
+    files = (HERE / "custom_ops/kernels").glob("*.cu")
+    return sorted(file.relative_to(HERE).as_posix() for file in files)
+
+
+def nvcc() -> str | None:
+    """CUDA's compiler, or None where there is none."""
+    home = os.environ.get("CUDA_HOME")
+    return shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
+
+
+def cuda_targets(listed: str) -> list:
+    """nvcc's flags for the architectures that `nvcc --list-gpu-arch` lists.
+
+    The code of an architecture runs on the later ones of its major version, so the first of each is
+    enough.  7.5 is the first that CUDA 13 knows.  The newest is there as PTX too, from which a
+    driver makes code for what comes after it.
+    """
+    numbers = sorted(int(name.removeprefix("compute_")) for name in listed.split())
+    firsts = {number // 10: number for number in reversed(numbers) if number >= 75}
+    flags = []
+    for number in sorted(firsts.values()):
+        flags += ["-gencode", f"arch=compute_{number},code=sm_{number}"]
+    names = " ".join(f"sm_{number}" for number in sorted(firsts.values()))
+    newest = f"compute_{numbers[-1]}"
+    flags += ["-gencode", f"arch={newest},code={newest}"]
+    return [*flags, f'-DGRACE_CUDA_ARCHS="{names} {newest}"']
 
 
 def run(command: list) -> None:
@@ -63,12 +107,49 @@ class BuildOps(build_ext):
             self._build(ext, library)
         except (OSError, subprocess.CalledProcessError) as error:
             print(
-                "grace_tf is installed without its native operations and will run on the slower "
-                f"reference operations, because they could not be built: {error}",
+                f"grace_tf is installed without its {MISSED[ext.name]}, because they could not be "
+                f"built: {error}",
                 flush=True,
             )
 
     def _build(self, ext: Extension, library: Path) -> None:
+        if ext.name == CUDA:
+            self._build_cuda(ext, library)
+        else:
+            self._build_ops(ext, library)
+
+    def _build_cuda(self, ext: Extension, library: Path) -> None:
+        """Compiles what changed since an earlier build, because nvcc takes long."""
+        listed = [nvcc(), "--list-gpu-arch"]
+        targets = cuda_targets(subprocess.run(listed, check=True, **CAPTURED).stdout)
+        compiler = [nvcc(), *COMPILE_CUDA, *targets]
+        headers = sorted((HERE / "custom_ops/kernels").rglob("*.h"))
+        known = hashlib.sha256(repr(compiler).encode())
+        known.update(subprocess.run([nvcc(), "--version"], check=True, **CAPTURED).stdout.encode())
+        for header in headers:
+            known.update(header.read_bytes())
+        objects_dir = HERE / "build" / "cuda"
+        objects_dir.mkdir(parents=True, exist_ok=True)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(
+                pool.map(
+                    lambda file: self._cuda_object(compiler, file, known, objects_dir), ext.sources
+                )
+            )
+        run([nvcc(), "-shared", "-cudart", "static", *objects, "-o", str(library)])
+
+    def _cuda_object(self, compiler: list, source: str, known, objects_dir: Path) -> str:
+        digest = known.copy()
+        digest.update((HERE / source).read_bytes())
+        built = objects_dir / f"{Path(source).stem}-{digest.hexdigest()[:16]}.o"
+        if not built.exists():
+            unfinished = built.with_suffix(f".{os.getpid()}.o")
+            run([*compiler, source, "-o", str(unfinished)])
+            unfinished.rename(built)
+        return str(built)
+
+    def _build_ops(self, ext: Extension, library: Path) -> None:
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         objects_dir = Path(self.build_temp).resolve()
         objects_dir.mkdir(parents=True, exist_ok=True)
@@ -104,6 +185,9 @@ class OpsWheel(bdist_wheel):
 setup(
     version=version(),
     packages=find_packages(include=["grace_tf", "grace_tf.*"]),
-    ext_modules=[Extension("grace_tf._ops", sources())],
+    ext_modules=[
+        Extension(OPS, sources()),
+        *([Extension(CUDA, cuda_sources())] if nvcc() else []),
+    ],
     cmdclass={"build_ext": BuildOps, "bdist_wheel": OpsWheel},
 )

@@ -15,6 +15,15 @@
 
 extern "C" {
 
+// What a CUDA error is called.
+const char* grace_cuda_error(int error);
+// The compiler's version and the architectures that the library has code for.
+const char* grace_cuda_build();
+// The versions of CUDA that the driver serves, 0 where there is none, and that the library was built
+// with, as 1000 * major + 10 * minor. Returns the number of the CUDA error that a first call meets
+// here, 0 for none.
+int grace_cuda_versions(int* driver, int* runtime);
+
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);
 int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,

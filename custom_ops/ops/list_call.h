@@ -33,7 +33,7 @@ class ListAttributes : public Attributes {
 
 class ListCall : public Call {
  public:
-  explicit ListCall(TF_OpKernelContext* context) : Call(context), context_(context) {}
+  ListCall(TF_OpKernelContext* context, Place place) : Call(context, place), context_(context) {}
 
   // The i-th output as a new tensor.
   Tensor Allocate(int i, TF_DataType type, const Shape& shape) const;
@@ -80,6 +80,12 @@ bool RegisterList(const char* name, std::initializer_list<const char*> inputs,
                   std::initializer_list<const char*> outputs,
                   std::initializer_list<const char*> attributes) {
   return Register<Op, ListAttributes, ListCall>({name, inputs, outputs, attributes, UnknownShapes});
+}
+
+// As OnGpu, for an operation of RegisterList.
+template <class Op>
+bool ListOnGpu(const char* name, std::initializer_list<const char*> host_inputs = {}) {
+  return OnGpu<Op, ListAttributes, ListCall>(name, host_inputs);
 }
 
 }  // namespace grace

@@ -151,6 +151,9 @@ struct SignListOp {
       list.push_back({{x.data, nullptr, multiplier}, x.size, word});
       word += PackedWords(x.size, 1);
     }
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(sign_list), list.data(), int64_t(list.size()), call.NewBool(0));
+    }
     call.SetBool(0, PackSignsList(call.executor(), list));
   }
 
@@ -173,6 +176,10 @@ struct VoteListOp {
       at += PackedWords(shapes.sizes[i], 1);
     }
     Require(words.size(1) == at, "The words do not fit the shapes.");
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(vote_list), words.data<uint32_t>(), words.size(0), at,
+                      list.data(), int64_t(list.size()), *factor.data<float>());
+    }
     VoteSignsList(call.executor(), words.data<uint32_t>(), words.size(0), at, list,
                   *factor.data<float>());
   }
@@ -201,11 +208,13 @@ const bool registered[] = {
                           {"finite: bool", "words: int32"},
                           {"N: int >= 1", "multiplier: float"},
                           UnknownShapes}),
+    OnGpu<SignListOp>("Grace>SignList", {}),
     Register<VoteListOp>({"Grace>VoteList",
                           {"words: int32", "factor: float"},
                           {"totals: N * float"},
                           {"N: int >= 1", "ranks: list(int)", "dims: list(int)"},
                           UnknownShapes}),
+    OnGpu<VoteListOp>("Grace>VoteList", {"factor"}),
 };
 
 }  // namespace

@@ -108,6 +108,16 @@ Tensor Call::Forward(int i, int input) const {
   return output;
 }
 
+Tensor Call::Workspace(size_t bytes) const {
+  Status status;
+  // The size without padding, as TensorFlow counts it.
+  TF_AllocatorAttributes on_the_device{offsetof(TF_AllocatorAttributes, on_host) + 1, 0};
+  const int64_t size = static_cast<int64_t>(bytes);
+  Tensor workspace(TF_AllocateTemp(context_, TF_UINT8, &size, 1, &on_the_device, status));
+  status.Check();
+  return workspace;
+}
+
 void Call::SetBool(int i, bool value) const {
   *Output(i, TF_BOOL, nullptr, 0, 1).data<bool>() = value;
 }
@@ -136,8 +146,16 @@ void FailCall(TF_OpKernelContext* context) {
   TF_OpKernelContext_Failure(context, status);
 }
 
-void RegisterOp(const Definition& definition, void* (*create)(TF_OpKernelConstruction*),
-                void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)) {
+namespace {
+
+// The loader finds the operation missing; this says why.
+void SayWhy(const char* name, const Status& status) {
+  if (TF_GetCode(status) != TF_OK) std::fprintf(stderr, "%s: %s\n", name, TF_Message(status));
+}
+
+}  // namespace
+
+void RegisterOp(const Definition& definition, const KernelFunctions& cpu) {
   Status status;
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(definition.name);
   for (const char* input : definition.inputs) TF_OpDefinitionBuilderAddInput(op, input);
@@ -146,14 +164,22 @@ void RegisterOp(const Definition& definition, void* (*create)(TF_OpKernelConstru
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, definition.shapes);
   TF_RegisterOpDefinition(op, status);
   if (TF_GetCode(status) == TF_OK) {
-    TF_KernelBuilder* kernel =
-        TF_NewKernelBuilder(definition.name, "CPU", create, compute, destroy);
-    TF_RegisterKernelBuilder(definition.name, kernel, status);
+    TF_RegisterKernelBuilder(
+        definition.name,
+        TF_NewKernelBuilder(definition.name, "CPU", cpu.create, cpu.compute, cpu.destroy), status);
   }
-  // The loader finds the operation missing; this says why.
-  if (TF_GetCode(status) != TF_OK) {
-    std::fprintf(stderr, "%s: %s\n", definition.name, TF_Message(status));
-  }
+  SayWhy(definition.name, status);
+}
+
+void RegisterGpuKernel(const char* name, std::initializer_list<const char*> host_inputs,
+                       const KernelFunctions& gpu) {
+  if (!HasCudaLibrary()) return;
+  Status status;
+  TF_KernelBuilder* kernel =
+      TF_NewKernelBuilder(name, "GPU", gpu.create, gpu.compute, gpu.destroy);
+  for (const char* input : host_inputs) TF_KernelBuilder_HostMemory(kernel, input);
+  TF_RegisterKernelBuilder(name, kernel, status);
+  SayWhy(name, status);
 }
 
 }  // namespace grace

@@ -11,6 +11,7 @@
 
 #include "../kernels/list.h"
 #include "../kernels/words.h"
+#include "cuda_library.h"
 #include "tf_c_api.h"
 #include "thread_pool.h"
 
@@ -64,10 +65,18 @@ class Tensor {
   TF_Tensor* tensor_;
 };
 
+enum class Place { kCpu, kGpu };
+
 // One execution of an operation.
 class Call {
  public:
-  explicit Call(TF_OpKernelContext* context) : context_(context), threads_(context) {}
+  Call(TF_OpKernelContext* context, Place place)
+      : context_(context), threads_(context), on_gpu_(place == Place::kGpu || EmulatesCuda()) {
+    if (place == Place::kGpu) stream_ = StreamOf(context);
+  }
+  // Whether the tensors are in a GPU's memory, but for inputs that OnGpu names; then Run is the way
+  // to work on them.
+  bool on_gpu() const { return on_gpu_; }
   const Executor& executor() const { return threads_; }
   int inputs() const { return TF_NumInputs(context_); }
   int outputs() const { return TF_NumOutputs(context_); }
@@ -86,12 +95,29 @@ class Call {
   Tensor Forward(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;
+  // The place of the i-th output, a bool scalar.
+  bool* NewBool(int i) const { return Output(i, TF_BOOL, nullptr, 0, 1).data<bool>(); }
+
+  // Calls a launcher of the CUDA library with these arguments and the workspace that it asks for.
+  template <class... Parameters, class... Arguments>
+  void Run(int (*launcher)(Parameters...), Arguments... arguments) const {
+    size_t bytes = 0;
+    CheckCuda(launcher(arguments..., nullptr, &bytes, stream_));
+    const Tensor workspace = Workspace(bytes);
+    CheckCuda(launcher(arguments..., workspace.data<void>(), &bytes, stream_));
+  }
 
  private:
+  static void CheckCuda(int error) {
+    if (error) throw std::runtime_error(CudaError(error));
+  }
+  Tensor Workspace(size_t bytes) const;
   Tensor Output(int i, TF_DataType type, const int64_t* shape, int rank, size_t bytes) const;
 
   TF_OpKernelContext* context_;
   ThreadPool threads_;
+  bool on_gpu_;
+  void* stream_ = nullptr;
 };
 
 // Inputs [first, first + count) of a call: float tensors of any shape, as a kernel's list.
@@ -137,33 +163,53 @@ struct Definition {
   ShapeFunction shapes;
 };
 
-void RegisterOp(const Definition& definition, void* (*create)(TF_OpKernelConstruction*),
-                void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*));
+// The functions that TensorFlow calls for an operation.
+struct KernelFunctions {
+  void* (*create)(TF_OpKernelConstruction*);
+  void (*compute)(void*, TF_OpKernelContext*);
+  void (*destroy)(void*);
+};
+
+void RegisterOp(const Definition& definition, const KernelFunctions& cpu);
+// Nothing where there is no CUDA library.
+void RegisterGpuKernel(const char* name, std::initializer_list<const char*> host_inputs,
+                       const KernelFunctions& gpu);
 void FailConstruction(TF_OpKernelConstruction* construction);
 void FailCall(TF_OpKernelContext* context);
+
+template <class Op, class OpAttributes, class OpCall, Place kPlace>
+KernelFunctions FunctionsOf() {
+  return {[](TF_OpKernelConstruction* construction) -> void* {
+            try {
+              return new Op(OpAttributes(construction));
+            } catch (...) {
+              FailConstruction(construction);
+              return nullptr;
+            }
+          },
+          [](void* op, TF_OpKernelContext* context) {
+            try {
+              OpCall call(context, kPlace);
+              static_cast<const Op*>(op)->Compute(call);
+            } catch (...) {
+              FailCall(context);
+            }
+          },
+          [](void* op) { delete static_cast<Op*>(op); }};
+}
 
 // Defines the operation and its CPU kernel; for a static initialiser, so that loading is enough.
 template <class Op, class OpAttributes = Attributes, class OpCall = Call>
 bool Register(const Definition& definition) {
-  RegisterOp(
-      definition,
-      [](TF_OpKernelConstruction* construction) -> void* {
-        try {
-          return new Op(OpAttributes(construction));
-        } catch (...) {
-          FailConstruction(construction);
-          return nullptr;
-        }
-      },
-      [](void* op, TF_OpKernelContext* context) {
-        try {
-          OpCall call(context);
-          static_cast<const Op*>(op)->Compute(call);
-        } catch (...) {
-          FailCall(context);
-        }
-      },
-      [](void* op) { delete static_cast<Op*>(op); });
+  RegisterOp(definition, FunctionsOf<Op, OpAttributes, OpCall, Place::kCpu>());
+  return true;
+}
+
+// Adds the kernel for GPUs to an operation whose Compute asks Call::on_gpu(). The inputs of these
+// names are in the host's memory all the same.
+template <class Op, class OpAttributes = Attributes, class OpCall = Call>
+bool OnGpu(const char* name, std::initializer_list<const char*> host_inputs) {
+  RegisterGpuKernel(name, host_inputs, FunctionsOf<Op, OpAttributes, OpCall, Place::kGpu>());
   return true;
 }
 

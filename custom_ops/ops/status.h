@@ -27,6 +27,8 @@ class Status {
       throw;
     } catch (const Invalid& error) {
       TF_SetStatus(status_, TF_INVALID_ARGUMENT, error.what());
+    } catch (const Unimplemented& error) {
+      TF_SetStatus(status_, TF_UNIMPLEMENTED, error.what());
     } catch (const std::bad_alloc&) {
       TF_SetStatus(status_, TF_RESOURCE_EXHAUSTED, "There is not enough memory.");
     } catch (const std::exception& error) {

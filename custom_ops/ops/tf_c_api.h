@@ -17,11 +17,18 @@ typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 typedef struct TF_ShapeHandle TF_ShapeHandle;
 
-typedef enum TF_DataType { TF_FLOAT = 1, TF_INT32 = 3, TF_INT64 = 9, TF_BOOL = 10 } TF_DataType;
+typedef enum TF_DataType {
+  TF_FLOAT = 1,
+  TF_INT32 = 3,
+  TF_UINT8 = 4,
+  TF_INT64 = 9,
+  TF_BOOL = 10
+} TF_DataType;
 typedef enum TF_Code {
   TF_OK = 0,
   TF_INVALID_ARGUMENT = 3,
   TF_RESOURCE_EXHAUSTED = 8,
+  TF_UNIMPLEMENTED = 12,
   TF_INTERNAL = 13
 } TF_Code;
 
@@ -57,6 +64,7 @@ TF_KernelBuilder* TF_NewKernelBuilder(const char* op, const char* device,
                                       void* (*create)(TF_OpKernelConstruction*),
                                       void (*compute)(void*, TF_OpKernelContext*),
                                       void (*destroy)(void*));
+void TF_KernelBuilder_HostMemory(TF_KernelBuilder*, const char* argument);
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char*, int64_t*,
@@ -78,6 +86,13 @@ int TF_NumOutputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,
                              size_t bytes, TF_Status*);
+// Where memory is to be.
+typedef struct TF_AllocatorAttributes {
+  size_t struct_size;
+  unsigned char on_host;
+} TF_AllocatorAttributes;
+TF_Tensor* TF_AllocateTemp(TF_OpKernelContext*, TF_DataType, const int64_t* dims, int rank,
+                           TF_AllocatorAttributes*, TF_Status*);
 void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
 void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char*, TF_DataType*,
                                          TF_Status*);

@@ -21,18 +21,9 @@ void* Find(const char* library, const char* symbol) {
   return loaded ? dlsym(loaded, symbol) : nullptr;
 }
 
-// Null where TensorFlow is of a version whose pool may look different.
-GetDevice FindAccessor() {
-  using Version = const char* (*)();
-  const auto version = reinterpret_cast<Version>(Find("libtensorflow_cc.so.2", "TF_Version"));
-  if (!version || !LayoutIsKnown(version())) return nullptr;
-  return reinterpret_cast<GetDevice>(
-      Find("libtensorflow_framework.so.2",
-           "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen16ThreadPoolDeviceEEERKT_v"));
-}
-
 GetDevice Accessor() {
-  static const GetDevice accessor = FindAccessor();
+  static const auto accessor = reinterpret_cast<GetDevice>(FindInTensorFlow(
+      "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen16ThreadPoolDeviceEEERKT_v"));
   return accessor;
 }
 
@@ -77,6 +68,13 @@ struct Loop {
 };
 
 }  // namespace
+
+void* FindInTensorFlow(const char* symbol) {
+  using Version = const char* (*)();
+  const auto version = reinterpret_cast<Version>(Find("libtensorflow_cc.so.2", "TF_Version"));
+  if (!version || !LayoutIsKnown(version())) return nullptr;
+  return Find("libtensorflow_framework.so.2", symbol);
+}
 
 void SetThreads(int threads) { g_threads = threads; }
 

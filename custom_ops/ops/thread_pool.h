@@ -17,6 +17,10 @@ class ThreadPool : public Executor {
   TF_OpKernelContext* context_;
 };
 
+// A function that TensorFlow's library exports, by its mangled name; null where it exports none, and
+// where TensorFlow is of a version whose classes may look different.
+void* FindInTensorFlow(const char* symbol);
+
 // How many threads work on one kernel, for tests; 0 is as many as the device has.
 void SetThreads(int threads);
 

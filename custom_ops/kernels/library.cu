@@ -1,0 +1,36 @@
+// What the CUDA library tells of itself.
+#include "device/cuda.h"
+#include "launchers.h"
+
+#ifdef GRACE_EMULATE_CUDA
+
+GRACE_EXPORT const char* grace_cuda_error(int) { return "the emulation has no errors"; }
+GRACE_EXPORT const char* grace_cuda_build() { return "emulated"; }
+GRACE_EXPORT int grace_cuda_versions(int*, int*) { return 0; }
+
+#else
+
+// setup.py and the Makefile tell the architectures.
+#ifndef GRACE_CUDA_ARCHS
+#define GRACE_CUDA_ARCHS "the compiler's own"
+#endif
+#define GRACE_TEXT_OF(x) #x
+#define GRACE_TEXT(x) GRACE_TEXT_OF(x)
+
+GRACE_EXPORT const char* grace_cuda_error(int error) {
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+GRACE_EXPORT const char* grace_cuda_build() {
+  return "CUDA " GRACE_TEXT(__CUDACC_VER_MAJOR__) "." GRACE_TEXT(__CUDACC_VER_MINOR__)
+         " for " GRACE_CUDA_ARCHS;
+}
+
+GRACE_EXPORT int grace_cuda_versions(int* driver, int* runtime) {
+  int devices = 0;
+  if (cudaError_t error = cudaDriverGetVersion(driver)) return error;
+  if (cudaError_t error = cudaRuntimeGetVersion(runtime)) return error;
+  return cudaGetDeviceCount(&devices);
+}
+
+#endif
