@@ -3,9 +3,11 @@
 One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become
 32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 64-bit
 numbers are two words, 16-bit floats are packed two to a word, little-endian, an odd last half of a
-group padded with zero.  `Sum` and `Max` parts keep their dtype.  Buffers are the concatenation of
-their parts in the order of (group, part, lane); the first buffer of a bucket's first round ends in
-one more element, the flag: 0, or 1 where the sender met a non-finite value.
+group padded with zero.  Words travel as float32, whatever their bits mean, because TensorFlow keeps
+the int32 tensors of many operations in the host's memory, where a GPU would have to copy them.
+`Sum` and `Max` parts keep their dtype.  Buffers are the concatenation of their parts in the order
+of (group, part, lane); the first buffer of a bucket's first round ends in one more element, the
+flag: 0, or 1 where the sender met a non-finite value.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
 
-VERSION = 3  # changes whenever the meaning of any buffer does; compared at the first step
+VERSION = 4  # changes whenever the meaning of any buffer does; compared at the first step
+
+CARRIER = tf.float32  # of words; no operation on the way may compute with them
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 
@@ -75,7 +79,7 @@ def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
             lanes, sizes = zip(*found)
             length, dtype = sum(sizes), part_dtype.name
             if kind in ("gather", "all_to_all"):
-                length, dtype = -(-length * part_dtype.size // 4), "int32"
+                length, dtype = -(-length * part_dtype.size // 4), CARRIER.name
             slot = Slot(g, name, part_dtype.name, lanes, sizes, length)
             buffers.setdefault((kind, dtype), Buffer(kind, dtype, [])).slots.append(slot)
     if flagged:
@@ -140,10 +144,10 @@ def _lengths(buffer: Buffer, slot: Slot) -> Sequence[int]:
 def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     dtype = pieces[0].dtype
     if dtype.size == 4:
-        return [p if dtype == tf.int32 else tf.bitcast(p, tf.int32) for p in pieces]
+        return [p if dtype == CARRIER else tf.bitcast(p, CARRIER) for p in pieces]
     if dtype.size == 8:
         return [
-            tf.reshape(tf.bitcast(p, tf.int32), [*p.shape[:-1], 2 * p.shape[-1]]) for p in pieces
+            tf.reshape(tf.bitcast(p, CARRIER), [*p.shape[:-1], 2 * p.shape[-1]]) for p in pieces
         ]
     if dtype.size != 2:
         raise ValueError(
@@ -152,12 +156,12 @@ def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     run = pieces[0] if len(pieces) == 1 else tf.concat(pieces, -1)
     if run.shape[-1] % 2:
         run = tf.pad(run, [[0, 0]] * (run.shape.rank - 1) + [[0, 1]])
-    return [tf.bitcast(tf.reshape(run, [*run.shape[:-1], run.shape[-1] // 2, 2]), tf.int32)]
+    return [tf.bitcast(tf.reshape(run, [*run.shape[:-1], run.shape[-1] // 2, 2]), CARRIER)]
 
 
 def _from_words(words: list[tf.Tensor], sizes: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
     if dtype.size == 4:
-        return words if dtype == tf.int32 else [tf.bitcast(w, dtype) for w in words]
+        return words if dtype == CARRIER else [tf.bitcast(w, dtype) for w in words]
     if dtype.size == 8:
         pairs = [tf.reshape(w, [*w.shape[:-1], w.shape[-1] // 2, 2]) for w in words]
         return [tf.bitcast(pair, dtype) for pair in pairs]

@@ -31,6 +31,9 @@ def carries(group, keys, dtypes=("float32", "int32")):
     words = tf.constant([0x7F812345, 1, -5], tf.int32) + me  # signalling NaNs as floats
     found = tf.bitcast(group.gather([tf.bitcast(words, tf.float32)], next(keys))[0], tf.int32)
     assert found.numpy().tolist() == [[0x7F812345 + w, 1 + w, -5 + w] for w in range(size)]
+    rows = tf.tile(tf.bitcast(words, tf.float32)[None], [size, 1])
+    found = tf.bitcast(group.all_to_all([rows], next(keys))[0], tf.int32)
+    assert found.numpy().tolist() == [[0x7F812345 + w, 1 + w, -5 + w] for w in range(size)]
     names: dict[str, int] = {}
     values = tf.fill([1 + me, 2], 1.0 + me)
     lanes = [tf.IndexedSlices(values, tf.range(1 + me), tf.constant([9, 2]))]

@@ -114,15 +114,22 @@ class TransportsTest(tf.test.TestCase):
                     self.assertAllEqual(ours, theirs, kind)
 
     def test_gathers_move_bits(self):
-        """Words that are signalling NaNs as floats arrive untouched."""
-        words = [tf.constant([0x7F812345, 1, -5], tf.int32) + i for i in range(SIZE)]
+        """Words travel as floats; those that are signalling NaNs arrive untouched."""
+        words = tf.constant([0x7F812345, 1, -5], tf.int32) + tf.range(SIZE)[:, None]
+        floats = tf.unstack(tf.bitcast(words, tf.float32))
 
-        def inside(context, i):
-            return ReplicaContext(context).gather([own(words, i)], 1)[0]
+        def gathers(context, i):
+            return ReplicaContext(context).gather([own(floats, i)], 1)[0]
 
-        for results in (Loopback(SIZE).gather(words, 1), *in_replicas(inside)):
+        def swaps(context, i):
+            return ReplicaContext(context).all_to_all([tf.stack([own(floats, i)] * SIZE)], 1)[0]
+
+        for results in (Loopback(SIZE).gather(floats, 1), *in_replicas(gathers)):
             for result in results:
-                self.assertAllEqual(result, tf.stack(words))
+                self.assertAllEqual(tf.bitcast(result, tf.int32), words)
+        for results in in_replicas(swaps):
+            for result in results:
+                self.assertAllEqual(tf.bitcast(result, tf.int32), words)
 
     def test_what_was_handed_over_is_recorded(self):
         transport = Loopback(SIZE)
