@@ -102,12 +102,26 @@ def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
         return {leaf: value.numpy() for leaf, value in init_state(*arguments).items()}
 
 
+def host_of(device: str | None) -> str | None:
+    """The CPU of a GPU's host; any other device as it is."""
+    if device is None:
+        return "/CPU:0" if tf.config.list_logical_devices("GPU") else None
+    spec = tf.DeviceSpec.from_string(device)
+    gpu = spec.device_type == "GPU"
+    return spec.replace(device_type="CPU", device_index=0).to_string() if gpu else device
+
+
 def variables_of(
     stem: str, value: np.ndarray, workers: Sequence[int], devices: Sequence[str | None]
 ) -> list[ResourceVariable]:
-    """A plain variable of this value for every worker, each on its own device."""
+    """A plain variable of this value for every worker, each on its own device.
+
+    The counter of steps lies beside a GPU, in the host's memory: there native operations read it.
+    """
     made = []
     for worker, device in zip(workers, devices):
+        if stem == STEP.kind:
+            device = host_of(device)
         with tf.init_scope(), tf.device(device):
             name = f"grace/{stem}/{worker}"
             made.append(ResourceVariable(value, trainable=False, name=name))

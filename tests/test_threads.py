@@ -88,7 +88,7 @@ class ThreadsTest(tf.test.TestCase):
         seen = {}
 
         def chosen():
-            return ops._chosen().__name__.rpartition(".")[2]
+            return ops.chosen().__name__.rpartition(".")[2]
 
         def first():
             with ops.using("reference"):

@@ -11,6 +11,14 @@
 namespace grace {
 namespace {
 
+using GetDevice = const GpuDeviceView* (*)(const void* context);
+
+GetDevice Accessor() {
+  static const auto accessor = reinterpret_cast<GetDevice>(FindInTensorFlow(
+      "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"));
+  return accessor;
+}
+
 std::string g_emulated;  // the path of an emulated library, for tests
 
 // libgrace_cuda.so beside this library.
@@ -46,9 +54,7 @@ std::string CudaError(int error) {
 }
 
 void* StreamOf(TF_OpKernelContext* context) {
-  using GetDevice = const GpuDeviceView* (*)(const void* context);
-  static const auto get_device = reinterpret_cast<GetDevice>(FindInTensorFlow(
-      "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"));
+  const GetDevice get_device = Accessor();
   if (!get_device) {
     throw Unimplemented(
         "How this version of TensorFlow keeps its CUDA stream is not known; "
@@ -59,12 +65,13 @@ void* StreamOf(TF_OpKernelContext* context) {
 
 bool EmulatesCuda() { return !g_emulated.empty(); }
 
+// For tests and reports, through ctypes.
 extern "C" {
 __attribute__((visibility("default"))) void grace_emulate_cuda(const char* path) {
   g_emulated = path;
 }
 
-__attribute__((visibility("default"))) int grace_has_cuda_library() { return HasCudaLibrary(); }
+__attribute__((visibility("default"))) int grace_knows_stream() { return Accessor() != nullptr; }
 }
 
 }  // namespace grace

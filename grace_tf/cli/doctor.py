@@ -20,7 +20,7 @@ import tensorflow as tf
 from grace_tf import group
 from grace_tf.cli.tables import print_table
 from grace_tf.keras import repairs
-from grace_tf.ops import native
+from grace_tf.ops import cuda, native
 from grace_tf.transports import lifeline
 from grace_tf.version import __version__
 
@@ -40,6 +40,7 @@ def findings() -> list[list[str]]:
         ["Keras", keras.__version__],
         ["native operations", native_library()],
         ["threads of native operations", threads()],
+        ["CUDA library", cuda_library()],
         ["GPUs", _gpus()],
         ["workers around", _surroundings()],
         ["Horovod", horovod()],
@@ -71,7 +72,21 @@ def _gpus() -> str:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return "none"
-    return f"{', '.join(gpu.name for gpu in gpus)}; there the reference operations serve"
+    reason = cuda.why_not()
+    serve = f"the reference operations, because: {reason}" if reason else "the native operations"
+    return f"{', '.join(gpu.name for gpu in gpus)}; there serve {serve}"
+
+
+def cuda_library() -> str:
+    """What the kernels for GPUs were built for, and whether CUDA's driver here can run them."""
+    found = cuda.built()
+    if isinstance(found, str):
+        return found
+    if found.error:
+        return f"{found.build}; not usable here: {found.message}"
+    missing = [name for name in native.LIST_OPERATIONS if not cuda.has_kernel(name)]
+    lacks = f"; without a kernel, so on the CPU: {', '.join(missing)}" if missing else ""
+    return f"{found.build}; the driver serves CUDA {cuda.version(found.driver)}{lacks}"
 
 
 def _surroundings() -> str:

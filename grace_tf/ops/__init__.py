@@ -11,17 +11,13 @@ of element i in its bit i. Bits beyond the last element are zero.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as _graphs
-from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import arguments, native, reference
+from grace_tf.ops import arguments, reference
+from grace_tf.ops.choice import chosen, using
 from grace_tf.ops.words import packed_words
 
 __all__ = [
@@ -45,9 +41,6 @@ __all__ = [
     "vote_signs",
 ]
 
-_IMPLEMENTATIONS = {"native": native, "reference": reference}
-_forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("forced", default=None)
-
 
 class Key(NamedTuple):
     """Names one stream of random words; equal keys give equal words on every machine.
@@ -68,59 +61,18 @@ class Key(NamedTuple):
     """Which of a variable's draws within one step, 0 to 255."""
 
 
-@contextlib.contextmanager
-def using(implementation: str) -> Iterator[None]:
-    """Forces "native" or "reference" within the context, for tests and comparisons.
-
-    It holds for the thread that enters it, not for threads that start inside it. What is traced
-    into a tf.function inside the context keeps the choice. Raises ValueError for
-    another name, RuntimeError where the native library is wanted but absent.
-    """
-    if implementation not in _IMPLEMENTATIONS:
-        raise ValueError(
-            f"There is no implementation {implementation!r} of the operations; "
-            f"there are {' and '.join(sorted(_IMPLEMENTATIONS))}."
-        )
-    if implementation == "native" and not native.available():
-        raise RuntimeError(f"The native operations are not available: {native.why_not()}")
-    token = _forced.set(implementation)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
-
-def _on_cpu(x: tf.Tensor | None) -> bool:
-    if x is not None and x.device:
-        return "CPU" in x.device.upper()
-    # What has no device yet goes where TensorFlow likes best.
-    return not tf.config.list_logical_devices("GPU")
-
-
-def _chosen(x: tf.Tensor | None = None) -> ModuleType:
-    """The module that runs an operation on x (or on nothing yet, for random words)."""
-    forced = _forced.get()
-    if forced is not None:
-        return _IMPLEMENTATIONS[forced]
-    if control_flow_util.GraphOrParentsInXlaContext(_graphs.get_default_graph()):
-        return reference
-    if not _on_cpu(x):
-        return reference
-    return native if native.available(warn=True) else reference
-
-
 def random_words(n: int, key: Key) -> tf.Tensor:
     """The first n words of the key's stream, uniform over all bit patterns, as int32 [n]."""
     arguments.check_length(n)
     arguments.check_key(key)
-    return _chosen().random_words(n, key)
+    return chosen().random_words(n, key)
 
 
 def uniform(n: int, key: Key) -> tf.Tensor:
     """float32 [n], uniform on [0, 1): the upper 24 bits of each random word, times 2^-24."""
     arguments.check_length(n)
     arguments.check_key(key)
-    return _chosen().uniform(n, key)
+    return chosen().uniform(n, key)
 
 
 def random_normal(n: int, key: Key) -> tf.Tensor:
@@ -148,7 +100,7 @@ def random_indices(n: int, k: int, key: Key) -> tf.Tensor:
     arguments.check_key(key)
     if not 1 <= k <= n:
         raise ValueError(f"k must be from 1 to {n}, the number of elements, not {k}.")
-    return _chosen().random_indices(n, k, key)
+    return chosen().random_indices(n, k, key)
 
 
 def pack_signs(x: tf.Tensor) -> tf.Tensor:
@@ -157,7 +109,7 @@ def pack_signs(x: tf.Tensor) -> tf.Tensor:
     Zero of either sign gives 1, NaN gives 0. Wire: 1 bit an element.
     """
     x = arguments.floats(x)
-    return _chosen(x).pack_signs(x)
+    return chosen(x).pack_signs(x)
 
 
 def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
@@ -165,7 +117,7 @@ def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     words = arguments.tensor(words, tf.int32, 1, "words")
     arguments.check_length(n)
     arguments.check_size(words, packed_words(n, 1), "words")
-    return _chosen(words).unpack_signs(words, n)
+    return chosen(words).unpack_signs(words, n)
 
 
 def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
@@ -176,7 +128,7 @@ def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_length(n)
     arguments.check_size(words, packed_words(n, 1), "words")
-    return _chosen(words).vote_signs(words, n)
+    return chosen(words).vote_signs(words, n)
 
 
 def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
@@ -191,7 +143,7 @@ def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
     arguments.count_blocks(x.shape[0], block)
     if norm not in ("max", "l2"):
         raise ValueError(f"There is no norm {norm!r}; there are max and l2.")
-    return _chosen(x).block_scales(x, block, norm)
+    return chosen(x).block_scales(x, block, norm)
 
 
 def quantize(
@@ -216,7 +168,7 @@ def quantize(
     arguments.check_size(scales, arguments.count_blocks(x.shape[0], block), "scales")
     if key is not None:
         arguments.check_key(key)
-    return _chosen(x).quantize(x, scales, levels, bits, block, key)
+    return chosen(x).quantize(x, scales, levels, bits, block, key)
 
 
 def dequantize(
@@ -229,7 +181,7 @@ def dequantize(
     words = arguments.tensor(words, tf.int32, 1, "words")
     scales = arguments.tensor(scales, tf.float32, 1, "scales")
     arguments.check_quantized(words, scales, n, levels, bits, block)
-    return _chosen(words).dequantize(words, scales, n, levels, bits, block)
+    return chosen(words).dequantize(words, scales, n, levels, bits, block)
 
 
 def dequantize_sum(
@@ -245,7 +197,7 @@ def dequantize_sum(
     arguments.check_quantized(words, scales, n, levels, bits, block)
     if words.shape[0] != scales.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
-    return _chosen(words).dequantize_sum(words, scales, n, levels, bits, block)
+    return chosen(words).dequantize_sum(words, scales, n, levels, bits, block)
 
 
 def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -258,14 +210,14 @@ def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     x = arguments.floats(x)
     if not 1 <= k <= x.shape[0]:
         raise ValueError(f"k must be from 1 to {x.shape[0]}, the number of elements, not {k}.")
-    return _chosen(x).top_k(x, k)
+    return chosen(x).top_k(x, k)
 
 
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """float32 x [n] at int32 indices [k]: float32 [k]. An index outside x is an error."""
     x = arguments.floats(x)
     indices = arguments.tensor(indices, tf.int32, 1, "indices")
-    return _chosen(x).gather(x, indices)
+    return chosen(x).gather(x, indices)
 
 
 def scatter_sum(
@@ -286,7 +238,7 @@ def scatter_sum(
         counts = arguments.tensor(counts, tf.int32, 1, "counts")
         arguments.check_size(counts, values.shape[0], "counts")
     arguments.check_length(n)
-    return _chosen(values).scatter_sum(values, indices, counts, n)
+    return chosen(values).scatter_sum(values, indices, counts, n)
 
 
 def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -297,4 +249,4 @@ def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
             raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
     if not xs:
         return tf.constant(True)
-    return _chosen(xs[0]).all_finite(xs)
+    return chosen(xs[0]).all_finite(xs)

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import ops
-from grace_tf.ops import arguments, native
+from grace_tf.ops import arguments, choice, native
 from grace_tf.ops.arguments import ListKey, Strata
 from grace_tf.ops.words import packed_words
 
@@ -37,11 +36,10 @@ class Quantized(NamedTuple):
 def runs_here(xs: Sequence[tf.Tensor]) -> bool:
     """Whether these operations would run on these tensors.
 
-    They do where `grace_tf.ops` would choose its native operations for each of the tensors: the
-    library is there, the tensors are on the CPU, nothing is compiled by XLA, and `ops.using` does
-    not say otherwise.
+    They do where the library is there, the tensors are on the CPU, or on GPUs and the CUDA kernels
+    run there, nothing is compiled by XLA, and `ops.using` does not say otherwise.
     """
-    return all(ops._chosen(x) is native for x in xs) and ops._chosen() is native
+    return choice.lists_run(xs)
 
 
 def quantize_list(

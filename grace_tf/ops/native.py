@@ -1,11 +1,13 @@
 """The only loader of the native library, `grace_tf/_ops.so`, and its operations as functions.
 
-The functions are those of `grace_tf.ops.reference`, with the same arguments, for the CPU. The
-library is opened at the first use, not at import.
+The functions are those of `grace_tf.ops.reference`, with the same arguments, for the CPU; those on
+whole lists run on GPUs too, see `grace_tf.ops.cuda`. The library is opened at the first use, not at
+import.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import warnings
@@ -34,7 +36,7 @@ _OPERATIONS = (
     "vote_signs",
 )
 # Those of whole lists: other operations say what they mean, see grace_tf.ops.lists.
-_LIST_OPERATIONS = (
+LIST_OPERATIONS = (
     "cast_list",
     "decode_classes_list",
     "decode_powers_list",
@@ -83,7 +85,7 @@ def _load() -> tuple[ModuleType | None, str]:
     except (tf.errors.OpError, RuntimeError) as error:
         return None, f"{LIBRARY} could not be loaded: {error}"
     missing = [
-        name for name in (*_OPERATIONS, *_LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
+        name for name in (*_OPERATIONS, *LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
     ]
     if missing:
         return None, (
@@ -94,7 +96,8 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 @functools.cache
-def _say_once(reason: str) -> None:
+def say_once(reason: str) -> None:
+    """Warns that the reference operations serve, once for each reason."""
     warnings.warn(f"grace_tf runs on its slower reference operations: {reason}", stacklevel=4)
 
 
@@ -102,7 +105,7 @@ def available(warn: bool = False) -> bool:
     """Whether the native operations can run; with `warn`, says once why they cannot."""
     module, reason = _load()
     if module is None and warn:
-        _say_once(reason)
+        say_once(reason)
     return module is not None
 
 
@@ -143,6 +146,11 @@ def isa() -> str:
     return _settings().grace_isa().decode()
 
 
+def knows_stream() -> bool:
+    """Whether kernels for GPUs can have TensorFlow's CUDA stream."""
+    return bool(_settings().grace_knows_stream())
+
+
 def set_threads(threads: int) -> None:
     """How many threads share one kernel's work; 0 for as many as TensorFlow has. For tests."""
     _settings().grace_set_threads(threads)
@@ -156,9 +164,11 @@ def _shaped(x: tf.Tensor, n: int) -> tf.Tensor:
 
 def _int64(value: int | tf.Tensor) -> tf.Tensor:
     """The low 32 bits of value are kept; more is not needed."""
-    if isinstance(value, int):
-        return tf.constant(value & 0xFFFFFFFF, tf.int64)
-    return tf.cast(value, tf.int64)
+    # Kernels for GPUs read it in the host's memory: made there, it need not be copied from a GPU.
+    with tf.device("/CPU:0") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext():
+        if isinstance(value, int):
+            return tf.constant(value & 0xFFFFFFFF, tf.int64)
+        return tf.cast(value, tf.int64)
 
 
 def _stream(key) -> dict:

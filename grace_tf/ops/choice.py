@@ -1,0 +1,81 @@
+"""Which implementation runs an operation: the native one, or the reference in plain TensorFlow.
+
+Native operations run on the CPU, those of whole lists on GPUs too, and never where XLA compiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as _graphs
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.ops import cuda, native, reference
+
+_IMPLEMENTATIONS = {"native": native, "reference": reference}
+_forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("forced", default=None)
+
+
+@contextlib.contextmanager
+def using(implementation: str) -> Iterator[None]:
+    """Forces "native" or "reference" within the context, for tests and comparisons.
+
+    It holds for the thread that enters it, not for threads that start inside it. What is traced
+    into a tf.function inside the context keeps the choice. Raises ValueError for
+    another name, RuntimeError where the native library is wanted but absent.
+    """
+    if implementation not in _IMPLEMENTATIONS:
+        raise ValueError(
+            f"There is no implementation {implementation!r} of the operations; "
+            f"there are {' and '.join(sorted(_IMPLEMENTATIONS))}."
+        )
+    if implementation == "native" and not native.available():
+        raise RuntimeError(f"The native operations are not available: {native.why_not()}")
+    token = _forced.set(implementation)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def chosen(x: tf.Tensor | None = None) -> ModuleType:
+    """The module that runs an operation on x (or on nothing yet, for random words)."""
+    forced = _forced_or_xla()
+    if forced is not None:
+        return forced
+    if not _on_cpu(x):
+        return reference
+    return native if native.available(warn=True) else reference
+
+
+def lists_run(xs: Sequence[tf.Tensor]) -> bool:
+    """Whether native operations on lists run on these tensors.
+
+    On a GPU too they do, where the CUDA kernels run; TensorFlow itself then chooses between an
+    operation's kernels.
+    """
+    forced = _forced_or_xla()
+    if forced is not None:
+        return forced is native
+    if not all(_on_cpu(x) for x in (*xs, None)) and cuda.why_not(warn=True):
+        return False
+    return native.available(warn=True)
+
+
+def _forced_or_xla() -> ModuleType | None:
+    forced = _forced.get()
+    if forced is not None:
+        return _IMPLEMENTATIONS[forced]
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(_graphs.get_default_graph())
+    return reference if in_xla else None
+
+
+def _on_cpu(x: tf.Tensor | None) -> bool:
+    if x is not None and x.device:
+        return "CPU" in x.device.upper()
+    # What has no device yet goes where TensorFlow likes best.
+    return not tf.config.list_logical_devices("GPU")

@@ -1,0 +1,94 @@
+"""The library of CUDA kernels, `libgrace_cuda.so`: what it was built for, and whether it runs here.
+
+The native operations open it at the first kernel that runs on a GPU. Here it is only asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+from grace_tf.ops import native
+
+LIBRARY = native.LIBRARY.with_name("libgrace_cuda.so")
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
+
+
+class Built(NamedTuple):
+    """What the library tells of itself."""
+
+    build: str
+    """The version of CUDA's compiler and the architectures there is code for."""
+    driver: int
+    """The version of CUDA that the driver serves, 1000 * major + 10 * minor; 0 without a driver."""
+    runtime: int
+    """The version of CUDA that the library was built with, likewise."""
+    error: int
+    """The number of the CUDA error that a call meets here; 0 for none."""
+    message: str
+    """What CUDA calls that error."""
+
+
+@functools.cache
+def built() -> Built | str:
+    """What the library tells, or in one sentence why it cannot be asked."""
+    if not LIBRARY.exists():
+        return f"{LIBRARY.name} was not built, as no nvcc was found when the package was installed."
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.grace_cuda_build.restype = ctypes.c_char_p
+        library.grace_cuda_error.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        return f"{LIBRARY} cannot be used: {error}."
+    driver, runtime = ctypes.c_int(), ctypes.c_int()
+    error = library.grace_cuda_versions(ctypes.byref(driver), ctypes.byref(runtime))
+    message = library.grace_cuda_error(error).decode()
+    build = library.grace_cuda_build().decode()
+    return Built(build, driver.value, runtime.value, error, message)
+
+
+def why_not(warn: bool = False) -> str:
+    """Why the native operations do not run on GPUs, in one sentence; empty where they do.
+
+    With `warn`, the reason is also said once as a warning.
+    """
+    reason = _why_not()
+    if reason and warn:
+        native.say_once(reason)
+    return reason
+
+
+@functools.cache
+def _why_not() -> str:
+    found = built()
+    if not native.available():
+        return native.why_not()
+    if isinstance(found, str):
+        return found
+    if found.error == _INSUFFICIENT_DRIVER and found.driver:
+        return (
+            f"The driver serves CUDA {version(found.driver)}, and {LIBRARY.name} was built with "
+            f"CUDA {version(found.runtime)}: install a newer driver, or the package again with an "
+            "older nvcc."
+        )
+    if found.error:
+        return f"CUDA does not run here: {found.message}."
+    if not native.knows_stream():
+        return f"How TensorFlow {tf.__version__} keeps its CUDA stream was not checked."
+    return ""
+
+
+def has_kernel(name: str) -> bool:
+    """Whether the operation of this name, such as "sign_list", has a kernel for GPUs."""
+    op = "Grace>" + "".join(word.capitalize() for word in name.split("_"))
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return any(kernel.device_type == "GPU" for kernel in found)
+
+
+def version(number: int) -> str:
+    """ "12.4" for 12040."""
+    return f"{number // 1000}.{number % 1000 // 10}"
