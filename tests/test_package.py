@@ -37,7 +37,9 @@ def test_the_library_needs_only_the_c_api_of_tensorflow():
             assert name in declared, name
     exported = dynamic_symbols("--defined-only")
     assert [name for name in exported if name.startswith("grace_")] == [
+        "grace_emulate_cuda",
         "grace_isa",
+        "grace_knows_stream",
         "grace_layout_is_known",
         "grace_set_isa",
         "grace_set_threads",

@@ -1,8 +1,10 @@
-// What the tests of the CUDA kernels share. The kernels run emulated, see device/emulation.h, and
-// are compared with those of the .cc files, bit for bit.
+// What the tests of the CUDA kernels share: their results are those of the .cc files' kernels, bit
+// for bit. They run emulated, see device/emulation.h, or with GRACE_ON_GPU on a GPU.
 #pragma once
 
+#ifndef GRACE_ON_GPU
 #include "../kernels/device/emulation.h"
+#endif
 #include "../kernels/launchers.h"
 #include "corners.h"
 
@@ -15,12 +17,19 @@ void Launched(int (*launcher)(Parameters...), Arguments... arguments) {
   EXPECT(launcher(arguments..., nullptr, &bytes, nullptr) == 0, "measuring");
   const Guarded<char> workspace(bytes);
   EXPECT(launcher(arguments..., workspace.data(), &bytes, nullptr) == 0, "launching");
+#ifdef GRACE_ON_GPU
+  const cudaError_t error = cudaDeviceSynchronize();
+  EXPECT(error == cudaSuccess, "%s", cudaGetErrorString(error));
+#endif
   EXPECT(workspace.Intact(), "of %zu bytes", bytes);
 }
 
-// Calls body(name) with the threads of each block in every order.
+// Calls body(name) with the threads of each block in every order; on a GPU, in its own.
 template <class Body>
 void OnEveryOrder(const Body& body) {
+#ifdef GRACE_ON_GPU
+  body("gpu");
+#else
   using emulation::Order;
   emulation::SetOrder(Order::kForward);
   body("forward");
@@ -28,6 +37,7 @@ void OnEveryOrder(const Body& body) {
   body("backward");
   emulation::SetOrder(Order::kShuffled);
   body("shuffled");
+#endif
 }
 
 // Calls body(lengths, kind) for the corners of lengths and of values: each length up to 257 and

@@ -14,6 +14,10 @@
 #include <thread>
 #include <vector>
 
+#ifdef GRACE_ON_GPU
+#include "gpu_memory.h"
+#endif
+
 #include "../kernels/dispatch.h"
 #include "../kernels/parallel.h"
 #include "../kernels/words.h"
@@ -30,6 +34,12 @@ inline int g_failures = 0;
       std::printf(" (%s)\n", ::grace::IsaName());                         \
     }                                                                     \
   } while (false)
+
+#ifdef GRACE_ON_GPU
+using Memory = std::vector<unsigned char, Managed<unsigned char>>;
+#else
+using Memory = std::vector<unsigned char>;
+#endif
 
 // A buffer between two guards, which the address sanitizer knows of. It begins `shift` elements
 // after a cache line does, and is full of garbage, other garbage in each.
@@ -86,7 +96,7 @@ class Guarded {
   static constexpr int64_t kGuard = 256;
   static constexpr unsigned char kPoison = 0xA5;
   int64_t n_;
-  std::vector<unsigned char> memory_;
+  Memory memory_;
   T* data_;
 };
 

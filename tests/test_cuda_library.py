@@ -1,0 +1,140 @@
+"""The library of CUDA kernels: what it exports, how it is built, what is told where it is not."""
+
+import ctypes
+import pathlib
+import re
+import shutil
+import subprocess
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from test_build_files import setup_file
+
+from grace_tf import leaves
+from grace_tf.cli import doctor
+from grace_tf.ops import choice, cuda, lists, native
+
+KERNELS = pathlib.Path(__file__).resolve().parent.parent / "custom_ops" / "kernels"
+LAUNCHERS = KERNELS / "launchers.h"
+needs_sources = pytest.mark.skipif(not LAUNCHERS.exists(), reason="the C++ sources are not here")
+needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
+needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")
+
+
+def declared():
+    """The names of launchers.h."""
+    return set(re.findall(r"\b(grace_cuda_\w+)\(", LAUNCHERS.read_text()))
+
+
+@needs_sources
+@pytest.mark.skipif(not cuda.LIBRARY.exists(), reason="the CUDA library is not built")
+@pytest.mark.skipif(not shutil.which("nm"), reason="nm is not here")
+def test_it_exports_what_is_declared_and_needs_no_tensorflow():
+    options = ["nm", "-D", "--without-symbol-versions", str(cuda.LIBRARY)]
+    listing = subprocess.run(options, check=True, capture_output=True, text=True).stdout
+    symbols = [line.split() for line in listing.splitlines()]
+    exported = {symbol[-1] for symbol in symbols if len(symbol) == 3}
+    assert {name for name in exported if name.startswith("grace")} == declared()
+    for *_, name in symbols:
+        assert not re.search(r"TF_|tensorflow|absl", name), name
+    needed = subprocess.run(["ldd", str(cuda.LIBRARY)], capture_output=True, text=True).stdout
+    assert "cuda" not in needed.replace(str(cuda.LIBRARY), "")  # it loads where there is no CUDA
+
+
+@needs_sources
+def test_every_kernel_for_gpus_stands_beside_one_for_cpus():
+    for file in KERNELS.glob("*.cu"):
+        assert file.with_suffix(".cc").exists() or file.stem == "library", file.name
+
+
+@needs_nvcc
+@needs_sources
+@pytest.mark.slow
+@pytest.mark.parametrize("source", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.stem)
+def test_no_kernel_spills_registers(source, tmp_path):
+    *flags, _ = setup_file()[1]["COMPILE_CUDA"]  # without -c
+    # As old as it may be, and what data centres have.
+    for arch in ("sm_75", "sm_90"):
+        told = subprocess.run(
+            ["nvcc", *flags, "-cubin", f"-arch={arch}", "-Xptxas=-v,-warn-spills", str(source)]
+            + ["-o", str(tmp_path / "cubin")],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stderr
+        spills = [int(count) for count in re.findall(r"(\d+) bytes spill", told)]
+        assert sum(spills) == 0, told
+        assert len(spills) >= 2 or source.stem == "library"
+        assert max(map(int, re.findall(r"Used (\d+) registers", told)), default=0) <= 128, told
+
+
+@needs_sources
+def test_each_major_architecture_is_built_once_and_the_newest_as_ptx_too():
+    targets = setup_file()[1]["cuda_targets"]
+    flags = targets("compute_50\ncompute_86\ncompute_75\ncompute_80\ncompute_120\ncompute_121\n")
+    assert [flag for flag in flags if flag.startswith("arch=")] == [
+        "arch=compute_75,code=sm_75",
+        "arch=compute_80,code=sm_80",
+        "arch=compute_120,code=sm_120",
+        "arch=compute_121,code=compute_121",
+    ]
+    assert flags[-1] == '-DGRACE_CUDA_ARCHS="sm_75 sm_80 sm_120 compute_121"'
+
+
+def found(**told):
+    """As if the library told this of itself."""
+    usual = dict(build="CUDA 13.0 for sm_75", driver=13000, runtime=13000, error=0, message="")
+    cuda._why_not.cache_clear()
+    return mock.patch.object(cuda, "built", lambda: cuda.Built(**{**usual, **told}))
+
+
+@pytest.fixture(autouse=True)
+def ask_anew():
+    yield
+    cuda._why_not.cache_clear()
+
+
+@needs_native
+def test_it_is_told_why_it_does_not_run():
+    with found():
+        assert cuda.why_not() == ""
+        assert doctor.cuda_library().startswith("CUDA 13.0 for sm_75; the driver serves CUDA 13.0")
+    with found(driver=12040, error=35, message="insufficient"):
+        assert cuda.why_not().startswith("The driver serves CUDA 12.4, and libgrace_cuda.so was b")
+        assert doctor.cuda_library() == "CUDA 13.0 for sm_75; not usable here: insufficient"
+    with found(driver=0, error=35, message="there is no driver"):
+        assert cuda.why_not() == "CUDA does not run here: there is no driver."
+    with mock.patch.object(cuda, "built", lambda: "It was not built."):
+        cuda._why_not.cache_clear()
+        assert cuda.why_not() == doctor.cuda_library() == "It was not built."
+    with found(), mock.patch.object(native, "knows_stream", lambda: False):
+        assert "keeps its CUDA stream was not checked" in cuda.why_not()
+
+
+@needs_native
+def test_lists_run_on_gpus_where_the_kernels_do():
+    x = tf.zeros([3])
+    with mock.patch.object(choice, "_on_cpu", lambda x: False):
+        with found():
+            assert lists.runs_here([x])
+        with found(error=100, message="no device"), pytest.warns(UserWarning, match="no device"):
+            assert not lists.runs_here([x])
+        assert choice.chosen(x).__name__.endswith("reference")
+    assert lists.runs_here([x])
+
+
+def test_the_counter_of_steps_lies_beside_the_gpu():
+    gpu = "/job:worker/replica:0/task:1/device:GPU:3"
+    assert leaves.host_of(gpu) == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert leaves.host_of("/job:worker/task:1/device:CPU:2") == "/job:worker/task:1/device:CPU:2"
+    assert leaves.host_of(None) is None
+
+
+@needs_native
+@pytest.mark.skipif(not cuda.LIBRARY.exists(), reason="the CUDA library is not built")
+def test_the_library_answers_without_a_gpu():
+    told = cuda.built()
+    assert re.match(r"CUDA \d+\.\d for (sm_\d+ )+compute_\d+$", told.build), told.build
+    assert told.runtime >= 12000
+    ctypes.CDLL(str(cuda.LIBRARY))
