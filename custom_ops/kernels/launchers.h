@@ -23,6 +23,8 @@ const char* grace_cuda_build();
 // with, as 1000 * major + 10 * minor. Returns the number of the CUDA error that a first call meets
 // here, 0 for none.
 int grace_cuda_versions(int* driver, int* runtime);
+// How many kernels were started so far.
+int64_t grace_cuda_launches();
 
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);

@@ -1,6 +1,8 @@
 // What the CUDA library tells of itself.
-#include "device/cuda.h"
+#include "device/launch.h"
 #include "launchers.h"
+
+GRACE_EXPORT int64_t grace_cuda_launches() { return grace::g_launches; }
 
 #ifdef GRACE_EMULATE_CUDA
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <type_traits>
 
@@ -62,6 +63,9 @@ struct Table {
   }
 };
 
+// The kernels that the library has started, for tests and benchmarks.
+inline std::atomic<int64_t> g_launches{0};
+
 class Launch {
  public:
   Launch(void* workspace, size_t* bytes, void* stream)
@@ -114,6 +118,7 @@ class Launch {
   template <class... Parameters, class... Arguments>
   void Run(void (*kernel)(Parameters...), int64_t blocks, int threads, Arguments... arguments) {
     if (blocks == 0 || error_) return;
+    ++g_launches;
 #ifdef GRACE_EMULATE_CUDA
     emulation::Run(blocks, threads, [=] { kernel(arguments...); });
 #else

@@ -1,0 +1,488 @@
+"""The CUDA kernels alone, on a machine with a GPU and PyTorch or CuPy; TensorFlow is not needed.
+
+    make -C custom_ops gpu-test           # every kernel against the CPU's, bit for bit
+    python benchmarks/gpu_kernels.py      # how fast they are, beside a copy in the GPU's memory
+
+The second loads `grace_tf/libgrace_cuda.so`. For one tensor of --elements and for the shapes of
+ResNet-50's variables it times each kernel and the copy in turn, and prints the median of the
+repeats: the gradient's bytes per second, that as a share of what the copy reaches, and the kernels
+that one call starts. The results of the first call are compared with those of --emulated, the same
+kernels on the processor, where that library is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import importlib.util
+import json
+import platform
+import runpy
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "grace_tf" / "libgrace_cuda.so"
+MODELS = ROOT / "grace_tf" / "cli" / "models.py"
+WORKERS = 2
+
+
+class Pointers(ctypes.Structure):
+    """Accumulated of accumulate.h."""
+
+    _fields_ = [("x", ctypes.c_void_p), ("residual", ctypes.c_void_p), ("times", ctypes.c_float)]
+
+
+class Signed(ctypes.Structure):
+    _fields_ = [("source", Pointers), ("n", ctypes.c_int64), ("words", ctypes.c_void_p)]
+
+
+class Voted(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_int64), ("words_at", ctypes.c_int64), ("total", ctypes.c_void_p)]
+
+
+class Source(ctypes.Structure):
+    _fields_ = [
+        ("x", ctypes.c_void_p),
+        ("residual", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+    ]
+
+
+class Target(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_void_p), ("n", ctypes.c_int64)]
+
+
+class Key(ctypes.Structure):
+    """PhiloxKey of philox.h."""
+
+    _fields_ = [(name, ctypes.c_uint32) for name in ("seed", "worker", "step", "variable_draw")]
+
+
+class Encoded(ctypes.Structure):
+    _fields_ = [
+        ("source", Pointers),
+        ("n", ctypes.c_int64),
+        ("words", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("variable_draw", ctypes.c_uint32),
+        ("stratum", ctypes.c_uint32),
+    ]
+
+
+class Decoded(ctypes.Structure):
+    _fields_ = [
+        ("n", ctypes.c_int64),
+        ("words_at", ctypes.c_int64),
+        ("scales_at", ctypes.c_int64),
+        ("total", ctypes.c_void_p),
+    ]
+
+
+class Quantization(ctypes.Structure):
+    _fields_ = [
+        ("levels", ctypes.c_int32),
+        ("bits", ctypes.c_int32),
+        ("block", ctypes.c_int64),
+        ("minmax", ctypes.c_bool),
+    ]
+
+
+class ListCode(ctypes.Structure):
+    _fields_ = [("quantization", Quantization), ("norm", ctypes.c_int)]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("workers", ctypes.c_int64),
+        ("words_stride", ctypes.c_int64),
+        ("scales_stride", ctypes.c_int64),
+    ]
+
+
+class Ternary(ctypes.Structure):
+    _fields_ = [
+        ("source", Pointers),
+        ("n", ctypes.c_int64),
+        ("own", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("words", ctypes.c_void_p),
+        ("variable_draw", ctypes.c_uint32),
+    ]
+
+
+class Torch:
+    """The GPU's memory and clock through PyTorch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            sys.exit("There is no GPU here: PyTorch finds none.")
+        self._torch = torch
+        self.name = torch.cuda.get_device_name()
+        self.stream = torch.cuda.current_stream().cuda_stream
+
+    def put(self, array: np.ndarray) -> Any:
+        return self._torch.from_numpy(array).cuda()
+
+    def get(self, memory: Any) -> np.ndarray:
+        return memory.cpu().numpy()
+
+    @staticmethod
+    def pointer(memory: Any) -> int:
+        return memory.data_ptr()
+
+    def copy(self, to: Any, memory: Any) -> None:
+        to.copy_(memory)
+
+    def seconds(self, call: Callable[[], None]) -> float:
+        began, ended = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        call()
+        ended.record()
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1e3
+
+
+class CuPy:
+    """Likewise through CuPy."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        try:
+            cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            sys.exit(f"There is no GPU here: CuPy says {error}.")
+        self._cupy = cupy
+        self.name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        self.stream = cupy.cuda.get_current_stream().ptr
+
+    def put(self, array: np.ndarray) -> Any:
+        return self._cupy.asarray(array)
+
+    def get(self, memory: Any) -> np.ndarray:
+        return self._cupy.asnumpy(memory)
+
+    @staticmethod
+    def pointer(memory: Any) -> int:
+        return memory.data.ptr
+
+    def copy(self, to: Any, memory: Any) -> None:
+        self._cupy.copyto(to, memory)
+
+    def seconds(self, call: Callable[[], None]) -> float:
+        began, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        began.record()
+        call()
+        ended.record()
+        ended.synchronize()
+        return self._cupy.cuda.get_elapsed_time(began, ended) / 1e3
+
+
+class Host:
+    """The processor's memory, for the emulated library."""
+
+    stream = None
+
+    @staticmethod
+    def put(array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    @staticmethod
+    def get(memory: np.ndarray) -> np.ndarray:
+        return memory
+
+    @staticmethod
+    def pointer(memory: np.ndarray) -> int:
+        return memory.ctypes.data
+
+
+class Case(NamedTuple):
+    """One call of a launcher: its arguments but the last three, and the memory it writes."""
+
+    launcher: str
+    arguments: list
+    outputs: list
+    held: list
+    """What must live as long as the call."""
+
+
+class Lists:
+    """A list of gradients in some memory, and the calls that work on it."""
+
+    def __init__(self, memory: Any, lengths: list[int]) -> None:
+        self._memory, self._lengths, self._count = memory, lengths, len(lengths)
+        draw = np.random.default_rng(0)
+        rows = [draw.standard_normal(n, np.float32) for n in lengths]
+        self._xs = list(map(memory.put, rows))
+        self._residuals = [memory.put(row[::-1].copy()) for row in rows]
+        self._kept = [memory.put(np.zeros(n, np.float32)) for n in lengths]
+        self._totals = [memory.put(np.zeros(n, np.float32)) for n in lengths]
+
+    def cases(self) -> dict[str, Case]:
+        return {
+            "sign pack": self._signs(),
+            "sign vote": self._votes(),
+            "absmax": self._absmax(),
+            "quantise 4 bits, blocks of 512": self._quantise(7, 4, 512),
+            "quantise 8 bits, whole tensors": self._quantise(127, 8, 0),
+            "decode and accumulate 4 bits": self._dequantise(7, 4, 512),
+            "top-k 1 %": self._top_k(0.01),
+            "scatter 1 %": self._scatter(0.01),
+            "finite": self._finite(),
+        }
+
+    def _new(self, count: int, dtype: Any) -> Any:
+        return self._memory.put(np.zeros(count, dtype))
+
+    def _at(self, memory: Any, offset: int = 0) -> int:
+        return self._memory.pointer(memory) + 4 * offset
+
+    def _array(self, kind: type, items: list) -> Any:
+        return (kind * len(items))(*items)
+
+    def _signs(self) -> Case:
+        sizes = [-(-n // 32) for n in self._lengths]
+        words, finite = self._new(sum(sizes), np.uint32), self._new(1, np.uint8)
+        starts = np.cumsum([0, *sizes])
+        items = [
+            Signed(Pointers(self._at(x), None, 1.0), n, self._at(words, int(start)))
+            for x, n, start in zip(self._xs, self._lengths, starts)
+        ]
+        array = self._array(Signed, items)
+        arguments = [array, ctypes.c_int64(self._count), self._pointer(finite)]
+        return Case("sign_list", arguments, [words, finite], [])
+
+    def _votes(self) -> Case:
+        sizes = [-(-n // 32) for n in self._lengths]
+        stride = sum(sizes)
+        bits = np.random.default_rng(1).integers(0, 2**32, WORKERS * stride, np.uint32)
+        words = self._memory.put(bits.view(np.int32))
+        starts = np.cumsum([0, *sizes])
+        items = [
+            Voted(n, int(start), self._at(total))
+            for n, start, total in zip(self._lengths, starts, self._totals)
+        ]
+        arguments = [self._pointer(words), ctypes.c_int64(WORKERS), ctypes.c_int64(stride)]
+        arguments += [self._array(Voted, items), ctypes.c_int64(self._count), ctypes.c_float(0.5)]
+        return Case("vote_list", arguments, self._totals, [words])
+
+    def _absmax(self) -> Case:
+        scales, finite = self._new(self._count, np.float32), self._new(1, np.uint8)
+        items = [
+            Ternary(Pointers(self._at(x), None, 1.0), n, 0.0, 0.0, None, 0)
+            for x, n in zip(self._xs, self._lengths)
+        ]
+        arguments = [self._array(Ternary, items), ctypes.c_int64(self._count)]
+        arguments += [ctypes.c_float(0.0), self._pointer(scales), self._pointer(finite)]
+        return Case("ternary_scales_list", arguments, [scales, finite], [])
+
+    def _code(self, levels: int, bits: int, block: int) -> tuple:
+        """The code, and how many words and scales each tensor has."""
+        code = ListCode(Quantization(levels, bits, block, False), 0)
+        words = [bits * -(-n // 32) for n in self._lengths]
+        scales = [-(-n // (block or n)) for n in self._lengths]
+        return code, words, scales
+
+    def _quantise(self, levels: int, bits: int, block: int) -> Case:
+        code, word_sizes, scale_sizes = self._code(levels, bits, block)
+        words = self._new(sum(word_sizes), np.uint32)
+        scales, finite = self._new(sum(scale_sizes), np.float32), self._new(1, np.uint8)
+        word_starts, scale_starts = np.cumsum([0, *word_sizes]), np.cumsum([0, *scale_sizes])
+        items = []
+        for i, n in enumerate(self._lengths):
+            source = Pointers(self._at(self._xs[i]), self._at(self._residuals[i]), 1.0)
+            own = self._at(words, int(word_starts[i])), self._at(scales, int(scale_starts[i]))
+            items.append(Encoded(source, n, *own, self._at(self._kept[i]), i << 8, 0))
+        key = Key(1, 2, 3, 0)
+        arguments = [self._array(Encoded, items), ctypes.c_int64(self._count), code]
+        arguments += [ctypes.byref(key), self._pointer(finite)]
+        return Case("quantize_list", arguments, [words, scales, *self._kept, finite], [key])
+
+    def _dequantise(self, levels: int, bits: int, block: int) -> Case:
+        code, word_sizes, scale_sizes = self._code(levels, bits, block)
+        strides = sum(word_sizes), sum(scale_sizes)
+        draw = np.random.default_rng(2)
+        bits_of = draw.integers(0, 2**32, WORKERS * strides[0], np.uint32)
+        words = self._memory.put(bits_of.view(np.int32))
+        scales = self._memory.put(draw.random(WORKERS * strides[1], np.float32))
+        finite = self._new(1, np.uint8)
+        word_starts, scale_starts = np.cumsum([0, *word_sizes]), np.cumsum([0, *scale_sizes])
+        items = [
+            Decoded(n, int(word_starts[i]), int(scale_starts[i]), self._at(self._totals[i]))
+            for i, n in enumerate(self._lengths)
+        ]
+        rows = Rows(self._at(words), self._at(scales), WORKERS, *strides)
+        arguments = [rows, self._array(Decoded, items), ctypes.c_int64(self._count)]
+        arguments += [code.quantization, ctypes.c_float(0.5), self._pointer(finite)]
+        return Case("dequantize_list", arguments, [*self._totals, finite], [words, scales])
+
+    def _counts(self, ratio: float) -> Any:
+        return (ctypes.c_int64 * self._count)(*(max(1, int(ratio * n)) for n in self._lengths))
+
+    def _top_k(self, ratio: float) -> Case:
+        ks = self._counts(ratio)
+        values, indices = self._new(sum(ks), np.float32), self._new(sum(ks), np.int32)
+        finite = self._new(1, np.uint8)
+        items = [
+            Source(self._at(x), self._at(residual), self._at(kept), n)
+            for x, residual, kept, n in zip(self._xs, self._residuals, self._kept, self._lengths)
+        ]
+        arguments = [self._array(Source, items), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments += [ks, *map(self._pointer, (values, indices, finite))]
+        return Case("top_k_list", arguments, [values, indices, *self._kept, finite], [])
+
+    def _scatter(self, ratio: float) -> Case:
+        ks, draw = self._counts(ratio), np.random.default_rng(3)
+        rows = [
+            np.sort(draw.choice(n, k, replace=False)).astype(np.int32)
+            for _ in range(WORKERS)
+            for n, k in zip(self._lengths, ks)
+        ]
+        indices = self._memory.put(np.concatenate(rows))
+        values = self._memory.put(draw.standard_normal(WORKERS * sum(ks), np.float32))
+        finite, fault = self._new(1, np.uint8), self._new(3, np.int32)
+        items = [Target(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
+        arguments = [self._array(Target, items), ctypes.c_int64(self._count)]
+        arguments += [self._pointer(values), self._pointer(indices), None]
+        arguments += [ctypes.c_int64(WORKERS), ks, ctypes.c_float(0.5)]
+        arguments += [self._pointer(finite), self._pointer(fault)]
+        outputs = [*self._totals, finite, fault]
+        return Case("scatter_list", arguments, outputs, [indices, values])
+
+    def _finite(self) -> Case:
+        finite = self._new(1, np.uint8)
+        items = [Target(self._at(x), n) for x, n in zip(self._xs, self._lengths)]  # as Floats
+        arguments = [self._array(Target, items), ctypes.c_int64(self._count)]
+        return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [])
+
+    def _pointer(self, memory: Any) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._memory.pointer(memory))
+
+
+class Library:
+    """A library of launchers, and the memory that they work on."""
+
+    def __init__(self, path: Path, memory: Any) -> None:
+        self._library, self._memory = ctypes.CDLL(str(path)), memory
+        self._library.grace_cuda_error.restype = ctypes.c_char_p
+        self._library.grace_cuda_build.restype = ctypes.c_char_p
+        self._library.grace_cuda_launches.restype = ctypes.c_int64
+        self.build = self._library.grace_cuda_build().decode()
+
+    def prepared(self, case: Case) -> Callable[[], None]:
+        """The call, with its workspace."""
+        launch = getattr(self._library, f"grace_cuda_{case.launcher}")
+        needed = ctypes.c_size_t()
+        stream = ctypes.c_void_p(self._memory.stream)
+        self._check(launch(*case.arguments, None, ctypes.byref(needed), stream))
+        workspace = self._memory.put(np.zeros(-(-needed.value // 4), np.int32))
+        last = ctypes.c_void_p(self._memory.pointer(workspace)), ctypes.byref(needed), stream
+
+        def call() -> None:
+            self._check(launch(*case.arguments, *last))
+            call.workspace = workspace  # lives as long as the call
+
+        return call
+
+    def launches(self, call: Callable[[], None]) -> int:
+        """How many kernels a call starts."""
+        before = self._library.grace_cuda_launches()
+        call()
+        return self._library.grace_cuda_launches() - before
+
+    def _check(self, error: int) -> None:
+        if error:
+            sys.exit(f"CUDA says: {self._library.grace_cuda_error(error).decode()}.")
+
+
+def gpu() -> Torch | CuPy:
+    """The GPU's memory; ends in one sentence where there is no GPU, or nothing that reaches it."""
+    for module, kind in (("torch", Torch), ("cupy", CuPy)):
+        if importlib.util.find_spec(module):
+            return kind()
+    sys.exit("There is neither PyTorch nor CuPy here, one of which gives the memory of a GPU.")
+
+
+def differing(memory: Any, case: Case, expected: Case) -> int:
+    """How many of a call's outputs have other bits than the emulation's."""
+    pairs = zip(case.outputs, expected.outputs)
+    return sum(memory.get(ours).tobytes() != theirs.tobytes() for ours, theirs in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--elements", type=int, default=25_000_000)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--emulated", type=Path, help="libgrace_cuda_emulated.so, to compare with")
+    parser.add_argument("--out", type=Path, help="a file of JSON lines to be written")
+    args = parser.parse_args()
+    if not LIBRARY.exists():
+        sys.exit(f"There is no {LIBRARY}: install the package where nvcc is.")
+    memory = gpu()
+    library = Library(LIBRARY, memory)
+    emulated = Library(args.emulated, Host()) if args.emulated else None
+    shapes = runpy.run_path(str(MODELS))["resnet50"]()
+    lists = {
+        "one tensor": [args.elements],
+        "ResNet-50": [int(np.prod(shape)) for shape in shapes],
+    }
+    lines = [
+        {
+            "kind": "machine",
+            "gpu": memory.name,
+            "library": library.build,
+            "python": platform.python_version(),
+            "elements": args.elements,
+            "repeats": args.repeats,
+            "workers": WORKERS,
+            "date": datetime.date.today().isoformat(),
+        }
+    ]
+    print(json.dumps(lines[0]))
+    for name, lengths in lists.items():
+        for line in measured(name, lengths, memory, library, emulated, args.repeats):
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    if args.out:
+        args.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def measured(name, lengths, memory, library, emulated, repeats):
+    """A line for each kernel."""
+    cases = Lists(memory, lengths).cases()
+    expected = Lists(Host(), lengths).cases() if emulated else {}
+    gradient = memory.put(np.zeros(sum(lengths), np.float32))
+    target = memory.put(np.zeros(sum(lengths), np.float32))
+    for kernel, case in cases.items():
+        call = library.prepared(case)
+        line = {"list": name, "kernel": kernel, "launches": library.launches(call)}
+        if emulated:
+            emulated.prepared(expected[kernel])()
+            line["outputs"] = len(case.outputs)
+            line["differing"] = differing(memory, case, expected[kernel])
+        times, copies = [], []
+        for _ in range(repeats):  # in turn, so that both meet the same clocks
+            times.append(memory.seconds(call))
+            copies.append(memory.seconds(lambda: memory.copy(target, gradient)))
+        taken, copied = statistics.median(times), statistics.median(copies)
+        line["microseconds"] = round(1e6 * taken, 1)
+        line["copy_microseconds"] = round(1e6 * copied, 1)
+        line["gb_per_second"] = round(4e-9 * sum(lengths) / taken, 1)
+        line["share_of_copy"] = round(copied / taken, 3)
+        yield line
+
+
+if __name__ == "__main__":
+    main()
