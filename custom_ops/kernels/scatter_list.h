@@ -48,7 +48,8 @@ std::string IndexFault(const Executor& executor, const std::vector<int64_t>& len
 std::string ScatterList(const Executor& executor, const std::vector<Target>& targets,
                         const Entries& entries, float factor, bool* finite);
 
-// kept_i at its part of indices = value - decoded, where a decoded zero or denormal counts as +0.
+// kept_i at its part of indices = value - decoded, where a decoded zero or denormal counts as +0
+// and a denormal value as zero of its sign.
 // Returns as ScatterList.
 std::string RefineList(const Executor& executor, const std::vector<Target>& kept,
                        const int32_t* indices, const float* values, const float* decoded,
