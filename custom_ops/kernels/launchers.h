@@ -11,6 +11,7 @@
 
 #include <cstddef>
 
+#include "scatter_list.h"
 #include "signs.h"
 
 extern "C" {
@@ -25,6 +26,19 @@ const char* grace_cuda_build();
 int grace_cuda_versions(int* driver, int* runtime);
 // How many kernels were started so far.
 int64_t grace_cuda_launches();
+// scatter_list.h. fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
+// outside its tensor, 2 for indices that do not ascend; the tensor; the index. `indices`, `values`
+// and `counts` are those of Entries.
+int grace_cuda_index_fault(const int64_t* lengths, int64_t count, const int32_t* indices,
+                           const int32_t* counts, int64_t workers, const int64_t* ks,
+                           int32_t* fault, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_scatter_list(const grace::Target* list, int64_t count, const float* values,
+                            const int32_t* indices, const int32_t* counts, int64_t workers,
+                            const int64_t* ks, float factor, bool* finite, int32_t* fault,
+                            void* workspace, size_t* bytes, void* stream);
+int grace_cuda_refine_list(const grace::Target* list, int64_t count, const int32_t* indices,
+                           const float* values, const float* decoded, const int64_t* ks,
+                           int32_t* fault, void* workspace, size_t* bytes, void* stream);
 
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);

@@ -130,3 +130,7 @@ template <class T>
 T __ldg(const T* from) {
   return *from;
 }
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
