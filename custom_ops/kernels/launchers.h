@@ -13,6 +13,7 @@
 
 #include "scatter_list.h"
 #include "signs.h"
+#include "top_k.h"
 
 extern "C" {
 
@@ -45,5 +46,14 @@ int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite,
 int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,
                          const grace::Voted* list, int64_t count, float factor, void* workspace,
                          size_t* bytes, void* stream);
+
+// top_k.h. `values` and `indices` are those of Selection.
+int grace_cuda_top_k_list(const grace::Source* list, int64_t count, float multiplier,
+                          const int64_t* ks, float* values, int32_t* indices, bool* finite,
+                          void* workspace, size_t* bytes, void* stream);
+int grace_cuda_threshold_list(const grace::Source* list, int64_t count, float multiplier,
+                              float threshold, const int64_t* ks, float* values, int32_t* indices,
+                              int32_t* counts, bool* finite, void* workspace, size_t* bytes,
+                              void* stream);
 
 }  // extern "C"

@@ -47,9 +47,9 @@ __device__ int32_t LowerBound(const int32_t* indices, int32_t count, int64_t lea
   return low;
 }
 
-// A block adds up a piece of a total, one worker after another; within a worker each element has one
-// entry at most. The pieces of a tensor share out all its entries whatever the indices are, so that
-// every index is checked by the block that reads it.
+// A block adds up a piece of a total, one worker after another; within a worker each element has
+// one entry at most. The pieces of a tensor share out all its entries whatever the indices are, so
+// that every index is checked by the block that reads it.
 __global__ void __launch_bounds__(kThreads) ScatterPieces(Table<ScatterItem> table, Rows rows,
                                                           float factor, bool* finite,
                                                           FirstFault* fault) {

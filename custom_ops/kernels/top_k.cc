@@ -261,9 +261,8 @@ bool TopKList(const Executor& executor, const std::vector<Source>& sources, floa
 
 bool ThresholdList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                    float threshold, const Selection& selection, int32_t* counts) {
-  // The first key above the threshold; a denormal is not above 0.
-  const uint32_t floor = std::max((BitsOf(threshold) & kMagnitude) + 1, kSmallestNormal);
-  return Selector(executor, sources, multiplier, selection, {floor, kInfinity}, counts).Run();
+  const Range range{FirstAbove(threshold), kInfinity};
+  return Selector(executor, sources, multiplier, selection, range, counts).Run();
 }
 
 }  // namespace grace

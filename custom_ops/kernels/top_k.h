@@ -1,11 +1,13 @@
 // The elements largest in magnitude, of one tensor or of a list.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "compensate.h"
 #include "parallel.h"
+#include "words.h"
 
 namespace grace {
 
@@ -25,6 +27,11 @@ struct Selection {
 // every acc is finite.
 bool TopKList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
               const Selection& selection);
+
+// The first key above a threshold of at least 0; a denormal is not above 0.
+inline uint32_t FirstAbove(float threshold) {
+  return std::max((BitsOf(threshold) & kMagnitude) + 1, kSmallestNormal);
+}
 
 // Of each TopK, the elements with |acc| > threshold alone, which are counts[i]; the entries beyond
 // are 0. NaN is not above a threshold but may take one of the ks[i] places. A denormal counts as 0.

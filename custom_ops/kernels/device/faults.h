@@ -6,8 +6,8 @@
 namespace grace {
 
 // The fault that is told: of the first faulty tensor, of its first faulty worker. An index outside
-// the tensor comes before indices that do not ascend, and of equal ones the first place. As a number
-// it is smaller the earlier it comes; its complement is kept, so that 0 means none.
+// the tensor comes before indices that do not ascend, and of equal ones the first place. As a
+// number it is smaller the earlier it comes; its complement is kept, so that 0 means none.
 class FirstFault {
  public:
   // `row` counts the workers of all tensors: tensor * workers + worker. `place` is that among the

@@ -1,0 +1,109 @@
+#include <cmath>
+#include <numeric>
+
+#include "../kernels/top_k.h"
+#include "device.h"
+
+namespace grace {
+
+// The results of a selection, between guards.
+struct Selected {
+  Guarded<float> values;
+  Guarded<int32_t> indices, counts;
+  Selection selection;
+
+  explicit Selected(const std::vector<int64_t>& ks)
+      : values(std::accumulate(ks.begin(), ks.end(), int64_t{0}), 1),
+        indices(std::accumulate(ks.begin(), ks.end(), int64_t{0}), 3),
+        counts(ks.size()),
+        selection{ks, values.data(), indices.data()} {}
+
+  bool Equals(const Selected& other, bool counted) const {
+    const int64_t size = std::accumulate(selection.ks.begin(), selection.ks.end(), int64_t{0});
+    return SameBytes(values, other.values, size) && SameBytes(indices, other.indices, size) &&
+           (!counted || SameBytes(counts, other.counts, selection.ks.size()));
+  }
+};
+
+// How a list is selected from. A threshold below 0: the largest.
+struct Way {
+  float multiplier, threshold;
+  bool keep, in_place;
+};
+
+std::vector<Source> SourcesOf(const std::vector<int64_t>& lengths, const DeviceList& xs,
+                              const DeviceList& residuals, const DeviceList& kept, Way way) {
+  std::vector<Source> sources;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    float* to = !way.keep ? nullptr : way.in_place ? xs[i] : kept[i];
+    sources.push_back({xs[i], way.keep ? residuals[i] : nullptr, to, lengths[i]});
+  }
+  return sources;
+}
+
+// All orders of threads for some lists, one in turn for the others: a test should not take long.
+template <class Body>
+void OnOrders(int64_t n, const Body& body) {
+  if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
+  using emulation::Order;
+  static int turn = 0;
+  constexpr Order kOrders[] = {Order::kShuffled, Order::kBackward, Order::kForward};
+  emulation::SetOrder(kOrders[turn++ % 3]);
+  body("in turn");
+}
+
+void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,
+           Way way) {
+  const DeviceList residuals(lengths, kind, 2), xs(lengths, kind, 1), kept(lengths);
+  Selected theirs(ks);
+  const auto sources = SourcesOf(lengths, xs, residuals, kept, way);
+  const bool all = way.threshold < 0;
+  const bool finite = all ? TopKList(Serial(), sources, way.multiplier, theirs.selection)
+                          : ThresholdList(Serial(), sources, way.multiplier, way.threshold,
+                                          theirs.selection, theirs.counts.data());
+  OnOrders(lengths[0], [&](const char* order) {
+    const DeviceList own_xs(lengths, kind, 1), own_kept(lengths);
+    const auto list = SourcesOf(lengths, own_xs, residuals, own_kept, way);
+    Selected ours(ks);
+    Guarded<bool> flag(1);
+    if (all) {
+      Launched(grace_cuda_top_k_list, list.data(), int64_t(list.size()), way.multiplier,
+               ks.data(), ours.values.data(), ours.indices.data(), flag.data());
+    } else {
+      Launched(grace_cuda_threshold_list, list.data(), int64_t(list.size()), way.multiplier,
+               way.threshold, ks.data(), ours.values.data(), ours.indices.data(),
+               ours.counts.data(), flag.data());
+    }
+    const int n = int(lengths[0]), k = int(ks[0]);
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
+    EXPECT(ours.Equals(theirs, !all), "%s, n = %d, k = %d, over %g", order, n, k, way.threshold);
+    const bool same = !way.keep || (way.in_place ? own_xs.Equals(xs) : own_kept.Equals(kept));
+    EXPECT(same, "%s, n = %d, k = %d, over %g", order, n, k, way.threshold);
+  });
+}
+
+// How many of n are sent, in turn: few, many, one, all.
+int64_t CountOf(int64_t n, int turn) {
+  const int64_t ks[] = {CeilDiv(n, 100), CeilDiv(2 * n, 3), 1, n, CeilDiv(n, 7)};
+  return ks[turn % 5];
+}
+
+}  // namespace grace
+
+int main() {
+  using namespace grace;
+  constexpr float kThresholds[] = {-1.0f, 0.0f, 0.5f, -1.0f, 1.2e-38f, 2.0f, 1e30f, INFINITY};
+  int turn = 0;
+  const auto check = [&](const std::vector<int64_t>& lengths, Kind kind) {
+    ++turn;
+    std::vector<int64_t> ks;
+    for (const int64_t n : lengths) ks.push_back(CountOf(n, turn + int(ks.size())));
+    const bool keep = turn % 3 != 0;
+    Check(lengths, kind, ks, {turn % 2 ? 1.0f : 0.3f, kThresholds[turn % 8], keep, turn % 4 == 1});
+  };
+  OnEveryCorner(check, 1);
+  for (const Kind kind : {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual}) {
+    for (int i = 0; i < 5; ++i) check({40000, 3, 16384, 16385, 1}, kind);
+  }
+  return Finish("cuda_top_k_test");
+}
