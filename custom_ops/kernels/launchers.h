@@ -11,6 +11,7 @@
 
 #include <cstddef>
 
+#include "random_k.h"
 #include "scatter_list.h"
 #include "signs.h"
 #include "top_k.h"
@@ -27,6 +28,17 @@ const char* grace_cuda_build();
 int grace_cuda_versions(int* driver, int* runtime);
 // How many kernels were started so far.
 int64_t grace_cuda_launches();
+// random_k.h. `keys` is memory of the host; so is `scales`, null where there are none.
+int grace_cuda_random_indices(const grace::PhiloxKey* key, int64_t n, int64_t k, int32_t* indices,
+                              void* workspace, size_t* bytes, void* stream);
+int grace_cuda_random_k_list(const grace::Source* list, int64_t count, float multiplier,
+                             const grace::PhiloxKey* keys, const int64_t* ks, float* values,
+                             bool* finite, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_scatter_random_list(const grace::Target* list, int64_t count,
+                                   const grace::PhiloxKey* keys, const int64_t* ks,
+                                   const float* scales, const float* values, float factor,
+                                   bool* finite, void* workspace, size_t* bytes, void* stream);
+
 // scatter_list.h. fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
 // outside its tensor, 2 for indices that do not ascend; the tensor; the index. `indices`, `values`
 // and `counts` are those of Entries.

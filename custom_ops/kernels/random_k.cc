@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <utility>
 
 #define GRACE_KERNEL "each/random_k.h"
@@ -11,13 +10,9 @@
 namespace grace {
 namespace {
 
-constexpr int64_t kRounds = 6, kRoundsOfFew = 12;
-
-// The tables of the rounds, and the numbers of pairs.
-struct Network {
-  Network(const PhiloxKey& key, int64_t n) : n(n), rounds(n < 256 ? kRoundsOfFew : kRounds) {
-    b = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n))));
-    a = CeilDiv(n, b);
+// The tables of the rounds.
+struct Network : Pairs {
+  Network(const PhiloxKey& key, int64_t n) : Pairs(n), n(n) {
     table.resize(rounds / 2 * (a + b));
     RandomWords(Serial(), key, table.size(), table.data());
     uint32_t* word = table.data();
@@ -29,7 +24,7 @@ struct Network {
     }
   }
 
-  int64_t n, rounds, a, b;
+  int64_t n;
   std::vector<uint32_t> table;
 };
 

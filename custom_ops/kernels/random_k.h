@@ -10,6 +10,7 @@
 // not below n is permuted again until it is.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -17,8 +18,20 @@
 #include "parallel.h"
 #include "philox.h"
 #include "scatter_list.h"
+#include "words.h"
 
 namespace grace {
+
+// The numbers of pairs and of rounds.
+struct Pairs {
+  explicit Pairs(int64_t n)
+      : b(n > 0 ? static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(n)))) : 1),
+        a(CeilDiv(n, b)),
+        rounds(n < 256 ? kRoundsOfFew : kRounds) {}
+
+  static constexpr int64_t kRounds = 6, kRoundsOfFew = 12;
+  int64_t b, a, rounds;
+};
 
 // Writes k distinct numbers from [0, n), ascending; every one is as likely as any other, and so is
 // every pair. 1 <= k <= n < 2^31.

@@ -1,0 +1,118 @@
+#include <numeric>
+
+#include "../kernels/random_k.h"
+#include "device.h"
+
+namespace grace {
+
+// What a list sends, and how.
+struct Sending {
+  std::vector<int64_t> lengths, ks;
+  std::vector<PhiloxKey> keys;
+  Kind kind;
+  float multiplier;
+  bool keep, in_place;
+  int64_t size = 0;
+
+  Sending(const std::vector<int64_t>& own, Kind own_kind, int turn)
+      : lengths(own),
+        kind(own_kind),
+        multiplier(turn % 2 ? 1.0f : 0.3f),
+        keep(turn % 3),
+        in_place(turn % 4 == 1) {
+    for (const int64_t n : lengths) {
+      const uint32_t tensor = uint32_t(ks.size());
+      const int64_t counts[] = {CeilDiv(n, 100), n, 1, CeilDiv(2 * n, 3)};
+      ks.push_back(counts[(turn + tensor) % 4]);
+      keys.push_back({7, 0xffffffffu, uint32_t(turn), tensor << 8 | 3});
+    }
+    size = std::accumulate(ks.begin(), ks.end(), int64_t{0});
+  }
+
+  std::vector<Source> Sources(const DeviceList& xs, const DeviceList& residuals,
+                              const DeviceList& kept) const {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      float* to = !keep ? nullptr : in_place ? xs[i] : kept[i];
+      sources.push_back({xs[i], keep ? residuals[i] : nullptr, to, lengths[i]});
+    }
+    return sources;
+  }
+};
+
+// All orders of threads for some lists, one in turn for the others: a test should not take long.
+template <class Body>
+void OnOrders(int64_t n, const Body& body) {
+  if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
+  using emulation::Order;
+  static int turn = 0;
+  constexpr Order kOrders[] = {Order::kShuffled, Order::kBackward, Order::kForward};
+  emulation::SetOrder(kOrders[turn++ % 3]);
+  body("in turn");
+}
+
+void CheckEncode(const Sending& own) {
+  const DeviceList residuals(own.lengths, own.kind, 2), xs(own.lengths, own.kind, 1),
+      kept(own.lengths);
+  const Guarded<float> theirs(own.size), ours(own.size, 1);
+  const bool finite = RandomKList(Serial(), own.Sources(xs, residuals, kept), own.multiplier,
+                                  own.keys, own.ks, theirs.data());
+  OnOrders(own.lengths[0], [&](const char* order) {
+    const DeviceList own_xs(own.lengths, own.kind, 1), own_kept(own.lengths);
+    const auto list = own.Sources(own_xs, residuals, own_kept);
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_random_k_list, list.data(), int64_t(list.size()), own.multiplier,
+             own.keys.data(), own.ks.data(), ours.data(), flag.data());
+    const int n = int(own.lengths[0]), k = int(own.ks[0]);
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
+    EXPECT(SameBytes(ours, theirs, own.size), "%s, %d of %d", order, k, n);
+    const bool same = !own.keep || (own.in_place ? own_xs.Equals(xs) : own_kept.Equals(kept));
+    EXPECT(same, "%s, %d of %d are sent", order, k, n);
+  });
+}
+
+void CheckDecode(const Sending& own, bool scaled, float factor) {
+  const Guarded<float> values(Values(own.kind, own.size, 5), 2);
+  std::vector<float> scales;
+  for (size_t i = 0; scaled && i < own.ks.size(); ++i) scales.push_back(float(i) + 0.5f);
+  const DeviceList theirs(own.lengths), ours(own.lengths);
+  std::vector<Target> expected, list;
+  for (size_t i = 0; i < own.lengths.size(); ++i) {
+    expected.push_back({theirs[i], own.lengths[i]});
+    list.push_back({ours[i], own.lengths[i]});
+  }
+  const bool finite = ScatterRandomList(Serial(), expected, own.keys, own.ks, scales,
+                                        values.data(), factor);
+  OnOrders(own.lengths[0], [&](const char* order) {
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_scatter_random_list, list.data(), int64_t(list.size()), own.keys.data(),
+             own.ks.data(), scaled ? scales.data() : nullptr, values.data(), factor,
+             flag.data());
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(own.lengths[0]));
+    EXPECT(ours.Equals(theirs), "%s, %d of %d", order, int(own.ks[0]), int(own.lengths[0]));
+  });
+}
+
+void CheckIndices(const Sending& own) {
+  const int64_t n = own.lengths[0], k = own.ks[0];
+  const Guarded<int32_t> theirs(k), ours(k, 1);
+  RandomIndices(Serial(), own.keys[0], n, k, theirs.data());
+  Launched(grace_cuda_random_indices, own.keys.data(), n, k, ours.data());
+  EXPECT(SameBytes(ours, theirs, k), "indices of %d of %d", int(k), int(n));
+}
+
+}  // namespace grace
+
+int main() {
+  using namespace grace;
+  int turn = 0;
+  OnEveryCorner(
+      [&](const std::vector<int64_t>& lengths, Kind kind) {
+        const Sending own(lengths, kind, ++turn);
+        CheckEncode(own);
+        CheckDecode(own, turn % 3 == 0, turn % 5 ? 0.25f : -1.0f);
+        CheckIndices(own);
+      },
+      1);
+  return Finish("cuda_random_k_test");
+}
