@@ -1,7 +1,5 @@
 #include "thread_pool.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -9,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "dynamic_loading.h"
 #include "thread_pool_layout.h"
 
 namespace grace {
