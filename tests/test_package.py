@@ -47,6 +47,16 @@ def test_the_library_needs_only_the_c_api_of_tensorflow():
     ]
 
 
+@pytest.mark.skipif(not native.LIBRARY.exists(), reason="the native library is not built")
+@pytest.mark.skipif(not shutil.which("readelf"), reason="readelf is not here")
+def test_the_library_needs_no_newer_glibc_than_tensorflow():
+    command = ["readelf", "--wide", "--version-info", str(native.LIBRARY)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    needed = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", listing)}
+    # The wheels of TensorFlow 2.21 are tagged manylinux_2_27.
+    assert needed and max(needed) <= (2, 27), needed
+
+
 @needs_sources
 def test_kernels_know_nothing_of_tensorflow():
     for file in KERNELS:
