@@ -28,6 +28,9 @@ const char* grace_cuda_build();
 int grace_cuda_versions(int* driver, int* runtime);
 // How many kernels were started so far.
 int64_t grace_cuda_launches();
+// Copies bytes within the device's memory.
+int grace_cuda_copy(const void* from, int64_t size, void* to, void* stream);
+
 // random_k.h. `keys` is memory of the host; so is `scales`, null where there are none.
 int grace_cuda_random_indices(const grace::PhiloxKey* key, int64_t n, int64_t k, int32_t* indices,
                               void* workspace, size_t* bytes, void* stream);
@@ -40,8 +43,8 @@ int grace_cuda_scatter_random_list(const grace::Target* list, int64_t count,
                                    bool* finite, void* workspace, size_t* bytes, void* stream);
 
 // scatter_list.h. fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
-// outside its tensor, 2 for indices that do not ascend; the tensor; the index. `indices`, `values`
-// and `counts` are those of Entries.
+// outside its tensor, 2 for indices that do not ascend; the tensor; the index. With a fault `finite`
+// is false. `indices`, `values` and `counts` are those of Entries.
 int grace_cuda_index_fault(const int64_t* lengths, int64_t count, const int32_t* indices,
                            const int32_t* counts, int64_t workers, const int64_t* ks,
                            int32_t* fault, void* workspace, size_t* bytes, void* stream);

@@ -9,6 +9,10 @@ GRACE_EXPORT int64_t grace_cuda_launches() { return grace::g_launches; }
 GRACE_EXPORT const char* grace_cuda_error(int) { return "the emulation has no errors"; }
 GRACE_EXPORT const char* grace_cuda_build() { return "emulated"; }
 GRACE_EXPORT int grace_cuda_versions(int*, int*) { return 0; }
+GRACE_EXPORT int grace_cuda_copy(const void* from, int64_t size, void* to, void*) {
+  std::memcpy(to, from, size);
+  return 0;
+}
 
 #else
 
@@ -32,7 +36,15 @@ GRACE_EXPORT int grace_cuda_versions(int* driver, int* runtime) {
   int devices = 0;
   if (cudaError_t error = cudaDriverGetVersion(driver)) return error;
   if (cudaError_t error = cudaRuntimeGetVersion(runtime)) return error;
-  return cudaGetDeviceCount(&devices);
+  if (cudaError_t error = cudaGetDeviceCount(&devices)) return error;
+  // Fails where the library has no code for this GPU.
+  cudaFuncAttributes unused;
+  return cudaFuncGetAttributes(&unused, grace::WriteTable<grace::kMostParcel>);
+}
+
+GRACE_EXPORT int grace_cuda_copy(const void* from, int64_t size, void* to, void* stream) {
+  return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice,
+                         static_cast<cudaStream_t>(stream));
 }
 
 #endif

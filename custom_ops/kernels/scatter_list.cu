@@ -124,8 +124,10 @@ __global__ void __launch_bounds__(kThreads) RefinePieces(Table<ScatterItem> tabl
   }
 }
 
+// What was found wrong; `finite`, unless it is null, becomes false with it.
 __global__ void TellFault(Table<ScatterItem> table, Rows rows, const FirstFault* fault,
-                          int32_t* told) {
+                          int32_t* told, bool* finite) {
+  if (fault->Any() && finite) *finite = false;
   told[0] = !fault->Any() ? 0 : fault->Outside() ? 1 : 2;
   told[1] = told[2] = 0;
   if (!fault->Any()) return;
@@ -177,7 +179,7 @@ GRACE_EXPORT int grace_cuda_index_fault(const int64_t* lengths, int64_t count,
       [=](int64_t i) { return CeilDiv(ks[i], kChunk); });
   const Rows rows{nullptr, indices, counts, workers, SumOf(ks, count)};
   launch.Run(CheckPieces, table.pieces * workers, kThreads, table, rows, first);
-  launch.Run(TellFault, 1, 1, table, rows, first, fault);
+  launch.Run(TellFault, 1, 1, table, rows, first, fault, static_cast<bool*>(nullptr));
   return launch.error();
 }
 
@@ -196,7 +198,7 @@ GRACE_EXPORT int grace_cuda_scatter_list(const Target* list, int64_t count, cons
       [=](int64_t i) { return std::max<int64_t>(1, CeilDiv(list[i].n, kDense)); });
   const Rows rows{values, indices, counts, workers, SumOf(ks, count)};
   launch.Run(ScatterPieces, table.pieces, kThreads, table, rows, factor, finite, first);
-  launch.Run(TellFault, 1, 1, table, rows, first, fault);
+  launch.Run(TellFault, 1, 1, table, rows, first, fault, finite);
   return launch.error();
 }
 
@@ -213,6 +215,6 @@ GRACE_EXPORT int grace_cuda_refine_list(const Target* list, int64_t count, const
       [=](int64_t i) { return CeilDiv(ks[i], kChunk); });
   const Rows rows{values, indices, nullptr, 1, SumOf(ks, count)};
   launch.Run(RefinePieces, table.pieces, kThreads, table, rows, decoded, first);
-  launch.Run(TellFault, 1, 1, table, rows, first, fault);
+  launch.Run(TellFault, 1, 1, table, rows, first, fault, static_cast<bool*>(nullptr));
   return launch.error();
 }

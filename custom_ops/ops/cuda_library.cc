@@ -1,10 +1,10 @@
 #include "cuda_library.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <string>
 
+#include "dynamic_loading.h"
 #include "stream_layout.h"
 #include "thread_pool.h"
 

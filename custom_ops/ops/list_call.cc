@@ -1,7 +1,5 @@
 #include "list_call.h"
 
-#include <cstring>
-
 #include "status.h"
 
 namespace grace {
@@ -61,11 +59,7 @@ Tensor ListCall::Updated(int i) const {
   const Tensor input = Input(i);
   const float* from = input.data<float>();
   float* to = output.data<float>();
-  if (from != to) {
-    executor().For(input.elements(), kGrain, [=](int64_t begin, int64_t end) {
-      std::memcpy(to + begin, from + begin, (end - begin) * sizeof *to);
-    });
-  }
+  if (from != to) Copy(from, input.elements(), to);
   return output;
 }
 

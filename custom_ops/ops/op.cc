@@ -1,6 +1,7 @@
 #include "op.h"
 
 #include <cstdio>
+#include <cstring>
 
 #include "status.h"
 
@@ -116,6 +117,16 @@ Tensor Call::Workspace(size_t bytes) const {
   Tensor workspace(TF_AllocateTemp(context_, TF_UINT8, &size, 1, &on_the_device, status));
   status.Check();
   return workspace;
+}
+
+void Call::Copy(const float* from, int64_t count, float* to) const {
+  if (on_gpu()) {
+    CheckCuda(GRACE_CUDA(copy)(from, count * sizeof *to, to, stream_));
+  } else {
+    executor().For(count, kGrain, [=](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, from + begin, (end - begin) * sizeof *to);
+    });
+  }
 }
 
 void Call::SetBool(int i, bool value) const {

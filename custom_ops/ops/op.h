@@ -98,6 +98,12 @@ class Call {
   // The place of the i-th output, a bool scalar.
   bool* NewBool(int i) const { return Output(i, TF_BOOL, nullptr, 0, 1).data<bool>(); }
 
+  // Memory of the device, while the Tensor lives; kernels that were started before may still use it,
+  // because the device's next kernels wait for them.
+  Tensor Workspace(size_t bytes) const;
+  // Copies floats in the device's memory.
+  void Copy(const float* from, int64_t count, float* to) const;
+
   // Calls a launcher of the CUDA library with these arguments and the workspace that it asks for.
   template <class... Parameters, class... Arguments>
   void Run(int (*launcher)(Parameters...), Arguments... arguments) const {
@@ -111,7 +117,6 @@ class Call {
   static void CheckCuda(int error) {
     if (error) throw std::runtime_error(CudaError(error));
   }
-  Tensor Workspace(size_t bytes) const;
   Tensor Output(int i, TF_DataType type, const int64_t* shape, int rank, size_t bytes) const;
 
   TF_OpKernelContext* context_;

@@ -21,6 +21,11 @@ void RequireCounts(const std::vector<int64_t>& ks, const std::vector<Target>& ta
   }
 }
 
+int64_t Count(const std::vector<int64_t>& ks) { return static_cast<int64_t>(ks.size()); }
+
+// Of what a launcher tells of a faulty index.
+constexpr size_t kFaultBytes = 3 * sizeof(int32_t);
+
 struct TopKListOp {
   explicit TopKListOp(const ListAttributes& attributes)
       : multiplier(attributes.Float("multiplier")), ks(attributes.Lengths("ks")) {}
@@ -32,6 +37,11 @@ struct TopKListOp {
     const Tensor values = call.Allocate(0, TF_FLOAT, {Sum(ks)});
     const Tensor indices = call.Allocate(1, TF_INT32, {Sum(ks)});
     const Selection selection{ks, values.data<float>(), indices.data<int32_t>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(top_k_list), list.sources().data(), Count(ks), multiplier,
+                      ks.data(), selection.values, selection.indices,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  TopKList(call.executor(), list.sources(), multiplier, selection));
   }
@@ -56,6 +66,11 @@ struct ThresholdListOp {
     const Tensor indices = call.Allocate(1, TF_INT32, {Sum(ks)});
     const Tensor counts = call.Allocate(2, TF_INT32, {static_cast<int64_t>(ks.size())});
     const Selection selection{ks, values.data<float>(), indices.data<int32_t>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(threshold_list), list.sources().data(), Count(ks), multiplier,
+                      threshold, ks.data(), selection.values, selection.indices,
+                      counts.data<int32_t>(), call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  ThresholdList(call.executor(), list.sources(), multiplier, threshold, selection,
                                counts.data<int32_t>()));
@@ -82,6 +97,13 @@ struct ScatterListOp {
     RequireCounts(ks, list.targets());
     const Entries entries{values.data<float>(), indices.data<int32_t>(),
                           counted ? counts.data<int32_t>() : nullptr, workers, ks};
+    if (call.on_gpu()) {
+      // What is wrong with an index is not waited for: the totals then count as not finite.
+      const Tensor fault = call.Workspace(kFaultBytes);
+      return call.Run(GRACE_CUDA(scatter_list), list.targets().data(), Count(ks), entries.values,
+                      entries.indices, entries.counts, workers, ks.data(), call.Scalar(3),
+                      call.NewBool(call.outputs() - 1), fault.data<int32_t>());
+    }
     bool finite = true;
     RequireNone(
         ScatterList(call.executor(), list.targets(), entries, call.Scalar(3), &finite));
@@ -110,6 +132,13 @@ struct RefineListOp {
       kept.push_back({outputs.back().data<float>(), outputs.back().elements()});
     }
     RequireCounts(ks, kept);
+    if (call.on_gpu()) {
+      // The indices are those that this worker has chosen itself.
+      const Tensor fault = call.Workspace(kFaultBytes);
+      return call.Run(GRACE_CUDA(refine_list), kept.data(), Count(ks), indices.data<int32_t>(),
+                      values.data<float>(), decoded.data<float>(), ks.data(),
+                      fault.data<int32_t>());
+    }
     RequireNone(RefineList(call.executor(), kept, indices.data<int32_t>(), values.data<float>(),
                            decoded.data<float>(), ks));
   }
@@ -147,6 +176,9 @@ struct RandomIndicesOp {
   void Compute(const ListCall& call) const {
     const PhiloxKey key = streams.Keys(call, 0, 1)[0];
     const Tensor indices = call.Allocate(0, TF_INT32, {k});
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(random_indices), &key, n, k, indices.data<int32_t>());
+    }
     RandomIndices(call.executor(), key, n, k, indices.data<int32_t>());
   }
 
@@ -166,6 +198,11 @@ struct RandomKListOp {
     RequireCounts(ks, list.sources());
     const std::vector<PhiloxKey> keys = streams.Keys(call, inputs, ks.size());
     const Tensor values = call.Allocate(0, TF_FLOAT, {Sum(ks)});
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(random_k_list), list.sources().data(), Count(ks), multiplier,
+                      keys.data(), ks.data(), values.data<float>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, RandomKList(call.executor(), list.sources(), multiplier, keys,
                                                  ks, values.data<float>()));
   }
@@ -189,9 +226,14 @@ struct ScatterRandomListOp {
     const DecodedList list(call, shapes);
     RequireCounts(ks, list.targets());
     for (const int64_t k : ks) Require(k >= 1, "A count must be at least 1.");
+    const std::vector<PhiloxKey> keys = streams.Keys(call, 2, ks.size());
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(scatter_random_list), list.targets().data(), Count(ks),
+                      keys.data(), ks.data(), scales.empty() ? nullptr : scales.data(),
+                      values.data<float>(), call.Scalar(1), call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
-                 ScatterRandomList(call.executor(), list.targets(),
-                                   streams.Keys(call, 2, ks.size()), ks, scales,
+                 ScatterRandomList(call.executor(), list.targets(), keys, ks, scales,
                                    values.data<float>(), call.Scalar(1)));
   }
 
@@ -235,6 +277,14 @@ const bool registered[] = {
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "scales: list(float)", "ranks: list(int)",
          "dims: list(int)", "variables: list(int)", "draw: int"}),
+    ListOnGpu<TopKListOp>("Grace>TopKList"),
+    ListOnGpu<ThresholdListOp>("Grace>ThresholdList"),
+    ListOnGpu<ScatterListOp>("Grace>ScatterList", {"factor"}),
+    ListOnGpu<RefineListOp>("Grace>RefineList"),
+    ListOnGpu<RandomIndicesOp>("Grace>RandomIndices", {"seed", "worker", "step"}),
+    ListOnGpu<RandomKListOp>("Grace>RandomKList", {"seed", "worker", "step"}),
+    ListOnGpu<ScatterRandomListOp>("Grace>ScatterRandomList",
+                                   {"factor", "seed", "worker", "step"}),
 };
 
 }  // namespace
