@@ -1,0 +1,85 @@
+#include "../kernels/low_rank.h"
+
+#include "device.h"
+#include "matrices.h"
+
+namespace grace {
+
+void CheckProject(const MatrixList& list, float multiplier, bool residual) {
+  Guarded<float> theirs(list.p), ours(list.p), their_dense(list.dense), our_dense(list.dense);
+  const std::vector<Source> sources = list.Sources(nullptr, residual);
+  const std::vector<const float*> qs = list.Qs();
+  const bool finite = ProjectList(Serial(), sources, multiplier, list.sizes, qs, theirs.data(),
+                                  their_dense.data());
+  OnEveryOrder([&](const char* order) {
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_project_list, sources.data(), list.count(), multiplier, list.sizes.data(),
+             qs.data(), ours.data(), our_dense.data(), flag.data());
+    const auto [rows, columns, rank] = list.sizes[0];
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, %d x %d, %d", order, int(rows), int(columns),
+           int(rank));
+    EXPECT(SameFloats(ours, theirs, list.p), "%s, %d x %d, %d", order, int(rows), int(columns),
+           int(rank));
+    EXPECT(SameFloats(our_dense, their_dense, list.dense), "%s, dense", order);
+  });
+}
+
+// With other factors or none. Of tensors that are kept in their place there is one, which every
+// order has to find anew.
+void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool keep, bool in_place,
+                    bool more) {
+  Guarded<float> theirs(list.q), ours(list.q);
+  const Guarded<float> p = Some(kind, list.p, 4);
+  const Guarded<float> others_p = Some(kind, list.p, 5), others_q = Some(kind, list.q, 6);
+  const Factors others = more ? Factors{others_p.data(), others_q.data()} : Factors{};
+  const DeviceList their_kept(list.lengths), our_kept(list.lengths);
+  ReprojectList(Serial(), list.Sources(keep ? &their_kept : nullptr, keep), multiplier, list.sizes,
+                p.data(), theirs.data(), others);
+  OnEveryOrder([&](const char* order) {
+    std::vector<Source> sources = list.Sources(keep ? &our_kept : nullptr, keep);
+    for (size_t i = 0; keep && in_place && i < sources.size(); ++i) {
+      std::copy_n(sources[i].residual, list.lengths[i], our_kept[i]);
+      sources[i].residual = our_kept[i];
+    }
+    Launched(grace_cuda_reproject_list, sources.data(), list.count(), multiplier,
+             list.sizes.data(), p.data(), ours.data(), others);
+    const auto [rows, columns, rank] = list.sizes[0];
+    EXPECT(SameFloats(ours, theirs, list.q), "%s, %d x %d, %d", order, int(rows), int(columns),
+           int(rank));
+    EXPECT(!keep || our_kept.Equals(their_kept), "%s, kept of %d x %d, %d", order, int(rows),
+           int(columns), int(rank));
+  });
+}
+
+void CheckExpand(const MatrixList& list, Kind kind, float factor) {
+  const Guarded<float> p = Some(kind, list.p, 4), q = Some(kind, list.q, 5);
+  const Guarded<float> dense = Some(kind, list.dense, 6);
+  const DeviceList theirs(list.lengths), ours(list.lengths);
+  const bool finite = ExpandList(Serial(), list.Targets(theirs), list.sizes, p.data(), q.data(),
+                                 dense.data(), factor);
+  const std::vector<Target> targets = list.Targets(ours);
+  OnEveryOrder([&](const char* order) {
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_expand_list, targets.data(), list.count(), list.sizes.data(), p.data(),
+             q.data(), dense.data(), factor, flag.data());
+    const auto [rows, columns, rank] = list.sizes[0];
+    EXPECT(flag[0] == finite && flag.Intact() && ours.Equals(theirs), "%s, %d x %d, %d", order,
+           int(rows), int(columns), int(rank));
+  });
+}
+
+}  // namespace grace
+
+int main() {
+  using namespace grace;
+  int turn = 0;
+  OnEveryMatrix([&](const std::vector<MatrixSize>& sizes, Kind kind) {
+    ++turn;
+    const MatrixList list(sizes, kind);
+    const float multiplier = turn % 2 ? 1.0f : -0.7f;
+    CheckProject(list, multiplier, turn % 4 < 2);
+    CheckReproject(list, kind, multiplier, turn % 3, turn % 5 < 2, turn % 7 < 3);
+    CheckExpand(list, kind, turn % 3 ? 1.0f : 0.3f);
+  });
+  return Finish("cuda_low_rank_test");
+}
