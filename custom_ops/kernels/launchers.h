@@ -14,6 +14,7 @@
 #include "random_k.h"
 #include "scatter_list.h"
 #include "low_rank.h"
+#include "orthonormal.h"
 #include "signs.h"
 #include "top_k.h"
 
@@ -67,6 +68,21 @@ int grace_cuda_project_list(const grace::Source* sources, int64_t count, float m
 int grace_cuda_reproject_list(const grace::Source* sources, int64_t count, float multiplier,
                               const grace::MatrixSize* sizes, const float* p, float* q,
                               grace::Factors others, void* workspace, size_t* bytes, void* stream);
+
+int grace_cuda_bases_list(const grace::MatrixSize* sizes, int64_t count,
+                          const float* const* factors, float* left, float* right, void* workspace,
+                          size_t* bytes, void* stream);
+int grace_cuda_orthonormal_list(const grace::MatrixSize* sizes, int64_t count, const float* p,
+                                float* basis, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_remove_list(const grace::MatrixSize* sizes, int64_t count, const float* w,
+                           const float* basis, float* rest, void* workspace, size_t* bytes,
+                           void* stream);
+int grace_cuda_turn_list(const grace::MatrixSize* sizes, int64_t count, const float* p,
+                         const float* q, const float* left, const float* right, bool p_first,
+                         float* const* factors, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_unit_columns_list(const grace::MatrixSize* sizes, int64_t count, const float* q,
+                                 float* const* units, void* workspace, size_t* bytes,
+                                 void* stream);
 
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);

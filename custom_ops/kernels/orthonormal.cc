@@ -9,9 +9,6 @@
 namespace grace {
 namespace {
 
-// What is left of a column below this share of its square is rounding.
-constexpr float kNegligible = 0x1p-32f;
-
 // The largest magnitude of each of the columns of x [rows, rank].
 std::vector<float> Largest(const float* x, int64_t rows, int64_t rank) {
   std::vector<uint32_t> largest(rank);
