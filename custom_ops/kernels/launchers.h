@@ -13,6 +13,7 @@
 
 #include "random_k.h"
 #include "scatter_list.h"
+#include "alternating.h"
 #include "low_rank.h"
 #include "orthonormal.h"
 #include "signs.h"
@@ -57,6 +58,16 @@ int grace_cuda_scatter_list(const grace::Target* list, int64_t count, const floa
 int grace_cuda_refine_list(const grace::Target* list, int64_t count, const int32_t* indices,
                            const float* values, const float* decoded, const int64_t* ks,
                            int32_t* fault, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_alternate_list(const grace::Source* sources, int64_t count, float multiplier,
+                              const grace::MatrixSize* sizes, const float* left,
+                              const float* right, float* p, float* q, float* dense, bool* finite,
+                              void* workspace, size_t* bytes, void* stream);
+int grace_cuda_expand_sides_list(const grace::Target* targets, int64_t count,
+                                 const grace::MatrixSize* sizes, grace::Factors bases,
+                                 const float* rest, const float* q, const float* dense,
+                                 float factor, bool* finite, void* workspace, size_t* bytes,
+                                 void* stream);
+
 int grace_cuda_expand_list(const grace::Target* targets, int64_t count,
                            const grace::MatrixSize* sizes, const float* p, const float* q,
                            const float* dense, float factor, bool* finite, void* workspace,
