@@ -12,6 +12,7 @@
 #include <cstddef>
 
 #include "random_k.h"
+#include "sampled_k.h"
 #include "scatter_list.h"
 #include "alternating.h"
 #include "low_rank.h"
@@ -44,6 +45,14 @@ int grace_cuda_scatter_random_list(const grace::Target* list, int64_t count,
                                    const grace::PhiloxKey* keys, const int64_t* ks,
                                    const float* scales, const float* values, float factor,
                                    bool* finite, void* workspace, size_t* bytes, void* stream);
+
+// sampled_k.h. `states`, null where there are none, and `samplings` are memory of the host; the
+// arguments from `momentum` to `limit` are those of Correction.
+int grace_cuda_sampled_k_list(const grace::Source* list, int64_t count, float multiplier,
+                              const grace::MomentumState* states, float momentum, bool nesterov,
+                              bool masked, float limit, const grace::Sampling* samplings,
+                              const int64_t* ks, float* values, int32_t* indices, int32_t* counts,
+                              bool* finite, void* workspace, size_t* bytes, void* stream);
 
 // scatter_list.h. fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
 // outside its tensor, 2 for indices that do not ascend; the tensor; the index. With a fault `finite`

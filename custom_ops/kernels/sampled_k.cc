@@ -17,9 +17,6 @@
 namespace grace {
 namespace {
 
-// How many times the threshold may be lowered, and what it is multiplied by.
-constexpr int kRounds = 10;
-constexpr float kLower = 0.8f;
 // What is smaller is not worth a sample of our own.
 constexpr int64_t kWorthSampling = 4096;
 
@@ -212,7 +209,7 @@ class SampledSelector {
     // NaN takes some of the k places.
     const int64_t lost = std::min(k, Reaching(executor, stretches, kInfinity + 1));
     uint32_t floor = 0;
-    for (int round = 0; round <= kRounds; ++round, threshold *= kLower) {
+    for (int round = 0; round <= kLowerings; ++round, threshold *= kLower) {
       floor = std::max(BitsOf(threshold), kSmallestNormal);
       const int64_t passing = std::min(k, Reaching(executor, stretches, floor)) - lost;
       if (5 * passing >= 4 * k) break;

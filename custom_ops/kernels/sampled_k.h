@@ -12,6 +12,10 @@
 
 namespace grace {
 
+// How many times a threshold may be lowered, and what it is multiplied by.
+constexpr int kLowerings = 10;
+constexpr float kLower = 0.8f;
+
 // How the threshold of one tensor is found: of the elements start, start + stride, ..., `size` in
 // all, the rank-th largest magnitude; start is drawn below stride. A stride of 1: no threshold.
 struct Sampling {

@@ -6,6 +6,7 @@
 // count what each chunk sends, and write it.
 #pragma once
 
+#include "../sampled_k.h"
 #include "accumulate.h"
 #include "launch.h"
 #include "ranking.h"
@@ -27,15 +28,23 @@ struct Selected {
   __device__ float Acc(int64_t i) const { return kept ? kept[i] : source.At(i, multiplier); }
 };
 
+// What the kernels of a selection by a sample find out besides.
+template <bool kSampled>
+struct SampleSearch {
+  uint32_t floors[kLowerings + 1], reaching[kLowerings + 1], nans;
+  float scale;  // of x, for momentum
+};
+template <>
+struct SampleSearch<false> {};
+
 // What the kernels of one selection find out about a tensor. All of it begins at 0.
 template <bool kSampled>
-struct Search {
+struct Search : SampleSearch<kSampled> {
   Ranking rankings[kSampled ? 2 : 1];  // the tensor's, and its sample's
   uint32_t arrived[6];
   // Sent are the keys above `key`, and the first `ties` equal to it.
   uint32_t key, ties;
   uint32_t written;
-  uint32_t floors[11], passing[11], nans;
 };
 
 // Of keys that may be sent at all: from `floor` up to `most`.
