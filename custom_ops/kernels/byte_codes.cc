@@ -120,7 +120,8 @@ void Raise(std::atomic<uint32_t>& largest, uint32_t to) {
   }
 }
 
-int64_t BlockOf(int64_t block, int64_t n) { return block ? block : n; }
+// An empty tensor has no blocks, of whatever size.
+int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int64_t>(1, n); }
 
 // The scales of blocks of any size, in a pass of their own.
 void TreeScales(const Executor& executor, const std::vector<Source>& sources, float multiplier,

@@ -1,6 +1,7 @@
 // What the test of the corners compares, and the corners of values.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "testing.h"
@@ -33,6 +34,10 @@ class Results {
   void Take(const char* name, bool flag) {
     Begin(name);
     bits_.push_back(flag);
+  }
+  void Take(const char* name, const std::string& sentence) {
+    Begin(name);
+    bits_.insert(bits_.end(), sentence.begin(), sentence.end());
   }
 
   // The first result that left its place or differs from the other's; null if none.
