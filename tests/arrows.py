@@ -17,7 +17,8 @@ MAY_IMPORT = {
     "core.hyperparameters": set(),
     "core.context": {"ops"},
     "core.memory": {"core.context"},
-    "core.compressor": {"core.context", "core.rounds", "core.specs"},
+    "core.compressor": {"core.context", "core.payloads", "core.rounds", "core.specs"},
+    "core.payloads": {"core.context", "core.rounds"},
     "core.then": {"core.compressor", "core.context", "core.rounds", "core.specs"},
     "core.registry": {
         "core.compressor",

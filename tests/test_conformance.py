@@ -164,7 +164,8 @@ def test_the_quantiser_of_the_readme_passes(own_registry):
     claims = {"unbiased": True, "homogeneous": True, "__doc__": Honest.__doc__}
     own = {name: given[name] for name in ("wire", "compress", "decompress")}
     cls = type("Sixteen", (grace_tf.Compressor,), {**own, **claims})
-    assert reported(cls).ok
+    report = reported(cls)
+    assert report.ok, str(report)
 
 
 def test_load_takes_specs_and_modules():

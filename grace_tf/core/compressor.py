@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.core.context import Context
+from grace_tf.core.payloads import check_decoding
 from grace_tf.core.rounds import Gather, Payload, Rounds, Sum
 from grace_tf.core.specs import spec_of
 
@@ -123,8 +124,12 @@ class Compressor:
         return None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Where a class defines an action on one tensor, it does not inherit that on lists."""
+        """Where a class defines an action on one tensor, it does not inherit that on lists.
+
+        What it defines of `decompress` and `aggregate`, on tensors and lists, checks its payload.
+        """
         super().__init_subclass__(**keywords)
+        check_decoding(cls)
         for action in ("compress", "decompress", "aggregate"):
             if action in vars(cls) and f"{action}_list" not in vars(cls):
                 setattr(cls, f"{action}_list", getattr(Compressor, f"{action}_list"))
@@ -277,3 +282,6 @@ class Compressor:
 
     def __str__(self) -> str:
         return spec_of(self)
+
+
+check_decoding(Compressor)

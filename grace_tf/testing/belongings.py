@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ def belongings(stages: Sequence[Compressor]) -> dict[str, list]:
         for name, value in vars(owner).items():
             if isinstance(value, (list, dict, set)) and not name.startswith("__"):
                 kept[f"{owner.__name__}.{name}"] = _contents(value)
+            value = inspect.unwrap(value) if callable(value) else value
             code = getattr(value, "__code__", None)
             for used in code.co_names if code else ():
                 found = value.__globals__.get(used)

@@ -250,7 +250,7 @@ def any_order_of_workers(s: Subject) -> Verdict:
     c, order = s.compressor, [2, 0, 1]
     if c.one_round and not c.commutes_with_sum:
         payloads = s.usual["payloads"]
-        parts = {k: tf.stack([payloads[w][k] for w in order]) for k in payloads[0]}
+        parts = {k: tf.constant(np.stack([payloads[w][k] for w in order])) for k in payloads[0]}
         other = c.aggregate(parts, s.context(cases.MAIN)).numpy()
     elif c.one_round:
         other = s.run(s.gradients[order])["totals"][0]
