@@ -91,8 +91,8 @@ def scatter_list(
 
     values is float32 [W, sum of ks] and words int32 [W, sum of index_words]; counts int32 [W, N]
     says how many of a worker's entries for a variable count, None that all do. Of those that count
-    the indices must be inside and ascend; natively anything else is an InvalidArgumentError that
-    says which variable's do not, and the reference ignores what is outside.
+    the indices must be inside and ascend; anything else is an InvalidArgumentError that says which
+    variable's do not. Under XLA, which has no errors, all totals are NaN then.
     """
     values = arguments.tensor(values, tf.float32, 2, "values")
     words = arguments.tensor(words, tf.int32, 2, "words")

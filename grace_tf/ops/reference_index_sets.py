@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from grace_tf.ops import reference
 from grace_tf.ops.reference import _pack, _unpack
@@ -101,9 +103,49 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
 def scatter_list(values, words, counts, ks, shapes, factor) -> list[tf.Tensor]:
     lengths = [shape.num_elements() for shape in shapes]
     indices = tf.split(unpack_list(words, lengths, ks), list(ks), axis=1)
+    columns = [None] * len(ks) if counts is None else tf.unstack(counts, axis=1)
+    faults = [_fault(*each) for each in zip(indices, columns, lengths)]
     totals = []
     for i, value in enumerate(tf.split(values, list(ks), axis=1)):
-        count = None if counts is None else counts[:, i]
-        total = reference.scatter_sum(value, indices[i], count, lengths[i])
+        total = reference.scatter_sum(value, indices[i], columns[i], lengths[i])
         totals.append(tf.reshape(total * factor, shapes[i]))
-    return totals
+    return _unless_faulty(totals, tf.stack(faults), lengths)
+
+
+def _fault(indices: tf.Tensor, counts: tf.Tensor | None, n: int) -> tf.Tensor:
+    """Of the first worker with a fault in indices [W, k]: 1 outside, 2 unordered; or 0."""
+    used = tf.fill(indices.shape, True)
+    if counts is not None:
+        used = tf.range(indices.shape[1]) < counts[:, tf.newaxis]
+    outside = tf.reduce_any(used & (indices >= n), axis=1)
+    unordered = tf.reduce_any(used[:, 1:] & (indices[:, 1:] <= indices[:, :-1]), axis=1)
+    kinds = tf.where(outside, 1, tf.where(unordered, 2, 0))
+    return kinds[tf.argmax(tf.cast(kinds > 0, tf.int32))]
+
+
+def _unless_faulty(
+    totals: list[tf.Tensor], faults: tf.Tensor, lengths: Sequence[int]
+) -> list[tf.Tensor]:
+    """The totals, or the native operation's InvalidArgumentError of the first faulty tensor.
+
+    XLA has no errors: there faulty totals are NaN, which refuses the step.
+    """
+    sound = tf.reduce_all(faults == 0)
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return [tf.where(sound, total, np.float32(np.nan)) for total in totals]
+    sentences = []
+    for i, n in enumerate(lengths):
+        # An entry outside its tensor is unpacked as n.
+        sentences.append(f"Index {n} is outside tensor {i} of the list, which has {n} elements.")
+        sentences.append(f"A worker's indices into tensor {i} of the list do not ascend strictly.")
+    first = tf.argmax(tf.cast(faults > 0, tf.int32), output_type=tf.int32)
+    if tf.executing_eagerly():
+        if not sound:
+            sentence = sentences[2 * int(first) + int(faults[first]) - 1]
+            raise tf.errors.InvalidArgumentError(None, None, sentence)
+        return totals
+    number = tf.maximum(2 * first + faults[first] - 1, 0)
+    with tf.control_dependencies(
+        [tf.debugging.Assert(sound, [tf.gather(tf.constant(sentences), number)])]
+    ):
+        return [tf.identity(total) for total in totals]
