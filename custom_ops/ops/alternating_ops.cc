@@ -22,6 +22,12 @@ struct AlternateListOp : Encoder {
     const Tensor dense = call.Vector(2, TF_FLOAT, matrices.dense());
     std::vector<Source> sources = matrices.Sources(xs, old);
     for (int i = 0; i < residuals; ++i) sources[i].kept = kept[i].data<float>();
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(alternate_list), sources.data(), matrices.count(), multiplier,
+                      matrices.sizes().data(), left.data<float>(), right.data<float>(),
+                      p.data<float>(), q.data<float>(), dense.data<float>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  AlternateList(call.executor(), sources, multiplier, matrices.sizes(),
                                left.data<float>(), right.data<float>(), p.data<float>(),
@@ -46,6 +52,10 @@ struct BasesListOp {
     }
     const Tensor left = call.Vector(0, TF_FLOAT, matrices.p());
     const Tensor right = call.Vector(1, TF_FLOAT, matrices.q());
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(bases_list), matrices.sizes().data(), matrices.count(),
+                      factors.data(), left.data<float>(), right.data<float>());
+    }
     BasesList(call.executor(), matrices.sizes(), factors, left.data<float>(),
               right.data<float>());
   }
@@ -75,6 +85,11 @@ struct TurnListOp {
     }
     Require(static_cast<int>(outputs.size()) == call.outputs(),
             "There must be one output for each matrix.");
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(turn_list), matrices.sizes().data(), matrices.count(),
+                      p.data<float>(), q.data<float>(), left.data<float>(), right.data<float>(),
+                      p_first, factors.data());
+    }
     TurnList(call.executor(), matrices.sizes(), p.data<float>(), q.data<float>(),
              left.data<float>(), right.data<float>(), p_first, factors);
   }
@@ -90,6 +105,10 @@ struct RemoveListOp {
     Require(w.size() == matrices.p() && basis.size() == matrices.p(),
             "The columns and the basis do not fit the matrices.");
     const Tensor rest = call.Vector(0, TF_FLOAT, matrices.p());
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(remove_list), matrices.sizes().data(), matrices.count(),
+                      w.data<float>(), basis.data<float>(), rest.data<float>());
+    }
     RemoveList(call.executor(), matrices.sizes(), w.data<float>(), basis.data<float>(),
                rest.data<float>());
   }
@@ -112,9 +131,14 @@ struct ExpandSidesListOp {
     Require(dense.size() == matrices.dense(), "The dense values do not fit the tensors.");
     const DecodedList list(call, shapes);
     matrices.RequireShapes(list);
+    const Factors bases{left.data<float>(), right.data<float>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(expand_sides_list), list.targets().data(), matrices.count(),
+                      matrices.sizes().data(), bases, rest.data<float>(), q.data<float>(),
+                      dense.data<float>(), factor, call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
-                 ExpandSidesList(call.executor(), list.targets(), matrices.sizes(),
-                                 {left.data<float>(), right.data<float>()}, rest.data<float>(),
+                 ExpandSidesList(call.executor(), list.targets(), matrices.sizes(), bases, rest.data<float>(),
                                  q.data<float>(), dense.data<float>(), factor));
   }
 
@@ -147,6 +171,11 @@ const bool registered[] = {
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "factor: float", "rows: list(int)", "columns: list(int)",
          "ranks: list(int)", "shape_ranks: list(int)", "dims: list(int)"}),
+    ListOnGpu<AlternateListOp>("Grace>AlternateList"),
+    ListOnGpu<BasesListOp>("Grace>BasesList"),
+    ListOnGpu<TurnListOp>("Grace>TurnList", {"step"}),
+    ListOnGpu<RemoveListOp>("Grace>RemoveList"),
+    ListOnGpu<ExpandSidesListOp>("Grace>ExpandSidesList"),
 };
 
 }  // namespace

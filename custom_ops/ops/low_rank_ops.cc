@@ -24,7 +24,13 @@ struct ProjectListOp : Encoder {
     }
     const Tensor p = call.Vector(0, TF_FLOAT, matrices.p());
     const Tensor dense = call.Vector(1, TF_FLOAT, matrices.dense());
-    call.SetBool(2, ProjectList(call.executor(), matrices.Sources(xs, left), multiplier,
+    const std::vector<Source> sources = matrices.Sources(xs, left);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(project_list), sources.data(), matrices.count(), multiplier,
+                      matrices.sizes().data(), qs.data(), p.data<float>(), dense.data<float>(),
+                      call.NewBool(2));
+    }
+    call.SetBool(2, ProjectList(call.executor(), sources, multiplier,
                                 matrices.sizes(), qs, p.data<float>(), dense.data<float>()));
   }
 };
@@ -41,6 +47,10 @@ struct ReprojectListOp : Encoder {
     const Tensor q = call.Vector(0, TF_FLOAT, matrices.q());
     std::vector<Source> sources = matrices.Sources(xs, left);
     for (int i = 0; i < residuals; ++i) sources[i].kept = kept[i].data<float>();
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(reproject_list), sources.data(), matrices.count(), multiplier,
+                      matrices.sizes().data(), p.data<float>(), q.data<float>(), Factors{});
+    }
     ReprojectList(call.executor(), sources, multiplier, matrices.sizes(), p.data<float>(),
                   q.data<float>());
   }
@@ -59,6 +69,11 @@ struct ExpandListOp {
     Require(dense.size() == matrices.dense(), "The dense values do not fit the tensors.");
     const DecodedList list(call, shapes);
     matrices.RequireShapes(list);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(expand_list), list.targets().data(), matrices.count(),
+                      matrices.sizes().data(), p.data<float>(), q.data<float>(),
+                      dense.data<float>(), factor, call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  ExpandList(call.executor(), list.targets(), matrices.sizes(), p.data<float>(),
                             q.data<float>(), dense.data<float>(), factor));
@@ -76,6 +91,10 @@ struct OrthonormalListOp {
     const Tensor p = call.Input(0, 1);
     Require(p.size() == matrices.p(), "P does not fit the matrices.");
     const Tensor basis = call.Vector(0, TF_FLOAT, matrices.p());
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(orthonormal_list), matrices.sizes().data(), matrices.count(),
+                      p.data<float>(), basis.data<float>());
+    }
     OrthonormalList(call.executor(), matrices.sizes(), p.data<float>(), basis.data<float>());
   }
 
@@ -100,6 +119,10 @@ struct UnitColumnsListOp {
     }
     Require(static_cast<int>(outputs.size()) == call.outputs(),
             "There must be one output for each matrix.");
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(unit_columns_list), matrices.sizes().data(), matrices.count(),
+                      q.data<float>(), units.data());
+    }
     UnitColumnsList(call.executor(), matrices.sizes(), q.data<float>(), units);
   }
 
@@ -127,6 +150,11 @@ const bool registered[] = {
     RegisterList<UnitColumnsListOp>("Grace>UnitColumnsList", {"q: float"}, {"units: K * float"},
                                     {"K: int >= 0", "rows: list(int)", "columns: list(int)",
                                      "ranks: list(int)"}),
+    ListOnGpu<ProjectListOp>("Grace>ProjectList"),
+    ListOnGpu<ReprojectListOp>("Grace>ReprojectList"),
+    ListOnGpu<ExpandListOp>("Grace>ExpandList"),
+    ListOnGpu<OrthonormalListOp>("Grace>OrthonormalList"),
+    ListOnGpu<UnitColumnsListOp>("Grace>UnitColumnsList"),
 };
 
 }  // namespace

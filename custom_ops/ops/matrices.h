@@ -29,6 +29,7 @@ class Matrices {
   }
 
   const std::vector<MatrixSize>& sizes() const { return sizes_; }
+  int64_t count() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t p() const { return p_; }
   int64_t q() const { return q_; }
   int64_t dense() const { return dense_; }

@@ -50,6 +50,12 @@ struct SampledKListOp {
     const Tensor indices = call.Allocate(1, TF_INT32, {Sum(ks)});
     const Tensor counts = call.Allocate(2, TF_INT32, {tensors});
     const Selection selection{ks, values.data<float>(), indices.data<int32_t>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(sampled_k_list), list.sources().data(), tensors, multiplier,
+                      states ? own.states.data() : nullptr, own.momentum, own.nesterov, own.masked,
+                      own.limit, samplings.data(), ks.data(), selection.values, selection.indices,
+                      counts.data<int32_t>(), call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  SampledKList(call.executor(), list.sources(), multiplier, own, samplings,
                               selection, counts.data<int32_t>()));
@@ -81,15 +87,18 @@ struct SampledKListOp {
   const Correction correction;
 };
 
-const bool registered[] = {RegisterList<SampledKListOp>(
-    "Grace>SampledKList",
-    {"xs: N * float", "residuals: M * float", "states: U * float", "seed: int64", "worker: int64",
-     "step: int64"},
-    {"values: float", "indices: int32", "counts: int32", "kept: M * float",
-     "next_states: U * float", "finite: bool"},
-    {"N: int >= 1", "M: int >= 0", "U: int >= 0", "multiplier: float", "ks: list(int)",
-     "strides: list(int)", "sizes: list(int)", "ranks: list(int)", "momentum: float",
-     "nesterov: bool", "masked: bool", "limit: float", "variables: list(int)", "draw: int"})};
+const bool registered[] = {
+    RegisterList<SampledKListOp>(
+        "Grace>SampledKList",
+        {"xs: N * float", "residuals: M * float", "states: U * float", "seed: int64",
+         "worker: int64", "step: int64"},
+        {"values: float", "indices: int32", "counts: int32", "kept: M * float",
+         "next_states: U * float", "finite: bool"},
+        {"N: int >= 1", "M: int >= 0", "U: int >= 0", "multiplier: float", "ks: list(int)",
+         "strides: list(int)", "sizes: list(int)", "ranks: list(int)", "momentum: float",
+         "nesterov: bool", "masked: bool", "limit: float", "variables: list(int)", "draw: int"}),
+    ListOnGpu<SampledKListOp>("Grace>SampledKList", {"seed", "worker", "step"}),
+};
 
 }  // namespace
 }  // namespace grace
