@@ -2,11 +2,11 @@
 // with the arguments and the results of the function that the .h of its .cu declares. Nothing in it
 // names TensorFlow.
 //
-// All pointers but `list` and the arrays of lengths are the device's, also those within a list.
-// The results are the same bits as those of the functions of the .cc files. `finite` gets what these
-// return. With a workspace of null a launcher starts nothing and sets *bytes to the size that the
-// workspace must have; otherwise it starts its kernels on the stream, and returns 0 or the number
-// of a CUDA error.
+// All pointers but `list`, `key`, `keys` and the arrays of lengths are the device's, also those
+// within a list. The results are the same bits as those of the functions of the .cc files. `finite`
+// gets what these return. With a workspace of null a launcher starts nothing and sets *bytes to the
+// size that the workspace must have; otherwise it starts its kernels on the stream, and returns 0
+// or the number of a CUDA error.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@
 #include "alternating.h"
 #include "low_rank.h"
 #include "orthonormal.h"
+#include "quantize_list.h"
 #include "signs.h"
 #include "top_k.h"
 
@@ -103,6 +104,12 @@ int grace_cuda_turn_list(const grace::MatrixSize* sizes, int64_t count, const fl
 int grace_cuda_unit_columns_list(const grace::MatrixSize* sizes, int64_t count, const float* q,
                                  float* const* units, void* workspace, size_t* bytes,
                                  void* stream);
+int grace_cuda_quantize_list(const grace::Encoded* list, int64_t count, grace::ListCode code,
+                             const grace::PhiloxKey* key, bool* finite, void* workspace,
+                             size_t* bytes, void* stream);
+int grace_cuda_dequantize_list(grace::Rows rows, const grace::Decoded* list, int64_t count,
+                               grace::Quantization quantization, float factor, bool* finite,
+                               void* workspace, size_t* bytes, void* stream);
 
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);

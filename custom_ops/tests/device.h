@@ -40,6 +40,17 @@ void OnEveryOrder(const Body& body) {
 #endif
 }
 
+// Calls body(name) with them in one of the orders, for a kernel whose threads exchange so much that
+// every order at every corner would take too long.
+template <class Body>
+void OnOneOrder(int turn, const Body& body) {
+  using emulation::Order;
+  emulation::SetOrder(turn % 3 == 0   ? Order::kForward
+                      : turn % 3 == 1 ? Order::kBackward
+                                      : Order::kShuffled);
+  body(turn % 3 == 0 ? "forward" : turn % 3 == 1 ? "backward" : "shuffled");
+}
+
 // Calls body(lengths, kind) for the corners of lengths and of values: each length up to 257 and
 // around powers of two, alone; and lists of many lengths, empty tensors among them unless `least`
 // says otherwise.

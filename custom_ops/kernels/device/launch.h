@@ -49,11 +49,12 @@ struct Table {
   int64_t pieces;
 
   // The tensor that a piece is of. All tensors have pieces, or those that have none are skipped.
-  __device__ int32_t Find(int64_t piece) const {
+  // A kernel whose blocks take other pieces names the member that counts these.
+  __device__ int32_t Find(int64_t piece, int64_t Item::*counted = &Item::first) const {
     int32_t low = 0, high = count - 1;
     while (low < high) {
       const int32_t middle = (low + high + 1) / 2;
-      if (items[middle].first <= piece) {
+      if (items[middle].*counted <= piece) {
         low = middle;
       } else {
         high = middle - 1;
