@@ -17,6 +17,9 @@
 #include "alternating.h"
 #include "low_rank.h"
 #include "orthonormal.h"
+#include "cast.h"
+#include "finite.h"
+#include "narrow.h"
 #include "quantize_list.h"
 #include "signs.h"
 #include "top_k.h"
@@ -104,6 +107,22 @@ int grace_cuda_turn_list(const grace::MatrixSize* sizes, int64_t count, const fl
 int grace_cuda_unit_columns_list(const grace::MatrixSize* sizes, int64_t count, const float* q,
                                  float* const* units, void* workspace, size_t* bytes,
                                  void* stream);
+int grace_cuda_cast_list(const grace::Source* list, int64_t count, float multiplier,
+                         grace::Half type, uint16_t* halves, bool* finite, void* workspace,
+                         size_t* bytes, void* stream);
+int grace_cuda_uncast_list(const grace::Target* list, int64_t count, grace::Half type,
+                           const uint16_t* halves, float factor, bool* finite, void* workspace,
+                           size_t* bytes, void* stream);
+
+int grace_cuda_all_finite(const grace::Floats* list, int64_t count, bool* finite, void* workspace,
+                          size_t* bytes, void* stream);
+
+int grace_cuda_to_halves_list(const grace::Narrowed* list, int64_t count,
+                              const grace::PhiloxKey* key, void* workspace, size_t* bytes,
+                              void* stream);
+int grace_cuda_from_halves_list(const grace::Widened* list, int64_t count, void* workspace,
+                                size_t* bytes, void* stream);
+
 int grace_cuda_quantize_list(const grace::Encoded* list, int64_t count, grace::ListCode code,
                              const grace::PhiloxKey* key, bool* finite, void* workspace,
                              size_t* bytes, void* stream);

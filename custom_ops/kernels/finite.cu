@@ -1,0 +1,40 @@
+#include "launchers.h"
+
+#include "device/accumulate.h"
+#include "device/launch.h"
+
+namespace grace {
+namespace {
+
+struct FiniteItem {
+  const float* x;
+  int64_t n, first;
+};
+
+// A block looks at a piece.
+__global__ void __launch_bounds__(kThreads) CheckPieces(Table<FiniteItem> table, bool* finite) {
+  const FiniteItem own = table.items[table.Find(blockIdx.x)];
+  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  float x[kEach];
+  LoadPiece({own.x, nullptr}, 1.0f, begin, n, 0.0f, x);
+  NotePiece(x, n, finite);
+}
+
+}  // namespace
+}  // namespace grace
+
+using namespace grace;
+
+GRACE_EXPORT int grace_cuda_all_finite(const Floats* list, int64_t count, bool* finite,
+                                       void* workspace, size_t* bytes, void* stream) {
+  Launch launch(workspace, bytes, stream);
+  FiniteItem* const items = launch.Take<FiniteItem>(count);
+  if (launch.OnlyMeasures()) return 0;
+  const auto table = launch.Send(
+      items, count,
+      [=](int64_t i, int64_t first) { return FiniteItem{list[i].data, list[i].size, first}; },
+      [=](int64_t i) { return CeilDiv(list[i].size, kChunk); }, finite);
+  launch.Run(CheckPieces, table.pieces, kThreads, table, finite);
+  return launch.error();
+}
