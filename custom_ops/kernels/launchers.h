@@ -23,6 +23,7 @@
 #include "quantize_list.h"
 #include "signs.h"
 #include "top_k.h"
+#include "trits.h"
 
 extern "C" {
 
@@ -144,5 +145,15 @@ int grace_cuda_threshold_list(const grace::Source* list, int64_t count, float mu
                               float threshold, const int64_t* ks, float* values, int32_t* indices,
                               int32_t* counts, bool* finite, void* workspace, size_t* bytes,
                               void* stream);
+int grace_cuda_ternary_scales(const grace::Ternary* list, int64_t count, float clip, float* scales,
+                              bool* finite, void* workspace, size_t* bytes, void* stream);
+// What elements are clipped to and what digits are worth is on the device: own[i] and scales[i]
+// stand for list[i].own and list[i].scale.
+int grace_cuda_ternary_encode(const grace::Ternary* list, int64_t count, const float* own,
+                              const float* scales, int32_t bits, const grace::PhiloxKey* key,
+                              void* workspace, size_t* bytes, void* stream);
+int grace_cuda_ternary_decode(grace::TernaryRows rows, const grace::TernaryDecoded* list,
+                              int64_t count, int32_t bits, float factor, bool* finite,
+                              void* workspace, size_t* bytes, void* stream);
 
 }  // extern "C"

@@ -12,10 +12,6 @@
 
 namespace grace {
 
-constexpr int kSums = 16;
-constexpr uint32_t kSixth = 0x2aaaaaaa;                    // of 2^32
-constexpr double kFractionOfTrits = 0x1p32 / 3486784401.0;  // 3^20
-
 // What is alike for all groups of a tensor.
 struct TernaryJob {
   int32_t bits;
@@ -212,11 +208,7 @@ DecodeFunction ChooseDecode(int32_t bits) {
 }
 
 TernaryJob DecodeJob(int32_t bits, float scale, float factor) {
-  TernaryJob job{bits, 0.0f, 0.0f, Unit(scale, 1), factor};
-  if (bits == kTrits) return job;
-  job.half = 1u << (bits - 1);
-  for (int64_t d = 0; d < DigitsOf(bits); ++d) job.bias += job.half << (bits * d);
-  return job;
+  return {bits, 0.0f, 0.0f, Unit(scale, 1), factor, HalfOf(bits), BiasOf(bits)};
 }
 
 }  // namespace

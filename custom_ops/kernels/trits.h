@@ -28,6 +28,19 @@ constexpr int32_t kTrits = 0;  // instead of a number of bits
 constexpr int64_t DigitsOf(int32_t bits) { return bits == kTrits ? 20 : 32 / bits; }
 constexpr int64_t TernaryWords(int64_t n, int32_t bits) { return CeilDiv(n, DigitsOf(bits)); }
 
+// Of so many elements in turn each is added to a sum of its own.
+constexpr int kSums = 16;
+constexpr int32_t kSixth = 0x2aaaaaaa;                      // of 2^32
+constexpr double kFractionOfTrits = 0x1p32 / 3486784401.0;  // 3^20
+
+// What fields decode by: the bias makes all digits of a word positive, by half of what they hold.
+constexpr uint32_t HalfOf(int32_t bits) { return bits == kTrits ? 0 : 1u << (bits - 1); }
+constexpr uint32_t BiasOf(int32_t bits) {
+  uint32_t bias = 0;
+  for (int64_t d = 0; d < DigitsOf(bits); ++d) bias += HalfOf(bits) << (bits * d);
+  return bias;
+}
+
 // One tensor of a list whose scale is wanted, or that is encoded.
 struct Ternary {
   Accumulated source;
