@@ -17,6 +17,7 @@
 #include "alternating.h"
 #include "low_rank.h"
 #include "orthonormal.h"
+#include "byte_codes.h"
 #include "cast.h"
 #include "finite.h"
 #include "narrow.h"
@@ -108,6 +109,19 @@ int grace_cuda_turn_list(const grace::MatrixSize* sizes, int64_t count, const fl
 int grace_cuda_unit_columns_list(const grace::MatrixSize* sizes, int64_t count, const float* q,
                                  float* const* units, void* workspace, size_t* bytes,
                                  void* stream);
+int grace_cuda_encode_tree(const grace::Source* list, int64_t count, float multiplier,
+                           int64_t block, uint32_t* words, float* scales, bool* finite,
+                           void* workspace, size_t* bytes, void* stream);
+int grace_cuda_encode_powers(const grace::Source* list, int64_t count, float multiplier,
+                             const grace::PhiloxKey* keys, uint32_t* words, bool* finite,
+                             void* workspace, size_t* bytes, void* stream);
+int grace_cuda_decode_tree(const grace::Target* list, int64_t count, grace::ByteRows rows,
+                           int64_t block, float factor, bool* finite, void* workspace,
+                           size_t* bytes, void* stream);
+int grace_cuda_decode_powers(const grace::Target* list, int64_t count, grace::ByteRows rows,
+                             float factor, bool* finite, void* workspace, size_t* bytes,
+                             void* stream);
+
 int grace_cuda_cast_list(const grace::Source* list, int64_t count, float multiplier,
                          grace::Half type, uint16_t* halves, bool* finite, void* workspace,
                          size_t* bytes, void* stream);
