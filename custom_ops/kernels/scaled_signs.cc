@@ -17,8 +17,6 @@ namespace {
 
 // Where pieces of tensors begin: with a chunk of every sum.
 constexpr CutAt kChunks{kChunk};
-// Columns that are summed at a time.
-constexpr int64_t kStrip = kChunk / kColumnRows;
 
 // Tensors that together have so many elements take both passes before the next ones do, so that the
 // second finds them in the last cache.
@@ -227,7 +225,9 @@ class Encoder {
       add_(&sums.high[from], n, sums.high.data());
       for (int64_t j = 0; j < n; ++j) sums.lows[j] += sums.lows[from + j];
     }
-    for (int64_t j = 0; j < columns; ++j) {
+    // The levels of an empty tensor's columns are 0.
+    for (int64_t j = 0; j < columns && rows == 0; ++j) SetLevels(i, j, {}, 1);
+    for (int64_t j = 0; j < columns && rows > 0; ++j) {
       SetLevels(i, j, {sums.low.empty() ? 0.0 : sums.low[j], sums.high[j], sums.lows[j]}, rows);
     }
   }

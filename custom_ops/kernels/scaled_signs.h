@@ -30,6 +30,8 @@ struct ScaledSigns {
 bool ScaledSignList(const Executor& executor, const std::vector<Source>& sources, float multiplier,
                     const std::vector<Cells>& cells, const std::vector<ScaledSigns>& parts);
 constexpr int64_t kColumnRows = 32;
+// Columns that are summed at a time.
+constexpr int64_t kStrip = kChunk / kColumnRows;
 
 // The rows of all workers, each of so many words and levels. One side: `low` is null.
 struct ScaledRows {

@@ -261,9 +261,24 @@ void TestFlags() {
   }
 }
 
+// The columns of a tensor without rows have the level 0.
+void TestEmptyColumns() {
+  OnEveryIsa([](const Executor& executor) {
+    Guarded<float> low(3), high(3), other(3);
+    const Source source{nullptr, nullptr, nullptr, 0};
+    const std::vector<Cells> cells{{0, 3}};
+    ScaledSignList(executor, {source}, 1.0f, cells, {{nullptr, low.data(), high.data()}});
+    ScaledSignList(executor, {source}, 1.0f, cells, {{nullptr, nullptr, other.data()}});
+    for (const auto* levels : {&low, &high, &other}) {
+      EXPECT(levels->Equals(std::vector<float>(3)) && levels->Intact(), "levels");
+    }
+  });
+}
+
 }  // namespace grace
 
 int main() {
+  grace::TestEmptyColumns();
   grace::TestEncode();
   grace::TestLargeLists();
   grace::TestSum();
