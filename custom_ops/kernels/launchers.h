@@ -13,6 +13,7 @@
 
 #include "random_k.h"
 #include "sampled_k.h"
+#include "scaled_signs.h"
 #include "scatter_list.h"
 #include "alternating.h"
 #include "low_rank.h"
@@ -59,6 +60,13 @@ int grace_cuda_sampled_k_list(const grace::Source* list, int64_t count, float mu
                               bool masked, float limit, const grace::Sampling* samplings,
                               const int64_t* ks, float* values, int32_t* indices, int32_t* counts,
                               bool* finite, void* workspace, size_t* bytes, void* stream);
+// scaled_signs.h
+int grace_cuda_scaled_sign_list(const grace::Source* sources, int64_t count, float multiplier,
+                                const grace::Cells* cells, const grace::ScaledSigns* parts,
+                                bool* finite, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_sum_scaled_sign_list(const grace::ScaledRows* rows, const grace::Cells* cells,
+                                    const grace::Target* targets, int64_t count, float factor,
+                                    bool* finite, void* workspace, size_t* bytes, void* stream);
 
 // scatter_list.h. fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
 // outside its tensor, 2 for indices that do not ascend; the tensor; the index. With a fault `finite`
@@ -145,6 +153,7 @@ int grace_cuda_dequantize_list(grace::Rows rows, const grace::Decoded* list, int
                                grace::Quantization quantization, float factor, bool* finite,
                                void* workspace, size_t* bytes, void* stream);
 
+// signs.h
 int grace_cuda_sign_list(const grace::Signed* list, int64_t count, bool* finite, void* workspace,
                          size_t* bytes, void* stream);
 int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,

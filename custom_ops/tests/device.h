@@ -74,6 +74,17 @@ void OnEveryCorner(const Body& body, int64_t least = 0) {
   body(many, Kind::kSpecial);
 }
 
+// As OnEveryCorner, for kernels whose emulation takes long: of the lengths beyond a few pieces only
+// one, with one kind of values.
+template <class Body>
+void OnMostCorners(const Body& body, int64_t least = 0) {
+  const auto most = [&](const std::vector<int64_t>& lengths, Kind kind) {
+    const bool large = lengths[0] > 5000 || lengths.size() > 100;
+    if (!large || (lengths[0] == (1 << 16) + 1 && kind == Kind::kGradient)) body(lengths, kind);
+  };
+  OnEveryCorner(most, least);
+}
+
 // The tensors of a list, each between guards and not at the beginning of a line.
 class DeviceList {
  public:
@@ -106,6 +117,13 @@ class DeviceList {
 template <class T>
 bool SameBytes(const Guarded<T>& a, const Guarded<T>& b, int64_t n) {
   return a.Intact() && (n == 0 || std::memcmp(a.data(), b.data(), n * sizeof(T)) == 0);
+}
+
+// Whether floats are the same bits, NaN for any NaN.
+inline bool SameFloats(const Guarded<float>& a, const Guarded<float>& b, int64_t n) {
+  return a.Intact() && std::equal(a.data(), a.data() + n, b.data(), [](float x, float y) {
+           return BitsOf(x) == BitsOf(y) || (x != x && y != y);
+         });
 }
 
 }  // namespace grace

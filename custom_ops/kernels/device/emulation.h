@@ -114,6 +114,9 @@ inline uint32_t __float_as_uint(float x) { return grace::emulation::ToSlot(x); }
 inline float __uint_as_float(uint32_t bits) { return grace::emulation::FromSlot<float>(bits); }
 inline int32_t __float_as_int(float x) { return static_cast<int32_t>(__float_as_uint(x)); }
 inline float __int_as_float(int32_t bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
+inline double __longlong_as_double(long long bits) {
+  return grace::emulation::FromSlot<double>(static_cast<uint64_t>(bits));
+}
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline int __popcll(uint64_t bits) { return __builtin_popcountll(bits); }
 inline int __clz(uint32_t bits) { return bits ? __builtin_clz(bits) : 32; }

@@ -1,0 +1,137 @@
+#include "../kernels/scaled_signs.h"
+#include "device.h"
+
+namespace grace {
+
+struct Code {
+  int sides;
+  int64_t block;
+  bool by_column;
+};
+const Code kCodes[] = {{1, 0, false},    {2, 0, false},    {1, 32, false},   {2, 64, false},
+                       {1, 128, false},  {2, 256, false},  {1, 512, false},  {2, 1024, false},
+                       {1, 2048, false}, {2, 4096, false}, {1, 16384, false}, {2, 32, false},
+                       {1, 0, true},     {2, 0, true}};
+
+// The largest of some numbers of columns that fits.
+int64_t ColumnsOf(int64_t n) {
+  for (const int64_t columns : {2049, 130, 64, 17, 5, 3}) {
+    if (n % columns == 0) return columns;
+  }
+  return 1;
+}
+
+struct Payload {
+  Payload(int64_t size, int64_t levels) : words(size), low(levels), high(levels) {}
+  Guarded<uint32_t> words;
+  Guarded<float> low, high;
+};
+
+void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& code,
+                 float multiplier, bool keep, bool in_place) {
+  const DeviceList xs(lengths, kind, 1), residuals(lengths, kind, 2);
+  std::vector<Cells> cells;
+  int64_t size = 0, levels = 0;
+  for (const int64_t n : lengths) {
+    cells.push_back({code.block, code.by_column ? ColumnsOf(n) : 1});
+    size += PackedWords(n, 1);
+    levels += cells.back().Count(n);
+  }
+  const Payload theirs(size, levels), ours(size, levels);
+  const auto sources = [&](const DeviceList& own, const DeviceList& kept) {
+    std::vector<Source> list;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      list.push_back({own[i], keep ? residuals[i] : nullptr,
+                      keep ? in_place ? own[i] : kept[i] : nullptr, lengths[i]});
+    }
+    return list;
+  };
+  const auto parts = [&](const Payload& payload) {
+    std::vector<ScaledSigns> list;
+    int64_t words_at = 0, levels_at = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      list.push_back({payload.words.data() + words_at,
+                      code.sides == 2 ? payload.low.data() + levels_at : nullptr,
+                      payload.high.data() + levels_at});
+      words_at += PackedWords(lengths[i], 1);
+      levels_at += cells[i].Count(lengths[i]);
+    }
+    return list;
+  };
+  const DeviceList rest(lengths, kind, 1), apart(lengths);
+  const bool finite =
+      ScaledSignList(Serial(), sources(rest, apart), multiplier, cells, parts(theirs));
+  const DeviceList& expected = in_place ? rest : apart;
+  OnEveryOrder([&](const char* order) {
+    const DeviceList own(lengths, kind, 1), kept(lengths);
+    const std::vector<Source> list = sources(own, kept);
+    const std::vector<ScaledSigns> own_parts = parts(ours);
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_scaled_sign_list, list.data(), int64_t(list.size()), multiplier,
+             cells.data(), own_parts.data(), flag.data());
+    const int n = static_cast<int>(lengths[0]), block = static_cast<int>(code.block);
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d, block %d", order, n, block);
+    EXPECT(SameBytes(ours.words, theirs.words, size), "%s, n = %d, block %d", order, n, block);
+    EXPECT(SameFloats(ours.high, theirs.high, levels), "%s, n = %d, block %d", order, n, block);
+    EXPECT(code.sides == 1 || SameFloats(ours.low, theirs.low, levels), "%s, n = %d, block %d",
+           order, n, block);
+    EXPECT(!keep || (in_place ? own : kept).Equals(expected), "%s, n = %d, block %d, kind %d",
+           order, n, block, int(kind));
+  });
+}
+
+void CheckSum(const std::vector<int64_t>& lengths, const Code& code, int64_t workers, Kind kind,
+              float factor) {
+  std::vector<Cells> cells;
+  int64_t size = 0, levels = 0;
+  for (const int64_t n : lengths) {
+    cells.push_back({code.block, code.by_column ? ColumnsOf(n) : 1});
+    size += PackedWords(n, 1);
+    levels += cells.back().Count(n);
+  }
+  const Guarded<uint32_t> words(workers * size);
+  std::mt19937 random(7);
+  for (int64_t i = 0; i < workers * size; ++i) words.data()[i] = random();
+  const Guarded<float> low(Values(kind, workers * levels, 1));
+  const Guarded<float> high(Values(kind, workers * levels, 2));
+  const ScaledRows rows{words.data(), code.sides == 2 ? low.data() : nullptr, high.data(),
+                        workers,      size,
+                        levels};
+  const DeviceList theirs(lengths), ours(lengths);
+  const auto targets = [&](const DeviceList& totals) {
+    std::vector<Target> list;
+    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
+    return list;
+  };
+  const bool finite = SumScaledSignList(Serial(), rows, cells, targets(theirs), factor);
+  const std::vector<Target> list = targets(ours);
+  OnEveryOrder([&](const char* order) {
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_sum_scaled_sign_list, &rows, cells.data(), list.data(),
+             int64_t(list.size()), factor, flag.data());
+    EXPECT(flag[0] == finite, "%s, n = %d, block %d", order, int(lengths[0]), int(code.block));
+    EXPECT(ours.Equals(theirs), "%s, n = %d, block %d", order, int(lengths[0]), int(code.block));
+  });
+}
+
+}  // namespace grace
+
+int main() {
+  using namespace grace;
+  int turn = 0;
+  const auto check = [&](const std::vector<int64_t>& lengths, Kind kind, const Code& code) {
+    ++turn;
+    CheckEncode(lengths, kind, code, turn % 2 ? 1.0f : 0.3f, turn % 4 < 2, turn % 8 < 4);
+    if (turn % 3) return;  // emulation takes long
+    CheckSum(lengths, code, 1 + turn / 3 % 3, kind, turn % 2 ? 0.25f : -3.0f);
+  };
+  OnMostCorners([&](const std::vector<int64_t>& lengths, Kind kind) {
+    check(lengths, kind, kCodes[turn % 14]);
+  });
+  // More chunks than a block joins at a time, and as many bands of columns.
+  CheckEncode({(1 << 19) + 2049}, Kind::kGradient, {1, 0, false}, 1.0f, false, false);
+  CheckEncode({(1 << 16) + 2049 * 7, 100 * 32 * 3 + 3}, Kind::kGradient, {2, 0, true}, 0.3f, true, true);
+  const std::vector<int64_t> many{0, 33 * 65, 1, 5000, 10 * 130, 2 * 2049, 300 * 17, 7 * 64};
+  for (const Code& code : kCodes) check(many, turn % 2 ? Kind::kGradient : Kind::kAnyBits, code);
+  return Finish("cuda_scaled_signs_test");
+}
