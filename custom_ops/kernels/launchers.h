@@ -13,6 +13,9 @@
 
 #include "random_k.h"
 #include "sampled_k.h"
+#include "mix.h"
+#include "momentum.h"
+#include "momentum_signs.h"
 #include "scaled_signs.h"
 #include "scatter_list.h"
 #include "alternating.h"
@@ -60,6 +63,24 @@ int grace_cuda_sampled_k_list(const grace::Source* list, int64_t count, float mu
                               bool masked, float limit, const grace::Sampling* samplings,
                               const int64_t* ks, float* values, int32_t* indices, int32_t* counts,
                               bool* finite, void* workspace, size_t* bytes, void* stream);
+#include "two_means.h"
+
+extern "C" {
+
+// mix.h
+int grace_cuda_mix_list(const grace::Mixed* list, int64_t count, float a, float b, void* workspace,
+                        size_t* bytes, void* stream);
+
+// momentum.h; `scales` has one float a tensor
+int grace_cuda_clip_scales(const grace::Source* sources, int64_t count, float multiplier,
+                           float limit, float* scales, void* workspace, size_t* bytes,
+                           void* stream);
+
+// momentum_signs.h
+int grace_cuda_momentum_sign_list(const grace::Source* sources, int64_t count, float multiplier,
+                                  const grace::Momentum* momentum, uint32_t* const* words,
+                                  bool* finite, void* workspace, size_t* bytes, void* stream);
+
 // scaled_signs.h
 int grace_cuda_scaled_sign_list(const grace::Source* sources, int64_t count, float multiplier,
                                 const grace::Cells* cells, const grace::ScaledSigns* parts,
@@ -178,5 +199,9 @@ int grace_cuda_ternary_encode(const grace::Ternary* list, int64_t count, const f
 int grace_cuda_ternary_decode(grace::TernaryRows rows, const grace::TernaryDecoded* list,
                               int64_t count, int32_t bits, float factor, bool* finite,
                               void* workspace, size_t* bytes, void* stream);
+// two_means.h
+int grace_cuda_expand_means(const float* means, const uint32_t* signs, int64_t workers,
+                            const int64_t* ks, int64_t count, float* values, void* workspace,
+                            size_t* bytes, void* stream);
 
 }  // extern "C"
