@@ -56,7 +56,12 @@ struct ClassLengths {
         halves(CeilDiv(room.halves, 2)),
         wholes(room.wholes),
         counts(kClassCounts) {}
-  ClassLengths operator+(const ClassLengths& other) const;
+  ClassLengths operator+(const ClassLengths& other) const {
+    ClassLengths sum = *this;
+    sum.tags += other.tags, sum.bytes += other.bytes, sum.halves += other.halves;
+    sum.wholes += other.wholes, sum.counts += other.counts;
+    return sum;
+  }
   int64_t tags = 0, bytes = 0, halves = 0, wholes = 0, counts = 0;
 };
 

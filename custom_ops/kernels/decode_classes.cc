@@ -18,13 +18,6 @@ struct ClassValues {
 
 namespace grace {
 
-ClassLengths ClassLengths::operator+(const ClassLengths& other) const {
-  ClassLengths sum = *this;
-  sum.tags += other.tags, sum.bytes += other.bytes, sum.halves += other.halves;
-  sum.wholes += other.wholes, sum.counts += other.counts;
-  return sum;
-}
-
 std::vector<ClassLengths> ClassPlaces(const std::vector<int64_t>& sizes,
                                       const std::vector<Room>& rooms) {
   std::vector<ClassLengths> places(1);

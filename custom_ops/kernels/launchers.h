@@ -13,6 +13,7 @@
 
 #include "random_k.h"
 #include "sampled_k.h"
+#include "classes.h"
 #include "mix.h"
 #include "momentum.h"
 #include "momentum_signs.h"
@@ -66,6 +67,16 @@ int grace_cuda_sampled_k_list(const grace::Source* list, int64_t count, float mu
 #include "two_means.h"
 
 extern "C" {
+
+// classes.h
+int grace_cuda_decode_classes(const grace::Target* targets, int64_t count, grace::ErrorBound bound,
+                              const grace::Room* rooms, const grace::ClassParts* parts,
+                              int64_t workers, float factor, bool* finite, void* workspace,
+                              size_t* bytes, void* stream);
+int grace_cuda_encode_classes(const grace::Source* sources, int64_t count, float multiplier,
+                              grace::ErrorBound bound, const grace::Room* rooms, uint64_t step,
+                              const grace::ClassParts* parts, bool* finite, void* workspace,
+                              size_t* bytes, void* stream);
 
 // mix.h
 int grace_cuda_mix_list(const grace::Mixed* list, int64_t count, float a, float b, void* workspace,
