@@ -14,6 +14,7 @@
 #include "random_k.h"
 #include "sampled_k.h"
 #include "classes.h"
+#include "index_sets.h"
 #include "mix.h"
 #include "momentum.h"
 #include "momentum_signs.h"
@@ -77,6 +78,18 @@ int grace_cuda_encode_classes(const grace::Source* sources, int64_t count, float
                               grace::ErrorBound bound, const grace::Room* rooms, uint64_t step,
                               const grace::ClassParts* parts, bool* finite, void* workspace,
                               size_t* bytes, void* stream);
+
+// index_sets.h. `layouts` are those of `each`; fault[3] is as that of scatter_list.h.
+int grace_cuda_pack_index_list(const grace::IndexLayout* layouts, int64_t count,
+                               const int32_t* indices, const int32_t* counts, uint32_t* words,
+                               int32_t* fault, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_scatter_set_list(const grace::Target* targets, const grace::IndexLayout* layouts,
+                                int64_t count, const grace::SetEntries* entries, float factor,
+                                bool* finite, int32_t* fault, void* workspace, size_t* bytes,
+                                void* stream);
+int grace_cuda_unpack_index_list(const grace::IndexLayout* layouts, int64_t count,
+                                 const uint32_t* words, int64_t workers, int32_t* indices,
+                                 void* workspace, size_t* bytes, void* stream);
 
 // mix.h
 int grace_cuda_mix_list(const grace::Mixed* list, int64_t count, float a, float b, void* workspace,
