@@ -286,7 +286,7 @@ class Lists:
         ]
         arguments = [self._array(Ternary, items), ctypes.c_int64(self._count)]
         arguments += [ctypes.c_float(0.0), self._pointer(scales), self._pointer(finite)]
-        return Case("ternary_scales_list", arguments, [scales, finite], [])
+        return Case("ternary_scales", arguments, [scales, finite], [])
 
     def _code(self, levels: int, bits: int, block: int) -> tuple:
         """The code, and how many words and scales each tensor has."""

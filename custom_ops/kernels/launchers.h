@@ -185,6 +185,10 @@ int grace_cuda_uncast_list(const grace::Target* list, int64_t count, grace::Half
 int grace_cuda_all_finite(const grace::Floats* list, int64_t count, bool* finite, void* workspace,
                           size_t* bytes, void* stream);
 
+// Makes all elements of the list NaN where *finite, on the device, is false.
+int grace_cuda_nan_unless_list(const grace::Target* list, int64_t count, const bool* finite,
+                               void* workspace, size_t* bytes, void* stream);
+
 int grace_cuda_to_halves_list(const grace::Narrowed* list, int64_t count,
                               const grace::PhiloxKey* key, void* workspace, size_t* bytes,
                               void* stream);

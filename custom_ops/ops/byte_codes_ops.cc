@@ -30,6 +30,11 @@ struct EncodeTreeListOp {
     }
     const Tensor codes = call.Vector(0, TF_INT32, codes_size);
     const Tensor scales = call.Vector(1, TF_FLOAT, scales_size);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(encode_tree), list.sources().data(), int64_t{tensors}, multiplier,
+                      block, codes.data<uint32_t>(), scales.data<float>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, EncodeTree(call.executor(), list.sources(), multiplier, block,
                                                 codes.data<uint32_t>(), scales.data<float>()));
   }
@@ -60,6 +65,11 @@ struct EncodePowersListOp {
       size += ByteWords(list.sources()[i].n);
     }
     const Tensor codes = call.Vector(0, TF_INT32, size);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(encode_powers), list.sources().data(), int64_t{tensors},
+                      multiplier, keys.data(), codes.data<uint32_t>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, EncodePowers(call.executor(), list.sources(), multiplier, keys,
                                                   codes.data<uint32_t>()));
   }
@@ -94,6 +104,11 @@ struct DecodeTreeListOp {
     Require(scales.size(1) == size, "There must be one scale for each block.");
     Require(scales.size(0) == codes.size(0), "Codes and scales are of different workers.");
     const ByteRows rows{codes.data<uint32_t>(), scales.data<float>(), codes.size(0)};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(decode_tree), list.targets().data(),
+                      int64_t(list.targets().size()), rows, block, factor,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  DecodeTree(call.executor(), list.targets(), rows, block, factor));
   }
@@ -111,6 +126,11 @@ struct DecodePowersListOp {
     const DecodedList list(call, shapes);
     const Tensor codes = Codes(call, list.targets());
     const ByteRows rows{codes.data<uint32_t>(), nullptr, codes.size(0)};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(decode_powers), list.targets().data(),
+                      int64_t(list.targets().size()), rows, factor,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, DecodePowers(call.executor(), list.targets(), rows, factor));
   }
 
@@ -135,6 +155,10 @@ const bool registered[] = {
     RegisterList<DecodePowersListOp>(
         "Grace>DecodePowersList", {"codes: int32"}, {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "factor: float"}),
+    ListOnGpu<EncodeTreeListOp>("Grace>EncodeTreeList"),
+    ListOnGpu<DecodeTreeListOp>("Grace>DecodeTreeList"),
+    ListOnGpu<EncodePowersListOp>("Grace>EncodePowersList", {"seed", "worker", "step"}),
+    ListOnGpu<DecodePowersListOp>("Grace>DecodePowersList"),
 };
 
 }  // namespace

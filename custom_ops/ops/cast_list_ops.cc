@@ -16,6 +16,11 @@ struct CastListOp {
     const int residuals = call.outputs() - 2;
     const EncodedList list(call, call.inputs() - residuals, residuals, 1);
     const Tensor halves = call.Allocate(0, type, {LoopOver(list.sources()).total()});
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(cast_list), list.sources().data(), int64_t(list.sources().size()),
+                      multiplier, HalfOf(type), halves.data<uint16_t>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, CastList(call.executor(), list.sources(), multiplier,
                                               HalfOf(type), halves.data<uint16_t>()));
   }
@@ -33,6 +38,11 @@ struct UncastListOp {
     const DecodedList list(call, shapes);
     Require(halves.size() == LoopOver(list.targets()).total(),
             "There must be one half for every element.");
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(uncast_list), list.targets().data(),
+                      int64_t(list.targets().size()), HalfOf(type), halves.data<uint16_t>(),
+                      call.Scalar(1), call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, UncastList(call.executor(), list.targets(), HalfOf(type),
                                                 halves.data<uint16_t>(), call.Scalar(1)));
   }
@@ -50,6 +60,8 @@ const bool registered[] = {
                                {"totals: N * float", "finite: bool"},
                                {"N: int >= 1", "ranks: list(int)", "dims: list(int)",
                                 "dtype: {half, bfloat16}"}),
+    ListOnGpu<CastListOp>("Grace>CastList"),
+    ListOnGpu<UncastListOp>("Grace>UncastList", {"factor"}),
 };
 
 }  // namespace

@@ -48,9 +48,15 @@ struct EncodeClassesListOp {
     const Tensor counts = call.Vector(4, TF_INT32, lengths.counts);
     const ClassParts parts{tags.data<uint32_t>(), bytes.data<uint32_t>(), halves.data<uint32_t>(),
                            wholes.data<float>(), counts.data<int32_t>()};
+    const uint64_t step = call.Word(tensors + residuals);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(encode_classes), list.sources().data(), int64_t{tensors},
+                      multiplier, form.bound, form.rooms.data(), step, &parts,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  EncodeClasses(call.executor(), list.sources(), multiplier, form.bound, form.rooms,
-                               call.Word(tensors + residuals), parts));
+                               step, parts));
   }
 
   ClassForm form;
@@ -78,6 +84,11 @@ struct DecodeClassesListOp {
             "The parts are of different workers.");
     const ClassParts parts{tags.data<uint32_t>(), bytes.data<uint32_t>(), halves.data<uint32_t>(),
                            wholes.data<float>(), counts.data<int32_t>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(decode_classes), list.targets().data(),
+                      int64_t(list.targets().size()), form.bound, form.rooms.data(), &parts,
+                      workers, factor, call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, DecodeClasses(call.executor(), list.targets(), form.bound,
                                                    form.rooms, parts, workers, factor));
   }
@@ -100,6 +111,8 @@ const bool registered[] = {
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "factor: float", "bound: int",
          "bytes_room: list(int)", "halves_room: list(int)", "wholes_room: list(int)"}),
+    ListOnGpu<EncodeClassesListOp>("Grace>EncodeClassesList", {"step"}),
+    ListOnGpu<DecodeClassesListOp>("Grace>DecodeClassesList"),
 };
 
 }  // namespace

@@ -36,6 +36,14 @@ struct PackIndexListOp {
     Require(!counted || counts.size() == static_cast<int64_t>(layouts.each.size()),
             "There must be one count for each tensor.");
     const Tensor words = call.Allocate(0, TF_INT32, {layouts.words.back()});
+    if (call.on_gpu()) {
+      // The indices are those that this worker has chosen itself.
+      const Tensor fault = call.Workspace(kFaultBytes);
+      return call.Run(GRACE_CUDA(pack_index_list), layouts.each.data(),
+                      int64_t(layouts.each.size()), indices.data<int32_t>(),
+                      counted ? counts.data<int32_t>() : nullptr, words.data<uint32_t>(),
+                      fault.data<int32_t>());
+    }
     RequireNone(PackIndexList(call.executor(), layouts, indices.data<int32_t>(),
                               counted ? counts.data<int32_t>() : nullptr,
                               words.data<uint32_t>()));
@@ -54,6 +62,11 @@ struct UnpackIndexListOp {
     Require(words.size(1) == layouts.words.back(), "The words do not fit the sets.");
     const Tensor indices =
         call.Allocate(0, TF_INT32, {words.size(0), layouts.entries.back()});
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(unpack_index_list), layouts.each.data(),
+                      int64_t(layouts.each.size()), words.data<uint32_t>(), words.size(0),
+                      indices.data<int32_t>());
+    }
     UnpackIndexList(call.executor(), layouts, words.data<uint32_t>(), words.size(0),
                     indices.data<int32_t>());
   }
@@ -78,6 +91,13 @@ struct ScatterSetListOp {
     const DecodedList list(call, shapes);
     const SetEntries sets{values.data<float>(), words.data<uint32_t>(),
                           counted ? counts.data<int32_t>() : nullptr, workers};
+    if (call.on_gpu()) {
+      // What is wrong with an index is not waited for: the totals then count as not finite.
+      const Tensor fault = call.Workspace(kFaultBytes);
+      return call.Run(GRACE_CUDA(scatter_set_list), list.targets().data(), layouts.each.data(),
+                      tensors, &sets, call.Scalar(3), call.NewBool(call.outputs() - 1),
+                      fault.data<int32_t>());
+    }
     bool finite = true;
     RequireNone(ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(3),
                                &finite));
@@ -101,6 +121,9 @@ const bool registered[] = {
         {"values: float", "words: int32", "counts: int32", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)", "counted: bool"}),
+    ListOnGpu<PackIndexListOp>("Grace>PackIndexList"),
+    ListOnGpu<UnpackIndexListOp>("Grace>UnpackIndexList"),
+    ListOnGpu<ScatterSetListOp>("Grace>ScatterSetList", {"factor"}),
 };
 
 }  // namespace

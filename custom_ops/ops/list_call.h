@@ -70,6 +70,8 @@ class DecodedList {
 };
 
 int64_t Sum(const std::vector<int64_t>& numbers);
+// Of what a launcher of the CUDA library tells of a faulty index.
+constexpr size_t kFaultBytes = 3 * sizeof(int32_t);
 // What a kernel found wrong, if anything.
 void RequireNone(const std::string& fault);
 

@@ -91,7 +91,12 @@ struct QuantizeListOp {
       word += code.WordsOf(x.size);
       scale += code.ScalesOf(x.size);
     }
-    call.SetBool(0, QuantizeList(call.executor(), list, code, stochastic ? &key : nullptr));
+    const PhiloxKey* drawn = stochastic ? &key : nullptr;
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(quantize_list), list.data(), int64_t(list.size()), code, drawn,
+                      call.NewBool(0));
+    }
+    call.SetBool(0, QuantizeList(call.executor(), list, code, drawn));
   }
 
   // The worker number of streams that all workers draw alike.
@@ -129,6 +134,10 @@ struct DequantizeListOp {
     Require(scales.size(1) == scales_at, "There must be one scale for each block.");
     const Rows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
                     scales_at};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(dequantize_list), rows, list.data(), int64_t(list.size()),
+                      code.quantization, *factor.data<float>(), call.NewBool(0));
+    }
     call.SetBool(0, DequantizeList(call.executor(), rows, list, code.quantization,
                                    *factor.data<float>()));
   }
@@ -208,6 +217,8 @@ const bool registered[] = {
                           {"finite: bool", "words: int32"},
                           {"N: int >= 1", "multiplier: float"},
                           UnknownShapes}),
+    OnGpu<QuantizeListOp>("Grace>QuantizeList", {"seed", "worker", "step"}),
+    OnGpu<DequantizeListOp>("Grace>DequantizeList", {"factor"}),
     OnGpu<SignListOp>("Grace>SignList", {}),
     Register<VoteListOp>({"Grace>VoteList",
                           {"words: int32", "factor: float"},

@@ -23,6 +23,9 @@ struct MixListOp {
               "Two tensors that are mixed must have the same shape.");
       list.push_back({x, held.back().data<float>(), out, held.back().elements()});
     }
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(mix_list), list.data(), int64_t(list.size()), a, b);
+    }
     MixList(call.executor(), list, a, b);
   }
 
@@ -31,7 +34,8 @@ struct MixListOp {
 
 const bool registered = RegisterList<MixListOp>("Grace>MixList", {"xs: N * float", "ys: N * float"},
                                                 {"mixed: N * float"},
-                                                {"N: int >= 1", "a: float", "b: float"});
+                                                {"N: int >= 1", "a: float", "b: float"}) &&
+                        ListOnGpu<MixListOp>("Grace>MixList");
 
 }  // namespace
 }  // namespace grace

@@ -65,7 +65,11 @@ struct ToHalvesListOp {
       uint16_t* halves = held.Add<uint16_t>(call.Allocate(i, kUint16, shape));
       list.push_back({held.Add<float>(std::move(x)), halves, n, streams.Of(i)});
     }
-    ToHalvesList(call.executor(), list, streams.KeyOf(call));
+    const PhiloxKey key = streams.KeyOf(call);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(to_halves_list), list.data(), int64_t(list.size()), &key);
+    }
+    ToHalvesList(call.executor(), list, key);
   }
 
   Streams streams;
@@ -83,6 +87,9 @@ struct FromHalvesListOp {
       const int64_t n = Measured(halves, &shape);
       float* x = held.Add<float>(call.Allocate(i, TF_FLOAT, shape));
       list.push_back({held.Add<uint16_t>(std::move(halves)), x, n});
+    }
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(from_halves_list), list.data(), int64_t(list.size()));
     }
     FromHalvesList(call.executor(), list);
   }
@@ -104,6 +111,11 @@ struct ToBytesListOp {
       list.push_back({source, n, words, scales, nullptr, streams.Of(i)});
     }
     const PhiloxKey key = streams.KeyOf(call);
+    if (call.on_gpu()) {
+      const Tensor finite = call.Workspace(sizeof(bool));
+      return call.Run(GRACE_CUDA(quantize_list), list.data(), int64_t(list.size()), kBytes, &key,
+                      finite.data<bool>());
+    }
     QuantizeList(call.executor(), list, kBytes, &key);
   }
 
@@ -115,15 +127,27 @@ struct FromBytesListOp {
 
   void Compute(const ListCall& call) const {
     Require(call.outputs() == static_cast<int>(shapes.size()), "Every output needs its shape.");
+    Tensors held;
+    std::vector<Decoded> list;
+    const uint32_t* base = nullptr;
     for (int i = 0; i < call.outputs(); ++i) {
-      const Tensor stored = call.Input(i, 2), x = call.Allocate(i, TF_FLOAT, shapes[i]);
+      Tensor stored = call.Input(i, 2), x = call.Allocate(i, TF_FLOAT, shapes[i]);
       const int64_t n = x.elements();
       Require(n >= 1 && stored.size(0) == WordsOf(n) && stored.size(1) == 4,
               "What is stored does not fit its shape.");
-      const uint32_t* words = stored.data<uint32_t>();
-      const auto* scales = reinterpret_cast<const float*>(words + kBytes.WordsOf(n));
-      DequantizeSum(call.executor(), words, scales, 1, n, kBytes.quantization, x.data<float>());
+      const uint32_t* words = held.Add<uint32_t>(std::move(stored));
+      if (i == 0) base = words;
+      // The kernel counts from one row, which all tensors are taken for parts of.
+      const auto at = (reinterpret_cast<intptr_t>(words) - reinterpret_cast<intptr_t>(base)) / 4;
+      list.push_back({n, at, at + kBytes.WordsOf(n), held.Add<float>(std::move(x))});
     }
+    const Rows rows{base, reinterpret_cast<const float*>(base), 1, 0, 0};
+    if (call.on_gpu()) {
+      const Tensor finite = call.Workspace(sizeof(bool));
+      return call.Run(GRACE_CUDA(dequantize_list), rows, list.data(), int64_t(list.size()),
+                      kBytes.quantization, 1.0f, finite.data<bool>());
+    }
+    DequantizeList(call.executor(), rows, list, kBytes.quantization, 1.0f);
   }
 
   std::vector<Shape> shapes;
@@ -140,6 +164,10 @@ const bool registered[] = {
         {"stored: N * int8"}, {"N: int >= 1", "variables: list(int)", "draw: int"}),
     RegisterList<FromBytesListOp>("Grace>FromBytesList", {"stored: N * int8"}, {"xs: N * float"},
                                   {"N: int >= 1", "ranks: list(int)", "dims: list(int)"}),
+    ListOnGpu<ToHalvesListOp>("Grace>ToHalvesList", {"seed", "worker", "step"}),
+    ListOnGpu<FromHalvesListOp>("Grace>FromHalvesList"),
+    ListOnGpu<ToBytesListOp>("Grace>ToBytesList", {"seed", "worker", "step"}),
+    ListOnGpu<FromBytesListOp>("Grace>FromBytesList"),
 };
 
 }  // namespace

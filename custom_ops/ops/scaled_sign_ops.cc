@@ -64,6 +64,10 @@ struct ScaledSignListOp {
       words_at += PackedWords(sizes[i], 1);
       levels_at += own[i].Count(sizes[i]);
     }
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(scaled_sign_list), list.sources().data(), int64_t{tensors},
+                      multiplier, own.data(), parts.data(), call.NewBool(1 + sides + residuals));
+    }
     call.SetBool(1 + sides + residuals,
                  ScaledSignList(call.executor(), list.sources(), multiplier, own, parts));
   }
@@ -100,6 +104,11 @@ struct SumScaledSignListOp {
             "The levels do not fit the shapes.");
     const ScaledRows rows{words.data<uint32_t>(), sides == 2 ? first.data<float>() : nullptr,
                           high.data<float>(), words.size(0), words_size, levels_size};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(sum_scaled_sign_list), &rows, own.data(), list.targets().data(),
+                      int64_t(own.size()), call.Scalar(1 + sides),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1, SumScaledSignList(call.executor(), rows, own, list.targets(),
                                                        call.Scalar(1 + sides)));
   }
@@ -126,6 +135,10 @@ struct MomentumSignListOp {
       own.push_back(word);
       word += PackedWords(source.n, 1);
     }
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(momentum_sign_list), list.sources().data(), int64_t{tensors},
+                      multiplier, &momentum, own.data(), call.NewBool(1 + tensors));
+    }
     call.SetBool(1 + tensors,
                  MomentumSignList(call.executor(), list.sources(), multiplier, momentum, own));
   }
@@ -150,6 +163,9 @@ const bool registered[] = {
         "Grace>MomentumSignList", {"xs: N * float", "momenta: N * float"},
         {"words: int32", "averages: N * float", "finite: bool"},
         {"N: int >= 1", "multiplier: float", "beta: float", "rest: float"}),
+    ListOnGpu<ScaledSignListOp>("Grace>ScaledSignList"),
+    ListOnGpu<SumScaledSignListOp>("Grace>SumScaledSignList", {"factor"}),
+    ListOnGpu<MomentumSignListOp>("Grace>MomentumSignList"),
 };
 
 }  // namespace

@@ -23,9 +23,6 @@ void RequireCounts(const std::vector<int64_t>& ks, const std::vector<Target>& ta
 
 int64_t Count(const std::vector<int64_t>& ks) { return static_cast<int64_t>(ks.size()); }
 
-// Of what a launcher tells of a faulty index.
-constexpr size_t kFaultBytes = 3 * sizeof(int32_t);
-
 struct TopKListOp {
   explicit TopKListOp(const ListAttributes& attributes)
       : multiplier(attributes.Float("multiplier")), ks(attributes.Lengths("ks")) {}

@@ -27,6 +27,10 @@ struct TernaryScalesListOp {
     const FloatList xs(call, 0, call.inputs());
     const Tensor scales = call.Vector(0, TF_FLOAT, call.inputs());
     const std::vector<Ternary> list = Sources(xs, multiplier);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(ternary_scales), list.data(), int64_t(list.size()), clip,
+                      scales.data<float>(), call.NewBool(1));
+    }
     call.SetBool(1, TernaryScales(call.executor(), list, clip, scales.data<float>()));
   }
 
@@ -53,13 +57,19 @@ struct TernaryEncodeListOp {
     for (const Ternary& tensor : list) size += TernaryWords(tensor.n, bits);
     const Tensor words = call.Vector(0, TF_INT32, size);
     uint32_t* word = words.data<uint32_t>();
-    float *each_own = own.data<float>(), *each_scale = scales.data<float>();
     for (int i = 0; i < count; ++i) {
-      list[i].own = each_own[i];
-      list[i].scale = each_scale[i];
       list[i].words = word;
       list[i].variable_draw = static_cast<uint32_t>(variables[i] << 8 | draw);
       word += TernaryWords(list[i].n, bits);
+    }
+    const float *each_own = own.data<float>(), *each_scale = scales.data<float>();
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(ternary_encode), list.data(), int64_t{count}, each_own, each_scale,
+                      bits, &key);
+    }
+    for (int i = 0; i < count; ++i) {
+      list[i].own = each_own[i];
+      list[i].scale = each_scale[i];
     }
     TernaryEncode(call.executor(), list, bits, key);
   }
@@ -92,6 +102,10 @@ struct TernaryDecodeListOp {
     Require(words.size(1) == words_at, "The words do not fit the shapes.");
     const TernaryRows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
                            count};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(ternary_decode), rows, list.data(), count, bits, call.Scalar(2),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  TernaryDecode(call.executor(), rows, list, bits, call.Scalar(2)));
   }
@@ -114,6 +128,9 @@ const bool registered[] = {
         "Grace>TernaryDecodeList", {"words: int32", "scales: float", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "bits: int", "ranks: list(int)", "dims: list(int)"}),
+    ListOnGpu<TernaryScalesListOp>("Grace>TernaryScalesList"),
+    ListOnGpu<TernaryEncodeListOp>("Grace>TernaryEncodeList", {"seed", "worker", "step"}),
+    ListOnGpu<TernaryDecodeListOp>("Grace>TernaryDecodeList", {"factor"}),
 };
 
 }  // namespace
