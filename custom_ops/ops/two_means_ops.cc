@@ -65,6 +65,7 @@ struct ScatterMeansListOp {
     Require(means.size(1) == 2 * tensors && signs.size(1) == SignWords(ks) &&
                 words.size(1) == layouts.words.back() && counts.size(1) == tensors,
             "The parts do not fit the tensors.");
+    if (call.on_gpu()) return OnTheDevice(call, list.targets(), layouts);
     const std::unique_ptr<float[]> values(new float[workers * entries]);
     ExpandMeans(call.executor(), means.data<float>(), signs.data<uint32_t>(), workers, ks,
                 values.get());
@@ -77,6 +78,23 @@ struct ScatterMeansListOp {
 
   std::vector<int64_t> ks;
   std::vector<Shape> shapes;
+
+ private:
+  void OnTheDevice(const ListCall& call, const std::vector<Target>& targets,
+                   const IndexLayouts& layouts) const {
+    const Tensor means = call.Input(0), signs = call.Input(1), words = call.Input(2);
+    const Tensor counts = call.Input(3);
+    const int64_t workers = means.size(0), tensors = ks.size();
+    const Tensor values = call.Workspace(sizeof(float) * workers * Sum(ks));
+    const Tensor fault = call.Workspace(kFaultBytes);
+    call.Run(GRACE_CUDA(expand_means), means.data<float>(), signs.data<uint32_t>(), workers,
+             ks.data(), tensors, values.data<float>());
+    const SetEntries sets{values.data<float>(), words.data<uint32_t>(), counts.data<int32_t>(),
+                          workers};
+    // What is wrong with an index is not waited for: the totals then count as not finite.
+    call.Run(GRACE_CUDA(scatter_set_list), targets.data(), layouts.each.data(), tensors, &sets,
+             call.Scalar(4), call.NewBool(call.outputs() - 1), fault.data<int32_t>());
+  }
 };
 
 const bool registered[] = {
@@ -90,6 +108,7 @@ const bool registered[] = {
         {"means: float", "signs: int32", "words: int32", "counts: int32", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)"}),
+    ListOnGpu<ScatterMeansListOp>("Grace>ScatterMeansList", {"factor"}),
 };
 
 }  // namespace
