@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin = (blockIdx.x - own.first) * call.piece;
   const int64_t n = own.n - begin < call.piece ? own.n - begin : call.piece;
   float* const scales = own.measured.scales;
-  float acc[kEach], factors[kEach], worth[kEach], lowest[kEach];
+  float acc[kEach], factors[kEach], lowest[kEach];
   LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
   const PieceBlocks blocks(begin, n, own.measured.block);
@@ -86,7 +86,6 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float half = call.half;
   blocks.Give([=](int64_t b) { return InverseOf(scales[kFloats * b], half); }, factors);
-  if (own.kept) blocks.Give([=](int64_t b) { return UnitOf(scales[kFloats * b], half); }, worth);
   if (kMinMax) blocks.Give([=](int64_t b) { return scales[kFloats * b + 1]; }, lowest);
   uint32_t random[kEach], codes[kEach];
   if (kStochastic) {
@@ -94,17 +93,24 @@ __global__ void __launch_bounds__(kThreads)
     DrawPiece(call.key, begin, random);
   }
   const auto top = static_cast<float>(call.levels);
+  const int32_t zero = kMinMax ? 0 : call.levels;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const uint32_t drawn = kStochastic ? random[j] + own.stratum : 0;
     const float least = kMinMax ? lowest[j] : 0.0f;
     const int32_t level = LevelOf<kStochastic, kMinMax>(acc[j], least, factors[j], drawn, top);
-    const bool inside = PlaceOf(j) < n;
-    codes[j] = inside ? static_cast<uint32_t>(kMinMax ? level : call.levels + level) : 0;
-    if (!own.kept || !inside) continue;
-    float value = static_cast<float>(level) * worth[j];
-    if (kMinMax) value = PlainFlush(least + value);
-    own.kept[begin + PlaceOf(j)] = SubZ(acc[j], value);
+    codes[j] = PlaceOf(j) < n ? static_cast<uint32_t>(zero + level) : 0;
+  }
+  if (own.kept) {
+    float* const worth = factors;
+    blocks.Give([=](int64_t b) { return UnitOf(scales[kFloats * b], half); }, worth);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (PlaceOf(j) >= n) continue;
+      float value = static_cast<float>(static_cast<int32_t>(codes[j]) - zero) * worth[j];
+      if (kMinMax) value = PlainFlush(lowest[j] + value);
+      own.kept[begin + PlaceOf(j)] = SubZ(acc[j], value);
+    }
   }
   StorePlanes(codes, call.bits, n, own.words + begin / kGroup * call.bits);
 }

@@ -123,12 +123,12 @@ int main() {
   int turn = 0;
   const auto check = [&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
-    const bool few = kind == Kind::kGradient || kind == Kind::kAnyBits;
-    if (lengths[0] < 5001 || (few && lengths[0] < 100000)) CheckEncode(lengths, kind, turn);
-    CheckDecode(lengths, kind, turn);
+    const bool few = lengths[0] < 5001 || kind == Kind::kAnyBits;
+    if (few && lengths[0] < 60000) CheckEncode(lengths, kind, turn);
+    if (few) CheckDecode(lengths, kind, turn);
   };
   OnEveryCorner(check);
   // All blocks, widths and norms with lengths beyond a piece.
-  for (int i = 0; i < 60; ++i) check({4099 + 15 * i, 0, 40}, Kind::kGradient);
+  for (int i = 0; i < 30; ++i) check({4099 + 15 * i, 0, 40}, Kind::kGradient);
   return Finish("cuda_quantize_test");
 }
