@@ -191,13 +191,16 @@ __device__ uint32_t FloorOf(const SampledItem& own, const SampledSearch& search)
 // fewer.
 __global__ void __launch_bounds__(kThreads)
     LowerStretches(Table<SampledItem> table, SampledSearch* searches, const uint32_t* words) {
-  __shared__ uint32_t reaching[kLowerings + 1], nans;
+  __shared__ uint32_t floors[kLowerings + 1], reaching[kLowerings + 1], nans;
   const int32_t tensor = table.Find(blockIdx.x);
   const SampledItem& own = table.items[tensor];
   SampledSearch& search = searches[tensor];
   WarpChunk chunk(blockIdx.x - own.first, own.n);
   if (own.size == 0) chunk.groups = 0;
-  if (threadIdx.x <= kLowerings) reaching[threadIdx.x] = 0;
+  if (threadIdx.x <= kLowerings) {
+    floors[threadIdx.x] = search.floors[threadIdx.x];
+    reaching[threadIdx.x] = 0;
+  }
   if (threadIdx.x == 0) nans = 0;
   __syncthreads();
   const uint32_t bound = search.rankings[0].prefix;
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
                 if (!marked || key <= bound) return;
                 if (key > kInfinity) atomicAdd(&nans, 1u);
                 int round = 0;
-                while (round <= kLowerings && key < search.floors[round]) ++round;
+                while (round <= kLowerings && key < floors[round]) ++round;
                 if (round <= kLowerings) atomicAdd(reaching + round, 1u);
               });
   __syncthreads();
