@@ -222,16 +222,6 @@ void TestScatterFaults() {
   EXPECT(fault({9, 2, 2}).find("A worker's indices into tensor 1") == 0, "twice");
 }
 
-void TestRefineDenormals() {
-  const std::vector<float> values{1e-40f, -1e-40f, -0.0f, 1.0f, 1e-40f};
-  const std::vector<float> decoded{0.0f, 1e-40f, -0.0f, -1e-40f, 0.5f};
-  const std::vector<float> wanted{0.0f, -0.0f, -0.0f, 1.0f, -0.5f};
-  const std::vector<int32_t> indices{0, 1, 2, 3, 4};
-  Guarded<float> kept(5);
-  RefineList(Serial(), {{kept.data(), 5}}, indices.data(), values.data(), decoded.data(), {5});
-  EXPECT(kept.Equals(wanted) && kept.Intact(), "denormal values");
-}
-
 // The half nearest to x, by trying both neighbours of what cutting off gives.
 uint16_t NearestFloat16(float x) {
   const uint16_t sign = BitsOf(x) >> 31 << 15;
@@ -298,7 +288,6 @@ int main() {
   grace::TestRandomIndices();
   grace::TestRandomK();
   grace::TestScatterFaults();
-  grace::TestRefineDenormals();
   grace::TestCasts();
   return grace::Finish("sparse lists");
 }

@@ -1,3 +1,4 @@
+#include "../kernels/scatter_list.h"
 #include "../kernels/sparse.h"
 
 #include <algorithm>
@@ -119,6 +120,16 @@ void TestScatterRefuses() {
   EXPECT(scatter({0, 2, 2}) == Scatter::kUnordered, "twice");
 }
 
+void TestRefineDenormals() {
+  const std::vector<float> values{1e-40f, -1e-40f, -0.0f, 1.0f, 1e-40f};
+  const std::vector<float> decoded{0.0f, 1e-40f, -0.0f, -1e-40f, 0.5f};
+  const std::vector<float> wanted{0.0f, -0.0f, -0.0f, 1.0f, -0.5f};
+  const std::vector<int32_t> indices{0, 1, 2, 3, 4};
+  Guarded<float> kept(5);
+  RefineList(Serial(), {{kept.data(), 5}}, indices.data(), values.data(), decoded.data(), {5});
+  EXPECT(kept.Equals(wanted) && kept.Intact(), "denormal values");
+}
+
 }  // namespace grace
 
 int main() {
@@ -127,5 +138,6 @@ int main() {
   grace::TestGather();
   grace::TestScatterSum();
   grace::TestScatterRefuses();
+  grace::TestRefineDenormals();
   return grace::Finish("sparse");
 }
