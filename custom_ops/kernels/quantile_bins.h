@@ -11,9 +11,6 @@
 
 namespace grace {
 
-constexpr int64_t kBins = 1 << 16;
-// A row has the 128 bins of one sign and exponent.
-constexpr int64_t kRow = 128, kRows = kBins / kRow;
 constexpr uint32_t kNegative = kBins / 2;  // the first negative bin; bin 0 is that of zeros
 // A word of a histogram: the count above, the sum of lower halves below, of at most 2^24 elements.
 constexpr int kSumBits = 40;

@@ -33,6 +33,10 @@ struct Quantiles {
   int32_t span;     // a divisor of `buckets`; 1 needs 3 buckets, others twice as many as they are
 };
 
+// Bins, by the upper 16 bits of their elements; a row has those of one sign and exponent.
+constexpr int64_t kBins = 1 << 16;
+constexpr int64_t kRow = 128, kRows = kBins / kRow;
+
 // The bits of an id.
 inline int32_t IdBits(int32_t buckets) {
   int32_t bits = 1;

@@ -1,0 +1,84 @@
+#include "../kernels/quantiles.h"
+#include "device.h"
+
+namespace grace {
+
+void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quantiles,
+                 float multiplier, bool keep, bool in_place) {
+  const DeviceList residuals(lengths, kind, 2);
+  int64_t size = 0;
+  for (const int64_t n : lengths) size += PackedWords(n, IdBits(quantiles.buckets));
+  const int64_t all_means = lengths.size() * quantiles.buckets;
+  const Guarded<uint32_t> their_words(size), words(size);
+  const Guarded<float> their_means(all_means), means(all_means);
+  const auto sources = [&](const DeviceList& own, const DeviceList& kept) {
+    std::vector<Source> list;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      list.push_back({own[i], keep ? residuals[i] : nullptr,
+                      keep ? in_place ? own[i] : kept[i] : nullptr, lengths[i]});
+    }
+    return list;
+  };
+  const DeviceList rest(lengths, kind, 1), apart(lengths);
+  const bool finite = EncodeQuantiles(Serial(), sources(rest, apart), multiplier, quantiles,
+                                      their_words.data(), their_means.data());
+  OnEveryOrder([&](const char* order) {
+    const DeviceList own(lengths, kind, 1), kept(lengths);
+    const std::vector<Source> list = sources(own, kept);
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_encode_quantiles, list.data(), int64_t(list.size()), multiplier, quantiles,
+             words.data(), means.data(), flag.data());
+    const int n = static_cast<int>(lengths[0]), q = quantiles.buckets;
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d, %d buckets", order, n, q);
+    if (!finite) return;  // the sign of NaN is anything, and so is its id
+    EXPECT(SameBytes(words, their_words, size), "%s, n = %d, %d buckets", order, n, q);
+    EXPECT(SameFloats(means, their_means, all_means), "%s, n = %d, %d buckets", order, n, q);
+    EXPECT(!keep || (in_place ? own : kept).Equals(in_place ? rest : apart),
+           "%s, n = %d, %d buckets", order, n, q);
+  });
+}
+
+// Any bits are taken.
+void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int32_t buckets, int64_t workers,
+                 float factor) {
+  int64_t size = 0;
+  for (const int64_t n : lengths) size += PackedWords(n, IdBits(buckets));
+  const Guarded<uint32_t> words(workers * size);
+  std::mt19937 random(buckets);
+  for (int64_t i = 0; i < workers * size; ++i) words.data()[i] = random();
+  const Guarded<float> means(Values(kind, workers * lengths.size() * buckets, 1));
+  const QuantileRows rows{words.data(), means.data(), workers};
+  const DeviceList theirs(lengths), ours(lengths);
+  const auto targets = [&](const DeviceList& totals) {
+    std::vector<Target> list;
+    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
+    return list;
+  };
+  const bool finite = DecodeQuantiles(Serial(), targets(theirs), rows, buckets, factor);
+  const std::vector<Target> list = targets(ours);
+  OnEveryOrder([&](const char* order) {
+    Guarded<bool> flag(1);
+    Launched(grace_cuda_decode_quantiles, list.data(), int64_t(list.size()), &rows, buckets,
+             factor, flag.data());
+    EXPECT(flag[0] == finite, "%s, n = %d, %d buckets", order, int(lengths[0]), buckets);
+    EXPECT(ours.Equals(theirs), "%s, n = %d, %d buckets", order, int(lengths[0]), buckets);
+  });
+}
+
+}  // namespace grace
+
+int main() {
+  using namespace grace;
+  constexpr Quantiles kQuantiles[] = {{3, 1}, {256, 1}, {16, 8}, {5, 1}, {64, 16}, {255, 51}};
+  int turn = 0;
+  OnMostCorners([&](const std::vector<int64_t>& lengths, Kind kind) {
+    ++turn;
+    const Quantiles quantiles = kQuantiles[turn % 6];
+    if (turn % 7 && lengths[0] < 2000) return;
+    CheckEncode(lengths, kind, quantiles, turn % 2 ? 1.0f : 0.3f, turn % 4 < 2, turn % 8 < 4);
+    CheckDecode(lengths, kind, quantiles.buckets, 1 + turn % 3, turn % 2 ? 0.25f : -3.0f);
+  });
+  // Several pieces, and exponents outside the window.
+  CheckEncode({(1 << 16) + 99, 4}, Kind::kAnyBits, {16, 1}, 1.0f, true, true);
+  return Finish("cuda_quantiles_test");
+}
