@@ -1,5 +1,5 @@
-// How: a first pass counts the exponents of each chunk, from which come the tensor's shift and where
-// the numbers of each chunk begin; a second one writes these and what is kept.
+// How: a first pass counts the exponents of each chunk, from which come the tensor's shift and the
+// beginning of each chunk's numbers; a second one writes these and what is kept.
 #include "device/accumulate.h"
 #include "device/classes.h"
 #include "device/last_block.h"

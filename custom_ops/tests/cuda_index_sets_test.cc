@@ -42,7 +42,7 @@ struct Sets {
     }
   }
   static std::vector<int64_t> KsOf(const std::vector<int64_t>& lengths, int turn) {
-    constexpr int64_t kShares[] = {100, 1, 2, 7, 1000000, 30};
+    constexpr int64_t kShares[] = {100, 1, 40, 7, 1000000, 10};
     std::vector<int64_t> ks;
     for (const int64_t n : lengths) ks.push_back(std::max<int64_t>(1, n / kShares[turn % 6]));
     return ks;

@@ -9,8 +9,8 @@ namespace grace {
 // element 256 k + t as its k-th.
 __device__ inline int StridedPlace(int k) { return k * kThreads + static_cast<int>(threadIdx.x); }
 
-// Of each `block` neighbours in a piece of values, a power of two of them, adds the upper half to the
-// lower half until `width` are left, at least kWarp; these are where the first ones were.
+// Of each `block` neighbours in a piece of values, a power of two of them, adds the upper half to
+// the lower half until `width` are left, at least kWarp; these are where the first ones were.
 __device__ inline void HalveBlocks(int block, int width, double* values) {
   __shared__ double room[kEach][kThreads];
 #pragma unroll
@@ -40,7 +40,7 @@ __device__ inline void HalveBlocks(int block, int width, double* values) {
   }
 }
 
-// The sums by halves over the lanes of a warp of each of kEach values: a lane gets that of the value
+// The sums by halves over the lanes of a warp of each of kEach values: a lane gets that of value
 // lane / 4. At first half of the lanes join half of the values, so that 9 exchanges do.
 __device__ inline double HalveWarp(double* values) {
   const int lane = Lane();

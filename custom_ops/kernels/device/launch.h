@@ -41,8 +41,8 @@ __global__ void WriteTable(const __grid_constant__ Parcel<kBytes> parcel, int wo
 }
 
 // The tensors of a list as kernels see them, and the pieces that blocks take. An Item has a member
-// `first`: the number of its first piece; pieces are counted through the list. An Item whose tensors
-// are cut in several ways has more such members.
+// `first`: the number of its first piece; pieces are counted through the list. An Item whose
+// tensors are cut in several ways has more such members.
 template <class Item>
 struct Table {
   const Item* items;

@@ -71,8 +71,8 @@ struct Bucket {
   }
 };
 
-// Finds the id of each bin with elements, and the means, as Assign. A block calls it; only rows that
-// are `used` may have elements.
+// Finds the id of each bin with elements, and the means, as Assign. A block calls it; only rows
+// that are `used` may have elements.
 __device__ inline void AssignBins(const DeviceBins& bins, const bool* used,
                                   const Quantiles& quantiles, float* means) {
   __shared__ int64_t before[kRows];  // at first the elements of each row

@@ -1,4 +1,4 @@
-// Sums of squares in double precision over adjacent pairs, then pairs of pairs, as scales.h has them.
+// Sums of squares in double precision over adjacent pairs, then pairs of pairs, as in scales.h.
 #pragma once
 
 #include "accumulate.h"
@@ -12,8 +12,8 @@ __device__ inline double SquareOf(float x) {
   return wide * wide;
 }
 
-// The sum of a piece's values, which are where LoadPiece has its elements. Every thread of the block
-// must call it and gets the sum.
+// The sum of a piece's values, which are where LoadPiece has its elements. Every thread of the
+// block must call it and gets the sum.
 __device__ inline double SumPairs(double* values) {
   __shared__ double warps[kThreads / kWarp];
   const int lane = Lane();
