@@ -23,10 +23,10 @@
 #include "momentum_signs.h"
 #include "narrow.h"
 #include "orthonormal.h"
+#include "quantiles.h"
 #include "quantize_list.h"
 #include "random_k.h"
 #include "sampled_k.h"
-#include "quantiles.h"
 #include "scaled_signs.h"
 #include "scatter_list.h"
 #include "signs.h"
@@ -160,6 +160,14 @@ int grace_cuda_unit_columns_list(const grace::MatrixSize* sizes, int64_t count, 
                                  float* const* units, void* workspace, size_t* bytes,
                                  void* stream);
 
+// quantiles.h
+int grace_cuda_decode_quantiles(const grace::Target* targets, int64_t count,
+                                const grace::QuantileRows* rows, int32_t buckets, float factor,
+                                bool* finite, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_encode_quantiles(const grace::Source* sources, int64_t count, float multiplier,
+                                grace::Quantiles quantiles, uint32_t* words, float* means,
+                                bool* finite, void* workspace, size_t* bytes, void* stream);
+
 // quantize_list.h. `key` is the host's.
 int grace_cuda_dequantize_list(grace::Rows rows, const grace::Decoded* list, int64_t count,
                                grace::Quantization quantization, float factor, bool* finite,
@@ -186,13 +194,6 @@ int grace_cuda_sampled_k_list(const grace::Source* list, int64_t count, float mu
                               bool masked, float limit, const grace::Sampling* samplings,
                               const int64_t* ks, float* values, int32_t* indices, int32_t* counts,
                               bool* finite, void* workspace, size_t* bytes, void* stream);
-// quantiles.h
-int grace_cuda_decode_quantiles(const grace::Target* targets, int64_t count,
-                                const grace::QuantileRows* rows, int32_t buckets, float factor,
-                                bool* finite, void* workspace, size_t* bytes, void* stream);
-int grace_cuda_encode_quantiles(const grace::Source* sources, int64_t count, float multiplier,
-                                grace::Quantiles quantiles, uint32_t* words, float* means,
-                                bool* finite, void* workspace, size_t* bytes, void* stream);
 
 // scaled_signs.h
 int grace_cuda_scaled_sign_list(const grace::Source* sources, int64_t count, float multiplier,

@@ -111,13 +111,13 @@ __global__ void __launch_bounds__(kThreads) MeasureStretches(Table<SampledItem> 
 }
 
 // The momentum's own numbers, the same for all tensors.
-struct MomentumStep {
+struct SampledStep {
   float momentum;
   bool nesterov, clips;
 };
 
 // acc of an element, and its next momentum, as Advance has them.
-__device__ float Advanced(const SampledItem& own, int64_t i, const MomentumStep& step, float scale,
+__device__ float Advanced(const SampledItem& own, int64_t i, const SampledStep& step, float scale,
                           float* next) {
   const float g = MulZ(MulZ(own.source.x[i], own.multiplier), scale);
   const float v = own.source.residual[i];
@@ -129,7 +129,7 @@ __device__ float Advanced(const SampledItem& own, int64_t i, const MomentumStep&
 // of the keys and of those of the sample.
 __global__ void __launch_bounds__(kThreads) AdvanceStretches(Table<SampledItem> table,
                                                              SampledSearch* searches,
-                                                             MomentumStep step, bool* finite) {
+                                                             SampledStep step, bool* finite) {
   __shared__ uint32_t bins[kMostBins], sample_bins[kMostBins];
   const int32_t tensor = table.Find(blockIdx.x);
   const SampledItem own = table.items[tensor];
@@ -271,7 +271,7 @@ GRACE_EXPORT int grace_cuda_sampled_k_list(const Source* list, int64_t count, fl
       },
       [=](int64_t i) { return StretchesOf(list[i].n); }, finite);
   const KeyRange range{kSmallestNormal, kInfinity};
-  const MomentumStep step{momentum, nesterov, clips};
+  const SampledStep step{momentum, nesterov, clips};
   if (clips) {
     launch.Run(MeasureStretches, stretches, kThreads, table, rooms.searches, sums, limit);
   }

@@ -19,7 +19,7 @@ struct ScatterItem {
 };
 
 // The rows of all workers, as Entries has them.
-struct Rows {
+struct EntryRows {
   const float* values;
   const int32_t* indices;
   const int32_t* counts;
@@ -50,7 +50,7 @@ __device__ int32_t LowerBound(const int32_t* indices, int32_t count, int64_t lea
 // A block adds up a piece of a total, one worker after another; within a worker each element has
 // one entry at most. The pieces of a tensor share out all its entries whatever the indices are, so
 // that every index is checked by the block that reads it.
-__global__ void __launch_bounds__(kThreads) ScatterPieces(Table<ScatterItem> table, Rows rows,
+__global__ void __launch_bounds__(kThreads) ScatterPieces(Table<ScatterItem> table, EntryRows rows,
                                                           float factor, bool* finite,
                                                           FirstFault* fault) {
   __shared__ float sums[kDense];
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) ScatterPieces(Table<ScatterItem> tab
 
 // A block checks a piece of what a worker sent of a tensor.
 __global__ void __launch_bounds__(kThreads)
-    CheckPieces(Table<ScatterItem> table, Rows rows, FirstFault* fault) {
+    CheckPieces(Table<ScatterItem> table, EntryRows rows, FirstFault* fault) {
   const int64_t worker = blockIdx.x / table.pieces, piece = blockIdx.x % table.pieces;
   const int32_t tensor = table.Find(piece);
   const ScatterItem own = table.items[tensor];
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block takes a piece of the entries of a tensor.
-__global__ void __launch_bounds__(kThreads) RefinePieces(Table<ScatterItem> table, Rows rows,
+__global__ void __launch_bounds__(kThreads) RefinePieces(Table<ScatterItem> table, EntryRows rows,
                                                          const float* decoded, FirstFault* fault) {
   const int32_t tensor = table.Find(blockIdx.x);
   const ScatterItem own = table.items[tensor];
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) RefinePieces(Table<ScatterItem> tabl
 }
 
 // What was found wrong; `finite`, unless it is null, becomes false with it.
-__global__ void TellFault(Table<ScatterItem> table, Rows rows, const FirstFault* fault,
+__global__ void TellFault(Table<ScatterItem> table, EntryRows rows, const FirstFault* fault,
                           int32_t* told, bool* finite) {
   if (fault->Any() && finite) *finite = false;
   told[0] = !fault->Any() ? 0 : fault->Outside() ? 1 : 2;
@@ -177,7 +177,7 @@ GRACE_EXPORT int grace_cuda_index_fault(const int64_t* lengths, int64_t count,
       launch, items, count, ks, first, nullptr,
       [=](int64_t i) { return Target{nullptr, lengths[i]}; },
       [=](int64_t i) { return CeilDiv(ks[i], kChunk); });
-  const Rows rows{nullptr, indices, counts, workers, SumOf(ks, count)};
+  const EntryRows rows{nullptr, indices, counts, workers, SumOf(ks, count)};
   launch.Run(CheckPieces, table.pieces * workers, kThreads, table, rows, first);
   launch.Run(TellFault, 1, 1, table, rows, first, fault, static_cast<bool*>(nullptr));
   return launch.error();
@@ -196,7 +196,7 @@ GRACE_EXPORT int grace_cuda_scatter_list(const Target* list, int64_t count, cons
   const auto table = SendTargets(
       launch, items, count, ks, first, finite, [=](int64_t i) { return list[i]; },
       [=](int64_t i) { return std::max<int64_t>(1, CeilDiv(list[i].n, kDense)); });
-  const Rows rows{values, indices, counts, workers, SumOf(ks, count)};
+  const EntryRows rows{values, indices, counts, workers, SumOf(ks, count)};
   launch.Run(ScatterPieces, table.pieces, kThreads, table, rows, factor, finite, first);
   launch.Run(TellFault, 1, 1, table, rows, first, fault, finite);
   return launch.error();
@@ -213,7 +213,7 @@ GRACE_EXPORT int grace_cuda_refine_list(const Target* list, int64_t count, const
   const auto table = SendTargets(
       launch, items, count, ks, first, nullptr, [=](int64_t i) { return list[i]; },
       [=](int64_t i) { return CeilDiv(ks[i], kChunk); });
-  const Rows rows{values, indices, nullptr, 1, SumOf(ks, count)};
+  const EntryRows rows{values, indices, nullptr, 1, SumOf(ks, count)};
   launch.Run(RefinePieces, table.pieces, kThreads, table, rows, decoded, first);
   launch.Run(TellFault, 1, 1, table, rows, first, fault, static_cast<bool*>(nullptr));
   return launch.error();

@@ -25,6 +25,11 @@ struct EncodeQuantilesListOp {
     for (const Source& own : list.sources()) size += PackedWords(own.n, IdBits(quantiles.buckets));
     const Tensor words = call.Vector(0, TF_INT32, size);
     const Tensor means = call.Vector(1, TF_FLOAT, int64_t{tensors} * quantiles.buckets);
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(encode_quantiles), list.sources().data(), int64_t{tensors},
+                      multiplier, quantiles, words.data<uint32_t>(), means.data<float>(),
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  EncodeQuantiles(call.executor(), list.sources(), multiplier, quantiles,
                                  words.data<uint32_t>(), means.data<float>()));
@@ -52,6 +57,11 @@ struct DecodeQuantilesListOp {
                 means.size(1) == static_cast<int64_t>(list.targets().size()) * buckets,
             "The words or the means do not fit the shapes.");
     const QuantileRows rows{words.data<uint32_t>(), means.data<float>(), words.size(0)};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(decode_quantiles), list.targets().data(),
+                      int64_t(list.targets().size()), &rows, buckets, factor,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  DecodeQuantiles(call.executor(), list.targets(), rows, buckets, factor));
   }
@@ -70,6 +80,8 @@ const bool registered[] = {
         "Grace>DecodeQuantilesList", {"words: int32", "means: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "factor: float", "buckets: int"}),
+    ListOnGpu<EncodeQuantilesListOp>("Grace>EncodeQuantilesList"),
+    ListOnGpu<DecodeQuantilesListOp>("Grace>DecodeQuantilesList"),
 };
 
 }  // namespace
