@@ -1,4 +1,7 @@
 #include "../kernels/quantiles.h"
+
+#include <cmath>
+
 #include "device.h"
 
 namespace grace {
@@ -20,10 +23,18 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
     return list;
   };
   const DeviceList rest(lengths, kind, 1), apart(lengths);
+  // Beyond the exponents that the first chunk lets expect.
+  const auto end_large = [&](const DeviceList& own) {
+    for (int64_t i = 1; lengths[0] > 2048 && i < 99; ++i) {
+      own[0][lengths[0] - i] = std::ldexp(1.0f, static_cast<int>(i) - 40);
+    }
+  };
+  end_large(rest);
   const bool finite = EncodeQuantiles(Serial(), sources(rest, apart), multiplier, quantiles,
                                       their_words.data(), their_means.data());
   OnEveryOrder([&](const char* order) {
     const DeviceList own(lengths, kind, 1), kept(lengths);
+    end_large(own);
     const std::vector<Source> list = sources(own, kept);
     Guarded<bool> flag(1);
     Launched(grace_cuda_encode_quantiles, list.data(), int64_t(list.size()), multiplier, quantiles,
