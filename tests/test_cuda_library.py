@@ -42,6 +42,13 @@ def test_it_exports_what_is_declared_and_needs_no_tensorflow():
     assert "cuda" not in needed.replace(str(cuda.LIBRARY), "")  # it loads where there is no CUDA
 
 
+@needs_native
+@pytest.mark.skipif(not cuda.LIBRARY.exists(), reason="the CUDA library is not built")
+def test_the_list_operations_have_kernels_for_gpus():
+    missing = [name for name in native.LIST_OPERATIONS if not cuda.has_kernel(name)]
+    assert missing == ["two_means_list"]
+
+
 @needs_sources
 def test_every_kernel_for_gpus_stands_beside_one_for_cpus():
     for file in KERNELS.glob("*.cu"):

@@ -139,7 +139,7 @@ struct ByteTarget {
 
 // A block decodes a piece of all workers.
 template <bool kTree>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     DecodeBytes(Table<ByteTarget> table, int64_t workers, int64_t words_stride,
                 int64_t scales_stride, float factor, bool* finite) {
   const ByteTarget own = table.items[table.Find(blockIdx.x)];

@@ -64,7 +64,7 @@ __device__ int32_t LevelOf(float x, float lowest, float factor, uint32_t random,
 
 // A block encodes a piece; where kMeasure, it holds whole blocks and their scales come first.
 template <Norm kNorm, bool kMeasure, bool kStochastic>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     EncodePieces(Table<QuantizeItem> table, QuantizeCall call, bool* finite) {
   constexpr bool kMinMax = kNorm == Norm::kMinMax;
   constexpr int kFloats = kMinMax ? 2 : 1;

@@ -102,7 +102,7 @@ class Places {
 };
 
 // A block encodes a stretch: writes what is drawn to its place, and the rest to `kept`.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     EncodeStretches(Table<RandomItem> table, Subsets subsets, bool* finite) {
   const RandomItem own = table.items[table.Find(blockIdx.x)];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);

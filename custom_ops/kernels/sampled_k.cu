@@ -80,7 +80,7 @@ __device__ double SquaresOf(const SampledItem& own, const WarpChunk& chunk) {
 }
 
 // Measures the norms of all tensors; the last block of a tensor gives its scale, see ClipScales.
-__global__ void __launch_bounds__(kThreads) MeasureStretches(Table<SampledItem> table,
+__global__ void __launch_bounds__(kThreads, 4) MeasureStretches(Table<SampledItem> table,
                                                              SampledSearch* searches, double* sums,
                                                              float limit) {
   __shared__ double chunks[kWarps];

@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
 // Counts what each chunk sends; the last block of a tensor makes of the stretches' counts what
 // comes before each of them.
 template <class Item>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     CountStretches(Table<Item> table, Search<Item::kSampled>* searches, const uint32_t* words,
                    KeyRange range, uint64_t* in_chunks, uint64_t* before, int32_t* counts) {
   const int32_t tensor = table.Find(blockIdx.x);
