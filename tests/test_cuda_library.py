@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from test_build_files import setup_file
 
+import grace_tf
 from grace_tf import leaves
 from grace_tf.cli import doctor
 from grace_tf.ops import choice, cuda, lists, native
@@ -20,6 +21,11 @@ LAUNCHERS = KERNELS / "launchers.h"
 needs_sources = pytest.mark.skipif(not LAUNCHERS.exists(), reason="the C++ sources are not here")
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")
+# What is said of the sources alone need not be tested for every installed package.
+needs_checkout = pytest.mark.skipif(
+    not KERNELS.is_relative_to(pathlib.Path(grace_tf.__file__).resolve().parents[1]),
+    reason="the package that is tested is not that of these sources",
+)
 
 
 def declared():
@@ -56,24 +62,23 @@ def test_every_kernel_for_gpus_stands_beside_one_for_cpus():
 
 
 @needs_nvcc
-@needs_sources
+@needs_checkout
 @pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.stem)
 def test_no_kernel_spills_registers(source, tmp_path):
     *flags, _ = setup_file()[1]["COMPILE_CUDA"]  # without -c
-    # As old as it may be, and what data centres have.
-    for arch in ("sm_75", "sm_90"):
-        told = subprocess.run(
-            ["nvcc", *flags, "-cubin", f"-arch={arch}", "-Xptxas=-v,-warn-spills", str(source)]
-            + ["-o", str(tmp_path / "cubin")],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stderr
-        spills = [int(count) for count in re.findall(r"(\d+) bytes spill", told)]
-        assert sum(spills) == 0, told
-        assert len(spills) >= 2 or source.stem == "library"
-        assert max(map(int, re.findall(r"Used (\d+) registers", told)), default=0) <= 128, told
+    # `make -C custom_ops cuda` does it for all architectures; this is what data centres have.
+    told = subprocess.run(
+        ["nvcc", *flags, "-cubin", "-arch=sm_90", "-Xptxas=-v,-warn-spills", str(source)]
+        + ["-o", str(tmp_path / "cubin")],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stderr
+    spills = [int(count) for count in re.findall(r"(\d+) bytes spill", told)]
+    assert sum(spills) == 0, told
+    assert len(spills) >= 2 or source.stem == "library"
+    assert max(map(int, re.findall(r"Used (\d+) registers", told)), default=0) <= 128, told
 
 
 @needs_sources
