@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) DrawShares(Table<RandomItem> table, 
     atomicOr(subsets.words + word, 1u << at % kWarp);
     atomicAdd(subsets.before + word / kStretchWords, 1u);
   }
-  if (!ArrivesLast(subsets.arrived + tensor, stretches)) return;
+  if (!ArrivesAsLast(subsets.arrived + tensor, stretches)) return;
   SumsBefore(subsets.before + own.first, stretches);
 }
 

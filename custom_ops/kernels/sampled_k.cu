@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 4) MeasureStretches(Table<SampledIte
     sums[blockIdx.x] = ((chunks[0] + chunks[1]) + (chunks[2] + chunks[3])) +
                        ((chunks[4] + chunks[5]) + (chunks[6] + chunks[7]));
   }
-  if (!ArrivesLast(search.arrived + 5, stretches)) return;
+  if (!ArrivesAsLast(search.arrived + 5, stretches)) return;
   double* const all = sums + own.first;
   for (int64_t step = 1; step < stretches; step *= 2) {
     for (int64_t i = 2 * step * threadIdx.x; i + step < stretches; i += 2 * step * kThreads) {
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) AdvanceStretches(Table<SampledItem> 
   if (!all) *finite = false;
   MergeBins<0>(bins, search.rankings);
   MergeBins<0>(sample_bins, search.rankings + 1);
-  if (!ArrivesLast(search.arrived, StretchesOf(own.n))) return;
+  if (!ArrivesAsLast(search.arrived, StretchesOf(own.n))) return;
   FindDigit<0>(static_cast<uint32_t>(own.k), search.rankings);
   FindDigit<0>(static_cast<uint32_t>(own.rank), search.rankings + 1);
 }
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(search.reaching + threadIdx.x, reaching[threadIdx.x]);
   }
   if (threadIdx.x == 0 && nans) atomicAdd(&search.nans, nans);
-  if (!ArrivesLast(search.arrived + 4, StretchesOf(own.n)) || threadIdx.x != 0) return;
+  if (!ArrivesAsLast(search.arrived + 4, StretchesOf(own.n)) || threadIdx.x != 0) return;
   SetBound(FloorOf(own, search), &search);
 }
 

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!all) *finite = false;
   MergeBins<0>(bins, search.rankings);
-  if (!ArrivesLast(search.arrived, StretchesOf(own.n))) return;
+  if (!ArrivesAsLast(search.arrived, StretchesOf(own.n))) return;
   FindDigit<0>(static_cast<uint32_t>(own.k), search.rankings);
 }
 

@@ -30,19 +30,19 @@ def check_decoding(cls: type) -> None:
 def _checked(decode: Callable, rows: bool) -> Callable:
     @functools.wraps(decode)
     def checked(compressor: Any, payload: Payload, ctx: Context) -> Any:
-        check_parts(str(compressor), payload, compressor.wires(ctx.specs), rows)
+        check_parts(compressor, payload, compressor.wires(ctx.specs), rows)
         return decode(compressor, payload, ctx)
 
     return checked
 
 
 def check_parts(
-    method: str, payload: Payload, wires: Sequence[dict[str, tf.TensorSpec]], rows: bool
+    compressor: Any, payload: Payload, wires: Sequence[dict[str, tf.TensorSpec]], rows: bool
 ) -> None:
     """Raises ValueError or TypeError, before TensorFlow does, where a part is not as announced.
 
     Args:
-      method: names the compressor in the error.
+      compressor: is named in the error.
       payload: of a lane group; with `rows`, every part has a leading axis.
       wires: from `wires` of its lanes: a part is those of the lanes end to end.
     """
@@ -53,13 +53,13 @@ def check_parts(
     for name, length in lengths.items():
         if name not in payload:
             given = ", ".join(payload) or "nothing"
-            raise ValueError(f"{method}: the payload lacks the part {name!r}; it has {given}.")
+            raise ValueError(f"{compressor}: the payload lacks the part {name!r}; it has {given}.")
         part = payload[name]
         dtype, shape = tf.as_dtype(part.dtype), tf.TensorShape(part.shape)
         if dtype != dtypes[name]:
             raise TypeError(
-                f"{method}: the part {name!r} must be {dtypes[name].name}, not {dtype.name}."
+                f"{compressor}: the part {name!r} must be {dtypes[name].name}, not {dtype.name}."
             )
         if not shape.is_compatible_with([None, length] if rows else [length]):
             wanted = f"[rows, {length}]" if rows else f"[{length}]"
-            raise ValueError(f"{method}: the part {name!r} must have shape {wanted}, not {shape}.")
+            raise ValueError(f"{compressor}: the part {name!r} must have shape {wanted}, not {shape}.")

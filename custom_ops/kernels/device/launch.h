@@ -95,9 +95,9 @@ class Launch {
     zero_words_ = count;
   }
 
-  // Writes the table of so many tensors to `items`, which is room for them. make(i, first) gives the
-  // i-th, whose first piece has the number `first`; pieces(i) tells how many it has. Sets `finite`,
-  // unless it is null, to true.
+  // Writes the table of so many tensors to `items`, which is room for them. make(i, first) gives
+  // the i-th, whose first piece has the number `first`; pieces(i) tells how many it has. Sets
+  // `finite`, unless it is null, to true.
   template <class Item, class Make, class Pieces>
   Table<Item> Send(Item* items, int64_t count, const Make& make, const Pieces& pieces,
                    bool* finite) {

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   MergeBins<1>(bins, search.rankings);
   if constexpr (Item::kSampled) MergeBins<1>(sample_bins, search.rankings + 1);
-  if (!ArrivesLast(search.arrived + 1, StretchesOf(own.n))) return;
+  if (!ArrivesAsLast(search.arrived + 1, StretchesOf(own.n))) return;
   FindDigit<1>(search.rankings[0].left, search.rankings);
   if constexpr (Item::kSampled) FindDigit<1>(search.rankings[1].left, search.rankings + 1);
 }
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
               });
   MergeBins<2>(bins, search.rankings);
   if constexpr (Item::kSampled) MergeBins<2>(sample_bins, search.rankings + 1);
-  if (!ArrivesLast(search.arrived + 2, StretchesOf(own.n))) return;
+  if (!ArrivesAsLast(search.arrived + 2, StretchesOf(own.n))) return;
   FindDigit<2>(search.rankings[0].left, search.rankings);
   if constexpr (Item::kSampled) {
     FindDigit<2>(search.rankings[1].left, search.rankings + 1);
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   uint64_t total;
   SumBefore(Lane() == 0 ? found : uint64_t{0}, &total);
   if (threadIdx.x == 0) before[blockIdx.x] = total;
-  if (!ArrivesLast(search.arrived + 3, StretchesOf(own.n))) return;
+  if (!ArrivesAsLast(search.arrived + 3, StretchesOf(own.n))) return;
   const uint64_t all = SumsBefore(before + own.first, StretchesOf(own.n));
   if (threadIdx.x != 0) return;
   const uint32_t equal = static_cast<uint32_t>(all >> 32);

@@ -5,6 +5,7 @@
 
 #include "block.h"
 #include "cuda.h"
+#include "last_block.h"
 
 namespace grace {
 
@@ -36,18 +37,6 @@ struct WarpChunk {
 
 // The lanes before this one, as a mask.
 __device__ inline uint32_t LanesBefore() { return (1u << Lane()) - 1; }
-
-// Whether this block is the last of so many to get here. The last sees what all of them wrote
-// before, if it reads past the nearest cache. *arrived must begin at 0.
-__device__ inline bool ArrivesLast(uint32_t* arrived, int64_t blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(arrived, 1u) + 1 == blocks;
-  __syncthreads();
-  __threadfence();
-  return last;
-}
 
 // Each count becomes the sum of those before it; returns the sum of all. Called by one block.
 template <class T>
