@@ -4,10 +4,10 @@
     python benchmarks/gpu_kernels.py      # how fast they are, beside a copy in the GPU's memory
 
 The second loads `grace_tf/libgrace_cuda.so`. For one tensor of --elements and for the shapes of
-ResNet-50's variables it times each kernel and the copy in turn, and prints the median of the
-repeats: the gradient's bytes per second, that as a share of what the copy reaches, and the kernels
-that one call starts. The results of the first call are compared with those of --emulated, the same
-kernels on the processor, where that library is given.
+ResNet-50's variables it times each kernel and the copy in turn, and prints of the medians: the
+bytes that the kernel must read and write at least per second, that as a share of what the copy
+reads and writes, and the kernels that one call starts. The results of the first call are compared
+with those of --emulated, the same kernels on the processor, where that library is given.
 """
 
 from __future__ import annotations
@@ -216,13 +216,16 @@ class Case(NamedTuple):
     outputs: list
     held: list
     """What must live as long as the call."""
+    traffic: float
+    """The bytes that it must read and write at least."""
 
 
 class Lists:
-    """A list of gradients in some memory, and the calls that work on it."""
+    """A list of gradients in some memory, and the calls that work on it while it lives."""
 
     def __init__(self, memory: Any, lengths: list[int]) -> None:
         self._memory, self._lengths, self._count = memory, lengths, len(lengths)
+        self._n = sum(lengths)
         draw = np.random.default_rng(0)
         rows = [draw.standard_normal(n, np.float32) for n in lengths]
         self._xs = list(map(memory.put, rows))
@@ -262,7 +265,7 @@ class Lists:
         ]
         array = self._array(Signed, items)
         arguments = [array, ctypes.c_int64(self._count), self._pointer(finite)]
-        return Case("sign_list", arguments, [words, finite], [])
+        return Case("sign_list", arguments, [words, finite], [], 4.125 * self._n)
 
     def _votes(self) -> Case:
         sizes = [-(-n // 32) for n in self._lengths]
@@ -276,7 +279,7 @@ class Lists:
         ]
         arguments = [self._pointer(words), ctypes.c_int64(WORKERS), ctypes.c_int64(stride)]
         arguments += [self._array(Voted, items), ctypes.c_int64(self._count), ctypes.c_float(0.5)]
-        return Case("vote_list", arguments, self._totals, [words])
+        return Case("vote_list", arguments, self._totals, [words], (4 + WORKERS / 8) * self._n)
 
     def _absmax(self) -> Case:
         scales, finite = self._new(self._count, np.float32), self._new(1, np.uint8)
@@ -286,7 +289,7 @@ class Lists:
         ]
         arguments = [self._array(Ternary, items), ctypes.c_int64(self._count)]
         arguments += [ctypes.c_float(0.0), self._pointer(scales), self._pointer(finite)]
-        return Case("ternary_scales", arguments, [scales, finite], [])
+        return Case("ternary_scales", arguments, [scales, finite], [], 4 * self._n)
 
     def _code(self, levels: int, bits: int, block: int) -> tuple:
         """The code, and how many words and scales each tensor has."""
@@ -308,7 +311,13 @@ class Lists:
         key = Key(1, 2, 3, 0)
         arguments = [self._array(Encoded, items), ctypes.c_int64(self._count), code]
         arguments += [ctypes.byref(key), self._pointer(finite)]
-        return Case("quantize_list", arguments, [words, scales, *self._kept, finite], [key])
+        return Case(
+            "quantize_list",
+            arguments,
+            [words, scales, *self._kept, finite],
+            [key],
+            (12 + bits / 8) * self._n,
+        )
 
     def _dequantise(self, levels: int, bits: int, block: int) -> Case:
         code, word_sizes, scale_sizes = self._code(levels, bits, block)
@@ -326,7 +335,13 @@ class Lists:
         rows = Rows(self._at(words), self._at(scales), WORKERS, *strides)
         arguments = [rows, self._array(Decoded, items), ctypes.c_int64(self._count)]
         arguments += [code.quantization, ctypes.c_float(0.5), self._pointer(finite)]
-        return Case("dequantize_list", arguments, [*self._totals, finite], [words, scales])
+        return Case(
+            "dequantize_list",
+            arguments,
+            [*self._totals, finite],
+            [words, scales],
+            (4 + WORKERS * bits / 8) * self._n,
+        )
 
     def _counts(self, ratio: float) -> Any:
         return (ctypes.c_int64 * self._count)(*(max(1, int(ratio * n)) for n in self._lengths))
@@ -341,7 +356,13 @@ class Lists:
         ]
         arguments = [self._array(Source, items), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
         arguments += [ks, *map(self._pointer, (values, indices, finite))]
-        return Case("top_k_list", arguments, [values, indices, *self._kept, finite], [])
+        return Case(
+            "top_k_list",
+            arguments,
+            [values, indices, *self._kept, finite],
+            [],
+            12 * self._n + 8 * sum(ks),
+        )
 
     def _scatter(self, ratio: float) -> Case:
         ks, draw = self._counts(ratio), np.random.default_rng(3)
@@ -359,13 +380,19 @@ class Lists:
         arguments += [ctypes.c_int64(WORKERS), ks, ctypes.c_float(0.5)]
         arguments += [self._pointer(finite), self._pointer(fault)]
         outputs = [*self._totals, finite, fault]
-        return Case("scatter_list", arguments, outputs, [indices, values])
+        return Case(
+            "scatter_list",
+            arguments,
+            outputs,
+            [indices, values],
+            4 * self._n + 8 * WORKERS * sum(ks),
+        )
 
     def _finite(self) -> Case:
         finite = self._new(1, np.uint8)
         items = [Target(self._at(x), n) for x, n in zip(self._xs, self._lengths)]  # as Floats
         arguments = [self._array(Target, items), ctypes.c_int64(self._count)]
-        return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [])
+        return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [], 4 * self._n)
 
     def _pointer(self, memory: Any) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._memory.pointer(memory))
@@ -461,8 +488,8 @@ def main() -> None:
 
 def measured(name, lengths, memory, library, emulated, repeats):
     """A line for each kernel."""
-    cases = Lists(memory, lengths).cases()
-    expected = Lists(Host(), lengths).cases() if emulated else {}
+    lists, theirs = Lists(memory, lengths), Lists(Host(), lengths) if emulated else None
+    cases, expected = lists.cases(), theirs.cases() if theirs else {}
     gradient = memory.put(np.zeros(sum(lengths), np.float32))
     target = memory.put(np.zeros(sum(lengths), np.float32))
     for kernel, case in cases.items():
@@ -479,8 +506,8 @@ def measured(name, lengths, memory, library, emulated, repeats):
         taken, copied = statistics.median(times), statistics.median(copies)
         line["microseconds"] = round(1e6 * taken, 1)
         line["copy_microseconds"] = round(1e6 * copied, 1)
-        line["gb_per_second"] = round(4e-9 * sum(lengths) / taken, 1)
-        line["share_of_copy"] = round(copied / taken, 3)
+        line["gb_per_second"] = round(1e-9 * case.traffic / taken, 1)
+        line["share_of_copy"] = round(case.traffic / taken * copied / (8 * sum(lengths)), 3)
         yield line
 
 

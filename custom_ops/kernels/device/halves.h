@@ -17,7 +17,7 @@ __device__ inline void HalveBlocks(int block, int width, double* values) {
   for (int lower = kEach / 2; lower > 0; lower /= 2) {
     if (block < 2 * lower * kThreads) continue;
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
+    for (int k = 0; k + lower < kEach; ++k) {
       if (k % (2 * lower) < lower) values[k] += values[k + lower];
     }
   }
