@@ -16,7 +16,8 @@ pytestmark = [*pytestmark, pytest.mark.skipif(not SCRIPT.exists(), reason="it is
 
 
 @pytest.fixture
-def names():
+def names(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     return runpy.run_path(str(SCRIPT))
 
 
