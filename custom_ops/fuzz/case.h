@@ -1,9 +1,9 @@
 // One case of the fuzzer: random shapes, random bits, and a decoder run on every instruction set.
 //
-// A case is told by its seed alone. The inputs lie in buffers of exactly their size, between guards.
-// A decoder is right where nothing outside is read or written, and where its results are the same
-// bits on all instruction sets; since each run's outputs begin as other garbage, an element that is
-// not written differs.
+// The seed alone decides a case. The inputs lie in buffers of exactly their size, between guards. A
+// decoder is right where it reads and writes nothing outside, and where its results have the same
+// bits on all instruction sets. The outputs of each run begin as different garbage, so an element
+// that is not written differs.
 #pragma once
 
 #include <cmath>

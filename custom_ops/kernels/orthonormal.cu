@@ -102,7 +102,7 @@ Table<Item> SendParts(Launch& launch, Item* items, const MatrixSize* sizes, int6
   return launch.Send(items, each * count, make, pieces, nullptr);
 }
 
-// The bases of factors; of the items, part(i, p, q) leaves out the room.
+// Makes the bases of factors. part(i, p, q) gives the i-th item without its room in the workspace.
 template <class Part>
 int Orthonormals(Launch& launch, const MatrixSize* sizes, int64_t count, int64_t each,
                  const Part& part) {

@@ -34,7 +34,7 @@ struct SampledItem : Selected {
     return {start, static_cast<uint32_t>(stride), static_cast<uint32_t>(size)};
   }
 
-  // The keys that the threshold, lowered so many times, stands for.
+  // Sets floors[i] to the key of the threshold that was lowered i times.
   __device__ void SetFloors(SampledSearch* search) const {
     const uint32_t key = search->rankings[1].prefix;
     float threshold = __uint_as_float(key < kInfinity ? key : kInfinity);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 4) MeasureStretches(Table<SampledIte
   search.scale = norm > limit ? Quotient(limit, norm < kLargest ? norm : kLargest) : 1.0f;
 }
 
-// The momentum's own numbers, the same for all tensors.
+// The hyperparameters of the momentum, which all tensors share.
 struct SampledStep {
   float momentum;
   bool nesterov, clips;
@@ -187,8 +187,8 @@ __device__ uint32_t FloorOf(const SampledItem& own, const SampledSearch& search)
   }
 }
 
-// Counts, of the keys above the k-th, those that reach the threshold lowered so many times but no
-// fewer.
+// For each number of lowerings, counts the keys above the k-th that reach the threshold lowered so
+// many times and do not reach it lowered once less.
 __global__ void __launch_bounds__(kThreads)
     LowerStretches(Table<SampledItem> table, SampledSearch* searches, const uint32_t* words) {
   __shared__ uint32_t floors[kLowerings + 1], reaching[kLowerings + 1], nans;

@@ -33,7 +33,7 @@ class Stage {
       factors_[j] = inside ? basis[own_.p + i * own_.rank + k] : 0.0f;
     }
   }
-  // Gives the block what the thread has at hand.
+  // Writes the values that this thread has loaded to shared memory.
   __device__ void Give(float* acc, float* factors) const {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) acc[j * kThreads + threadIdx.x] = acc_[j];
