@@ -124,7 +124,8 @@ class Chunks:
                 x = tf.ensure_shape(values[first : first + kind.rows], kind.spec.shape)
                 own = _at(ctx, kind, first)
                 payload = self._compressor.compress(x, own)
-                made = [wire.fuse(kind.buffer, [Gather([payload])])]
+                # Rows travel as int32, behind their numbers.
+                made = [tf.bitcast(wire.fuse(kind.buffer, [Gather([payload])]), tf.int32)]
                 if ctx.needs_sent:
                     made.append(self._compressor.decompress(payload, own.public()))
                 return made
@@ -152,7 +153,8 @@ class Chunks:
             def chunk(place_and_first, kind: Kind = kind):
                 place, first = place_and_first
                 replies: list = [[{}]]
-                wire.split(kind.buffer, tf.slice(words, [place], [kind.words]), replies)
+                own = tf.bitcast(tf.slice(words, [place], [kind.words]), wire.CARRIER)
+                wire.split(kind.buffer, own, replies)
                 return self._compressor.decompress(replies[0][0], _at(ctx, kind, first))
 
             where = (tf.gather(starts, owner) + k * kind.words, first)

@@ -66,7 +66,7 @@ class CollectivesTest(tf.test.TestCase):
     def test_one_gather_carries_all_parts_of_all_lanes(self):
         # two lanes of 4 values and 2 words of indices each, and the flag
         calls = collectives("topk:ratio=0.1", (40,), (40,))
-        self.assertEqual(calls, [("gather", "int32", 13)])
+        self.assertEqual(calls, [("gather", "float32", 13)])
 
     def test_two_rounds_are_two_sums(self):
         # matrices of 20 x 10 at rank 1 and 1-D lanes in the buffer of the first round
@@ -85,7 +85,9 @@ class CollectivesTest(tf.test.TestCase):
         # one more element somewhere is the flag
         self.assertEqual(sum(length for _, _, length in calls), (6 + 2) + (4 + 20) + 5 + 10 + 1)
         first_round = sorted((kind, dtype) for kind, dtype, _ in calls[:3])
-        self.assertEqual(first_round, [("gather", "int32"), ("sum", "float16"), ("sum", "float32")])
+        self.assertEqual(
+            first_round, [("gather", "float32"), ("sum", "float16"), ("sum", "float32")]
+        )
         self.assertEqual(calls[3:], [("sum", "float32", 10)])
         self.assertLen(calls, 4)
 
@@ -160,7 +162,7 @@ class RequestsTest(tf.test.TestCase):
         results = Workers(3, toy(rounds_), transport=transport).step(mine)
         self.assertEqual(
             [c[:2] for c in transport.calls],
-            [("max", "float32"), ("sum", "float32"), ("gather", "int32")],
+            [("max", "float32"), ("sum", "float32"), ("gather", "float32")],
         )
         self.assertAllClose(results[1][0], np.mean([g[0] for g in mine], 0), rtol=1e-5)
 

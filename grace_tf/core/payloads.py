@@ -20,10 +20,13 @@ _DECODING = {
 }
 
 
-def check_decoding(cls: type) -> None:
-    """Makes the decoding actions that this class defines check the parts that they get."""
+def check_decoding(cls: type, without: Sequence[str] = ()) -> None:
+    """Makes the decoding actions that this class defines check the parts that they get.
+
+    Those named in `without` are left as they are.
+    """
     for action, rows in _DECODING.items():
-        if action in vars(cls):
+        if action in vars(cls) and action not in without:
             setattr(cls, action, _checked(vars(cls)[action], rows))
 
 
@@ -62,4 +65,6 @@ def check_parts(
             )
         if not shape.is_compatible_with([None, length] if rows else [length]):
             wanted = f"[rows, {length}]" if rows else f"[{length}]"
-            raise ValueError(f"{compressor}: the part {name!r} must have shape {wanted}, not {shape}.")
+            raise ValueError(
+                f"{compressor}: the part {name!r} must have shape {wanted}, not {shape}."
+            )
