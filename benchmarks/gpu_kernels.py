@@ -157,7 +157,10 @@ class Library:
 
 
 def gpu() -> Torch | CuPy:
-    """The GPU's memory; ends in one sentence where there is no GPU, or nothing that reaches it."""
+    """Returns access to the GPU through PyTorch or CuPy.
+
+    Where there is no GPU, or neither of them is installed, the program ends with one sentence.
+    """
     for module, kind in (("torch", Torch), ("cupy", CuPy)):
         if importlib.util.find_spec(module):
             return kind()

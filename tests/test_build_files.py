@@ -89,7 +89,7 @@ def test_every_header_and_every_test_of_the_kernels_is_there():
 
 
 def in_the_sdist(file):
-    """Whether a line of MANIFEST.in names the file."""
+    """Returns whether a pattern in MANIFEST.in matches the file, so that the sdist has it."""
     for line in (ROOT / "MANIFEST.in").read_text().splitlines():
         word, *patterns = line.split()
         folder = patterns.pop(0) + "/" if word == "recursive-include" else ""

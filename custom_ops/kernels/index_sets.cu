@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The table of a list, whose tensors are cut into pieces(i).
+// Sends the table of a list to the device; tensor i has pieces(i) pieces.
 template <class Pieces>
 Table<SetItem> SendSets(Launch& launch, SetItem* items, const IndexLayout* layouts, int64_t count,
                         const Pieces& pieces, bool* finite, int64_t* words, int64_t* entries) {

@@ -1,5 +1,6 @@
-// How: a first pass packs the signs and sums chunks; where a chunk holds whole cells it finishes
-// these. The chunks' sums are joined. A second pass computes acc again, to take the levels out.
+// The first pass packs the signs and adds up each chunk. Cells that lie within one chunk are then
+// complete. For larger cells a kernel joins the sums of the chunks to levels, and a second pass
+// computes acc again and subtracts what its sign and level stand for.
 #include "device/halves.h"
 #include "device/launch.h"
 #include "device/scaled_signs.h"

@@ -30,7 +30,7 @@ void CheckRemove(const MatrixList& list, const Guarded<float>& w, const Guarded<
   });
 }
 
-// The lengths of P and Q of each matrix together; and pointers to these, null for dense tensors.
+// For each matrix, the elements of its P and its Q together; 0 for a dense tensor.
 std::vector<int64_t> BothLengths(const MatrixList& list) {
   std::vector<int64_t> lengths;
   for (const MatrixSize& size : list.sizes) {

@@ -1,5 +1,6 @@
-// What the tests of the CUDA kernels share: their results are those of the .cc files' kernels, bit
-// for bit. They run emulated, see device/emulation.h, or with GRACE_ON_GPU on a GPU.
+// What the tests of the CUDA kernels share. Each test compares the results with those of the kernels
+// in the .cc files, bit for bit. The CUDA kernels run emulated on the processor, see
+// device/emulation.h; compiled with GRACE_ON_GPU they run on a GPU.
 #pragma once
 
 #ifndef GRACE_ON_GPU
@@ -10,7 +11,8 @@
 
 namespace grace {
 
-// Calls a launcher as an operation would: asks for the bytes, gives it a workspace of as many.
+// Calls a launcher as an operation does: the first call tells how large the workspace must be, and
+// the second call gets a workspace of that size.
 template <class... Parameters, class... Arguments>
 void Launched(int (*launcher)(Parameters...), Arguments... arguments) {
   size_t bytes = 0;
@@ -40,8 +42,8 @@ void OnEveryOrder(const Body& body) {
 #endif
 }
 
-// Calls body(name) with them in one of the orders, for a kernel whose threads exchange so much that
-// every order at every corner would take too long.
+// Calls body(name) with the threads in one order, which `turn` chooses. It is for kernels whose
+// threads exchange many values: to run them in all orders for all lists would take too long.
 template <class Body>
 void OnOneOrder(int turn, const Body& body) {
   using emulation::Order;

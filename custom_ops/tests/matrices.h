@@ -58,16 +58,6 @@ inline Guarded<float> Some(Kind kind, int64_t n, uint32_t seed) {
   return Guarded<float>(Values(kind, n, seed), 1);
 }
 
-// Whether two buffers have the same n floats, NaN for any NaN, and left their guards alone.
-inline bool SameFloats(const Guarded<float>& a, const Guarded<float>& b, int64_t n) {
-  bool same = a.Intact() && b.Intact();
-  for (int64_t i = 0; i < n && same; ++i) {
-    const float x = a.data()[i], y = b.data()[i];
-    same = BitsOf(x) == BitsOf(y) || (x != x && y != y);
-  }
-  return same;
-}
-
 // Calls body(sizes, kind) for single matrices of one to a few hundred rows and columns, for tall
 // ones, and for lists with dense tensors; of ranks of 1 to 9, also above the columns' number.
 template <class Body>

@@ -1,6 +1,7 @@
-"""Which implementation runs an operation: the native one, or the reference in plain TensorFlow.
+"""Chooses for each operation the native implementation or the reference in plain TensorFlow.
 
-Native operations run on the CPU, those of whole lists on GPUs too, and never where XLA compiles.
+Native operations run on the CPU; native operations on lists also run on GPUs. Where XLA compiles,
+the reference runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def using(implementation: str) -> Iterator[None]:
 
 
 def chosen(x: tf.Tensor | None = None) -> ModuleType:
-    """The module that runs an operation on x (or on nothing yet, for random words)."""
+    """Returns the module that runs an operation on x; x is None for operations without a tensor."""
     forced = _forced_or_xla()
     if forced is not None:
         return forced

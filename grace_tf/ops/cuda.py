@@ -28,7 +28,7 @@ class Built(NamedTuple):
     runtime: int
     """The version of CUDA that the library was built with, likewise."""
     error: int
-    """The number of the CUDA error that a call meets here; 0 for none."""
+    """The error number that CUDA returned when the library was asked; 0 means no error."""
     message: str
     """What CUDA calls that error."""
 

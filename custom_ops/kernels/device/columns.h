@@ -70,7 +70,7 @@ __device__ inline float SumThreads(const float* values) {
 }
 
 // sums[c] = the sum of left(c, i) * right(i) over n elements, for each of `count` columns. Every
-// thread of the block must call it; right(i) and left(c, i) are asked for by thread i % kThreads.
+// thread of the block must call it. Thread i % kThreads alone calls right(i) and left(c, i).
 template <class Left, class Right>
 __device__ void DotColumns(int64_t count, int64_t n, const Left& left, const Right& right,
                            float* sums) {

@@ -33,7 +33,8 @@ struct BasisItem {
   int64_t rows, rank, first;
 };
 
-// The block of a factor. Element i of every column is the business of thread i % kThreads alone.
+// Makes the columns of one factor orthonormal, by one block of threads. Only thread i % kThreads reads
+// and writes element i of each column, so that no barrier is needed between its steps.
 class Orthonormal {
  public:
   __device__ explicit Orthonormal(const BasisItem& own)
