@@ -244,9 +244,13 @@ int grace_cuda_ternary_encode(const grace::Ternary* list, int64_t count, const f
 int grace_cuda_ternary_scales(const grace::Ternary* list, int64_t count, float clip, float* scales,
                               bool* finite, void* workspace, size_t* bytes, void* stream);
 
-// two_means.h
+// two_means.h. `means` to `counts` are those of TwoMeans.
 int grace_cuda_expand_means(const float* means, const uint32_t* signs, int64_t workers,
                             const int64_t* ks, int64_t count, float* values, void* workspace,
                             size_t* bytes, void* stream);
+int grace_cuda_two_means_list(const grace::Source* sources, int64_t count, float multiplier,
+                              const int64_t* ks, float* means, uint32_t* signs, int32_t* indices,
+                              int32_t* counts, bool* finite, void* workspace, size_t* bytes,
+                              void* stream);
 
 }  // extern "C"

@@ -39,6 +39,11 @@ struct TwoMeansListOp {
     const Tensor counts = call.Allocate(3, TF_INT32, {tensors});
     const TwoMeans sent{ks, means.data<float>(), signs.data<uint32_t>(), indices.data<int32_t>(),
                         counts.data<int32_t>()};
+    if (call.on_gpu()) {
+      return call.Run(GRACE_CUDA(two_means_list), list.sources().data(), tensors, multiplier,
+                      ks.data(), sent.means, sent.signs, sent.indices, sent.counts,
+                      call.NewBool(call.outputs() - 1));
+    }
     call.SetBool(call.outputs() - 1,
                  TwoMeansList(call.executor(), list.sources(), multiplier, sent));
   }
@@ -108,6 +113,7 @@ const bool registered[] = {
         {"means: float", "signs: int32", "words: int32", "counts: int32", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)"}),
+    ListOnGpu<TwoMeansListOp>("Grace>TwoMeansList"),
     ListOnGpu<ScatterMeansListOp>("Grace>ScatterMeansList", {"factor"}),
 };
 

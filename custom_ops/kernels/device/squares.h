@@ -1,4 +1,5 @@
-// Sums of squares in double precision over adjacent pairs, then pairs of pairs, as in scales.h.
+// Sums in double precision, of squares and others, over adjacent pairs, then pairs of pairs, as in
+// scales.h.
 #pragma once
 
 #include "accumulate.h"
@@ -52,13 +53,13 @@ __device__ inline double SumPairs(double* values) {
   return all[0];
 }
 
-// The sum of `count` sums in memory, which it spoils. Every thread of the block must call it; the
-// result is in sums[0].
+// The sum of `count` sums in memory, which it spoils; other blocks may have written them, see
+// last_block.h. Every thread of the block must call it; the result is in sums[0].
 __device__ inline void JoinPairs(double* sums, int64_t count) {
   for (int64_t apart = 1; apart < count; apart *= 2) {
     __syncthreads();
     for (int64_t i = 2 * apart * threadIdx.x; i + apart < count; i += 2 * apart * kThreads) {
-      sums[i] += sums[i + apart];
+      sums[i] = __ldcg(sums + i) + __ldcg(sums + i + apart);
     }
   }
   __syncthreads();
