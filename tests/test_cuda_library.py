@@ -80,6 +80,20 @@ def test_no_kernel_spills_registers(source, tmp_path):
     assert max(map(int, re.findall(r"Used (\d+) registers", told)), default=0) <= 128, told
 
 
+@needs_nvcc
+@needs_checkout
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source", sorted((KERNELS.parent / "tests").glob("cuda_*_test.cc")), ids=lambda path: path.stem
+)
+def test_the_tests_of_the_kernels_compile_for_a_gpu(source, tmp_path):
+    # As `make -C custom_ops gpu-test` compiles them, which needs a GPU only to run them.
+    options = ["-std=c++17", "-DGRACE_ON_GPU", "-x", "c++", "-Xcompiler=-fsyntax-only"]
+    command = ["nvcc", *options, "-c", str(source), "-o", str(tmp_path / "unused.o")]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+
+
 @needs_sources
 def test_each_major_architecture_is_built_once_and_the_newest_as_ptx_too():
     targets = setup_file()[1]["cuda_targets"]

@@ -58,11 +58,8 @@ struct Run {
 template <class Body>
 void OnOrders(int64_t n, const Body& body) {
   if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
-  using emulation::Order;
   static int turn = 0;
-  constexpr Order kOrders[] = {Order::kShuffled, Order::kBackward, Order::kForward};
-  emulation::SetOrder(kOrders[turn++ % 3]);
-  body("in turn");
+  OnOneOrder(turn++, body);
 }
 
 void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,

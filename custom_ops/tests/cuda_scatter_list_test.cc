@@ -63,11 +63,8 @@ template <class Body>
 void OnOrders(const Sent& sent, const Body& body) {
   const int64_t n = sent.lengths[0];
   if ((n > 2000 && n <= 1 << 14) || n == 40) return OnEveryOrder(body);
-  using emulation::Order;
   static int turn = 0;
-  constexpr Order kOrders[] = {Order::kShuffled, Order::kBackward, Order::kForward};
-  emulation::SetOrder(kOrders[turn++ % 3]);
-  body("in turn");
+  OnOneOrder(turn++, body);
 }
 
 void CheckScatter(const Sent& sent, bool counted, float factor) {

@@ -45,11 +45,8 @@ std::vector<Source> SourcesOf(const std::vector<int64_t>& lengths, const DeviceL
 template <class Body>
 void OnOrders(int64_t n, const Body& body) {
   if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
-  using emulation::Order;
   static int turn = 0;
-  constexpr Order kOrders[] = {Order::kShuffled, Order::kBackward, Order::kForward};
-  emulation::SetOrder(kOrders[turn++ % 3]);
-  body("in turn");
+  OnOneOrder(turn++, body);
 }
 
 void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,

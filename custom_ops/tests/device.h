@@ -45,12 +45,16 @@ void OnEveryOrder(const Body& body) {
 // Calls body(name) with the threads in one order, which `turn` chooses. It is for kernels whose
 // threads exchange many values: to run them in all orders for all lists would take too long.
 template <class Body>
-void OnOneOrder(int turn, const Body& body) {
+void OnOneOrder([[maybe_unused]] int turn, const Body& body) {
+#ifdef GRACE_ON_GPU
+  body("gpu");
+#else
   using emulation::Order;
   emulation::SetOrder(turn % 3 == 0   ? Order::kForward
                       : turn % 3 == 1 ? Order::kBackward
                                       : Order::kShuffled);
   body(turn % 3 == 0 ? "forward" : turn % 3 == 1 ? "backward" : "shuffled");
+#endif
 }
 
 // Calls body(lengths, kind) for the corners of lengths and of values: each length up to 257 and
