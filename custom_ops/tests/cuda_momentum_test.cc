@@ -1,7 +1,4 @@
-// The kernels that move averages: momentum, signs of momenta, mixtures.
-#define GRACE_EMULATE_CUDA
-#include "../kernels/device/momentum.h"
-
+// The kernels of momentum_signs.h and mix.h, and the scales of momentum.h.
 #include "../kernels/mix.h"
 #include "../kernels/momentum_signs.h"
 #include "device.h"
@@ -76,36 +73,12 @@ void CheckScales(const std::vector<int64_t>& lengths, Kind kind, float multiplie
   });
 }
 
-// One element at a time, as a kernel calls it.
-void TestAdvance() {
-  constexpr int64_t kSize = 5000;
-  for (const Kind kind : {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial}) {
-    for (const bool nesterov : {false, true}) {
-      const MomentumStep step{0.3f, 0.7f, 0.9f, nesterov};
-      const auto x = Values(kind, kSize, 1), u = Values(kind, kSize, 2), v = Values(kind, kSize, 3);
-      const Guarded<float> next(kSize), acc(kSize), own_next(kSize), own_acc(kSize);
-      {
-        const DenormalsAreZero scope;
-        ChooseAdvance()(x.data(), u.data(), v.data(), step, kSize, next.data(), acc.data());
-      }
-      for (int64_t i = 0; i < kSize; ++i) {
-        const Advanced own = AdvanceOne(x[i], u[i], v[i], step, step.scale);
-        own_next.data()[i] = own.next;
-        own_acc.data()[i] = own.acc;
-      }
-      EXPECT(SameFloats(own_next, next, kSize), "kind %d", int(kind));
-      EXPECT(SameFloats(own_acc, acc, kSize), "kind %d", int(kind));
-    }
-  }
-}
-
 }  // namespace grace
 
 int main() {
   using namespace grace;
   int turn = 0;
   constexpr float kLimits[] = {0.5f, 1e-40f, 1e10f, 3e-6f};
-  TestAdvance();
   OnMostCorners([&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
     CheckSigns(lengths, kind, turn % 2 ? 1.0f : 0.3f, turn % 4 < 2);
