@@ -1,5 +1,6 @@
 """The library of CUDA kernels: what it exports, how it is built, what is told where it is not."""
 
+import contextlib
 import ctypes
 import pathlib
 import re
@@ -12,7 +13,7 @@ import tensorflow as tf
 from test_build_files import setup_file
 
 import grace_tf
-from grace_tf import leaves
+from grace_tf import leaves, ops
 from grace_tf.cli import doctor
 from grace_tf.ops import choice, cuda, lists, native
 
@@ -114,6 +115,42 @@ def found(**told):
     return mock.patch.object(cuda, "built", lambda: cuda.Built(**{**usual, **told}))
 
 
+@contextlib.contextmanager
+def gpu_of(major, minor):
+    """As if TensorFlow saw a GPU of this compute capability."""
+    gpu = mock.Mock()
+    gpu.name = "/physical_device:GPU:1"
+    with (
+        mock.patch.object(tf.config, "get_visible_devices", lambda kind: [gpu]),
+        mock.patch.object(
+            tf.config.experimental,
+            "get_device_details",
+            lambda device: {"compute_capability": (major, minor)},
+        ),
+    ):
+        yield
+
+
+@pytest.mark.parametrize(
+    "capability, runs",
+    [((7, 0), False), ((7, 5), True), ((8, 9), True), ((9, 0), False), ((12, 0), True)]
+    + [((12, 1), True), ((13, 0), True)],
+)
+def test_a_gpu_runs_its_own_code_or_older_ptx(capability, runs):
+    assert cuda.has_code("CUDA 13.0 for sm_75 sm_80 sm_100 compute_120", capability) == runs
+
+
+def test_all_finite_runs_where_the_cuda_library_does_not():
+    # Of tensors on the CPU, beside a GPU that the library cannot use: the native operation has a
+    # kernel for GPUs, and TensorFlow would choose it.
+    with (
+        mock.patch.object(tf.config, "list_logical_devices", lambda kind: ["a GPU"]),
+        found(driver=12040, error=35, message="insufficient"),
+        mock.patch.object(native, "all_finite", side_effect=AssertionError),
+    ):
+        assert ops.all_finite([tf.ones([3])])
+
+
 @pytest.fixture(autouse=True)
 def ask_anew():
     yield
@@ -133,6 +170,14 @@ def test_it_is_told_why_it_does_not_run():
     with mock.patch.object(cuda, "built", lambda: "It was not built."):
         cuda._why_not.cache_clear()
         assert cuda.why_not() == doctor.cuda_library() == "It was not built."
+    with found(), gpu_of(7, 0):
+        assert cuda.why_not() == (
+            "libgrace_cuda.so has no code for /physical_device:GPU:1 of compute capability 7.0 (it "
+            "was built by CUDA 13.0 for sm_75): install the package again with an nvcc that knows "
+            "this GPU."
+        )
+    with found(), gpu_of(7, 8):
+        assert cuda.why_not() == ""
     with found(), mock.patch.object(native, "knows_stream", lambda: False):
         assert "keeps its CUDA stream was not checked" in cuda.why_not()
 

@@ -1,6 +1,9 @@
 """Native is the reference, bit for bit: any length, instruction set, thread count, any bits."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import hypothesis
 import numpy as np
@@ -166,6 +169,33 @@ class NativeTest(SameBits):
                     ops.scatter_sum(values, tf.constant([indices]), None, 5)
             unused = ops.scatter_sum(values, tf.constant([[0, 4, -9]]), tf.constant([2]), 5)
         self.assertAllEqual(unused, [1, 0, 0, 0, 1])
+
+
+# Eight gigabytes where the process may have one more than it has.
+TOO_LARGE = """
+import resource
+import tensorflow as tf
+from grace_tf import ops
+
+def scatter(n):
+    return ops.scatter_sum(tf.ones([1, 3]), tf.constant([[0, 1, 2]]), None, n)
+
+with ops.using("native"):
+    scatter(5)
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
+    try:
+        scatter(2**31 - 1)
+    except tf.errors.ResourceExhaustedError:
+        print("told")
+"""
+
+
+@needs_native
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="there is no /proc")
+def test_a_lack_of_memory_is_told_as_such():
+    ended = subprocess.run([sys.executable, "-c", TOO_LARGE], capture_output=True, text=True)
+    assert ended.stdout == "told\n", ended.stderr
 
 
 @needs_native

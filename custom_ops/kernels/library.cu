@@ -23,6 +23,16 @@ GRACE_EXPORT int grace_cuda_copy(const void* from, int64_t size, void* to, void*
 #define GRACE_TEXT_OF(x) #x
 #define GRACE_TEXT(x) GRACE_TEXT_OF(x)
 
+namespace {
+
+// CUDA also keeps an error for the thread's next question, which is that of the next kernel.
+int Told(cudaError_t error) {
+  if (error) cudaGetLastError();
+  return error;
+}
+
+}  // namespace
+
 GRACE_EXPORT const char* grace_cuda_error(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
@@ -34,17 +44,17 @@ GRACE_EXPORT const char* grace_cuda_build() {
 
 GRACE_EXPORT int grace_cuda_versions(int* driver, int* runtime) {
   int devices = 0;
-  if (cudaError_t error = cudaDriverGetVersion(driver)) return error;
-  if (cudaError_t error = cudaRuntimeGetVersion(runtime)) return error;
-  if (cudaError_t error = cudaGetDeviceCount(&devices)) return error;
-  // Fails where the library has no code for this GPU.
-  cudaFuncAttributes unused;
-  return cudaFuncGetAttributes(&unused, grace::WriteTable<grace::kMostParcel>);
+  cudaError_t error = cudaDriverGetVersion(driver);
+  if (!error) error = cudaRuntimeGetVersion(runtime);
+  if (!error) error = cudaGetDeviceCount(&devices);
+  // An older driver loads the kernels, and then does not start those with large parameters.
+  constexpr int kLeast = grace::kMostParcel > 4096 ? 12010 : 0;
+  return Told(!error && *driver < kLeast ? cudaErrorInsufficientDriver : error);
 }
 
 GRACE_EXPORT int grace_cuda_copy(const void* from, int64_t size, void* to, void* stream) {
-  return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice,
-                         static_cast<cudaStream_t>(stream));
+  return Told(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice,
+                              static_cast<cudaStream_t>(stream)));
 }
 
 #endif

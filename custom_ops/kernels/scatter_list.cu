@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads) ScatterPieces(Table<ScatterItem> tab
     for (int64_t w = from; w < rows.workers && w < from + kThreads / 2; ++w) {
       const int32_t* const indices = rows.indices + w * rows.size + own.at;
       const float* const values = rows.values + w * rows.size + own.at;
-      const int32_t stop = bounds[2 * (w - from) + 1];
-      for (int32_t j = bounds[2 * (w - from)] + threadIdx.x; j < stop; j += kThreads) {
+      const uint32_t stop = bounds[2 * (w - from) + 1];
+      for (uint32_t j = bounds[2 * (w - from)] + threadIdx.x; j < stop; j += kThreads) {
         const bool inside = CheckIndex(indices, j, own.n, tensor * rows.workers + w, fault);
         const int64_t at = indices[j] - begin;
         if (!inside || at < 0 || at >= kDense) continue;

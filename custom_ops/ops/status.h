@@ -3,11 +3,17 @@
 
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #include "op.h"
 #include "tf_c_api.h"
 
 namespace grace {
+
+// Becomes tf.errors.ResourceExhaustedError.
+struct Exhausted : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 class Status {
  public:
@@ -18,7 +24,9 @@ class Status {
   operator TF_Status*() const { return status_; }
 
   void Check() const {
-    if (TF_GetCode(status_) != TF_OK) throw Invalid(TF_Message(status_));
+    const TF_Code code = TF_GetCode(status_);
+    if (code == TF_RESOURCE_EXHAUSTED) throw Exhausted(TF_Message(status_));
+    if (code != TF_OK) throw Invalid(TF_Message(status_));
   }
 
   // Describes the exception that is being handled.
@@ -27,6 +35,8 @@ class Status {
       throw;
     } catch (const Invalid& error) {
       TF_SetStatus(status_, TF_INVALID_ARGUMENT, error.what());
+    } catch (const Exhausted& error) {
+      TF_SetStatus(status_, TF_RESOURCE_EXHAUSTED, error.what());
     } catch (const Unimplemented& error) {
       TF_SetStatus(status_, TF_UNIMPLEMENTED, error.what());
     } catch (const std::bad_alloc&) {

@@ -8,7 +8,7 @@ constexpr int64_t kBlocks[] = {0, 32, 512, 96, 2048, 4096, 64, 1056, 2080};
 struct Bytes {
   Bytes(const std::vector<int64_t>& lengths, Kind kind, int turn)
       : block(kBlocks[turn % 9]), keep(turn % 4 < 2), in_place(turn % 8 == 1),
-        xs(lengths, kind, 1), residuals(lengths, kind, 2), kept(lengths) {
+        xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind)), kept(lengths) {
     for (size_t i = 0; i < lengths.size(); ++i) {
       words_size += ByteWords(lengths[i]);
       if (lengths[i]) blocks += CeilDiv(lengths[i], block ? block : lengths[i]);

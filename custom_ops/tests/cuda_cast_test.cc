@@ -33,8 +33,8 @@ void CheckCast(const std::vector<int64_t>& lengths, Kind kind, int turn) {
     std::vector<Source> list;
   };
   const auto make = [&] {
-    Sent sent{DeviceList(lengths, kind, 1), DeviceList(lengths, kind, 2), DeviceList(lengths),
-              Guarded<uint16_t>(total, 1), {}};
+    Sent sent{DeviceList(lengths, kind, 1), DeviceList::Residuals(lengths, kind),
+              DeviceList(lengths), Guarded<uint16_t>(total, 1), {}};
     for (size_t i = 0; i < lengths.size(); ++i) {
       float* kept = in_place ? sent.xs[i] : sent.kept[i];
       sent.list.push_back({sent.xs[i], keep ? sent.residuals[i] : nullptr, keep ? kept : nullptr,

@@ -42,7 +42,7 @@ std::vector<Room> RoomsOf(const std::vector<int64_t>& lengths, int turn) {
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound bound,
                  float multiplier, int turn) {
   const bool keep = turn % 4 < 2, in_place = turn % 8 < 4;
-  const DeviceList residuals(lengths, kind, 2);
+  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
   const std::vector<Room> rooms = RoomsOf(lengths, turn);
   const ClassLengths row = ClassPlaces(lengths, rooms).back();
   const Payload theirs(row, 1), ours(row, 1);

@@ -8,7 +8,7 @@ namespace grace {
 
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quantiles,
                  float multiplier, bool keep, bool in_place) {
-  const DeviceList residuals(lengths, kind, 2);
+  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
   int64_t size = 0;
   for (const int64_t n : lengths) size += PackedWords(n, IdBits(quantiles.buckets));
   const int64_t all_means = lengths.size() * quantiles.buckets;

@@ -27,8 +27,8 @@ Choice Chosen(int turn) {
 // Copies of tensors, which an encoder may overwrite, and what it writes.
 struct Sent {
   Sent(const std::vector<int64_t>& lengths, Kind kind, const Choice& choice)
-      : xs(lengths, kind, 1), residuals(lengths, kind, 2), kept(lengths), words_size(0),
-        scales_size(0) {
+      : xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind)), kept(lengths),
+        words_size(0), scales_size(0) {
     for (const int64_t n : lengths) {
       words_size += choice.code.WordsOf(n);
       scales_size += choice.code.ScalesOf(n);

@@ -49,8 +49,8 @@ void OnOrders(int64_t n, const Body& body) {
 }
 
 void CheckEncode(const Sending& own) {
-  const DeviceList residuals(own.lengths, own.kind, 2), xs(own.lengths, own.kind, 1),
-      kept(own.lengths);
+  const DeviceList residuals(DeviceList::Residuals(own.lengths, own.kind));
+  const DeviceList xs(own.lengths, own.kind, 1), kept(own.lengths);
   const Guarded<float> theirs(own.size), ours(own.size, 1);
   const bool finite = RandomKList(Serial(), own.Sources(xs, residuals, kept), own.multiplier,
                                   own.keys, own.ks, theirs.data());

@@ -25,7 +25,7 @@ struct Run {
       : lengths(own),
         way(own_way),
         xs(own, kind, 1),
-        residuals(own, kind, 2),
+        residuals(DeviceList::Residuals(own, kind)),
         us(own, kind, 3),
         kept(own),
         next(own),

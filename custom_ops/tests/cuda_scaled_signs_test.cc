@@ -29,7 +29,7 @@ struct Payload {
 
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& code,
                  float multiplier, bool keep, bool in_place) {
-  const DeviceList xs(lengths, kind, 1), residuals(lengths, kind, 2);
+  const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   std::vector<Cells> cells;
   int64_t size = 0, levels = 0;
   for (const int64_t n : lengths) {

@@ -4,7 +4,7 @@
 namespace grace {
 
 void CheckPack(const std::vector<int64_t>& lengths, Kind kind, float multiplier, bool keep) {
-  const DeviceList xs(lengths, kind, 1), residuals(lengths, kind, 2);
+  const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   int64_t size = 0;
   for (const int64_t n : lengths) size += PackedWords(n, 1);
   const Guarded<uint32_t> theirs(size), ours(size);

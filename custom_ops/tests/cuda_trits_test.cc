@@ -17,7 +17,7 @@ std::vector<Ternary> Listed(const std::vector<int64_t>& lengths, const DeviceLis
 }
 
 void CheckScales(const std::vector<int64_t>& lengths, Kind kind, int turn) {
-  const DeviceList xs(lengths, kind, 1), residuals(lengths, kind, 2);
+  const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   const std::vector<Ternary> list = Listed(lengths, xs, residuals, turn);
   const auto count = int64_t(lengths.size());
   const float clip = turn % 4 == 0 ? 0.0f : turn % 4 == 1 ? 1.0f : 2.5f;
@@ -32,7 +32,7 @@ void CheckScales(const std::vector<int64_t>& lengths, Kind kind, int turn) {
 }
 
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
-  const DeviceList xs(lengths, kind, 1), residuals(lengths, kind, 2);
+  const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   const int32_t bits = kWidths[turn % 11];
   const PhiloxKey key{5, 3, 2, 0};
   int64_t size = 0;

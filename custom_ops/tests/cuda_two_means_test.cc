@@ -63,7 +63,8 @@ void OnOrders(int64_t n, const Body& body) {
 
 void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,
            Way way) {
-  const DeviceList residuals(lengths, kind, 2), xs(lengths, kind, 1), kept(lengths);
+  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
+  const DeviceList xs(lengths, kind, 1), kept(lengths);
   Parts theirs(ks);
   const auto sources = SourcesOf(lengths, xs, residuals, kept, way);
   const bool finite = TwoMeansList(Serial(), sources, way.multiplier, theirs.sent);

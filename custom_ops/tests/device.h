@@ -92,11 +92,29 @@ void OnMostCorners(const Body& body, int64_t least = 0) {
 }
 
 // The tensors of a list, each between guards and not at the beginning of a line.
+//
+// A GPU's arithmetic returns 0x7fffffff for every NaN. An x86 processor's keeps the bits of a NaN
+// that it is given, and makes another of opposite infinities; the sign and the order of NaNs then
+// differ. So all NaNs here are 0x7fffffff, which both keep, and residuals have no infinities.
 class DeviceList {
  public:
   DeviceList(const std::vector<int64_t>& lengths, Kind kind, uint32_t seed, int64_t shift = 1)
       : lengths_(lengths) {
-    for (const int64_t n : lengths) tensors_.emplace_back(Values(kind, n, seed), shift);
+    for (const int64_t n : lengths) {
+      std::vector<float> values = Values(kind, n, seed);
+      for (float& value : values) value = value == value ? value : FloatOf(kMagnitude);
+      tensors_.emplace_back(values, shift);
+    }
+  }
+  static DeviceList Residuals(const std::vector<int64_t>& lengths, Kind kind) {
+    DeviceList list(lengths, kind, 2);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      for (int64_t j = 0; j < lengths[i]; ++j) {
+        const uint32_t bits = BitsOf(list[i][j]);
+        if ((bits & kMagnitude) == kInfinity) list[i][j] = FloatOf(bits - kSmallestNormal);
+      }
+    }
+    return list;
   }
   // Of unset elements.
   explicit DeviceList(const std::vector<int64_t>& lengths, int64_t shift = 1) : lengths_(lengths) {

@@ -20,7 +20,7 @@ struct MatrixList {
       dense += size.rank ? 0 : size.rows;
     }
     xs = std::make_unique<DeviceList>(lengths, kind, 1);
-    residuals = std::make_unique<DeviceList>(lengths, kind, 2);
+    residuals = std::make_unique<DeviceList>(DeviceList::Residuals(lengths, kind));
     qs = std::make_unique<DeviceList>(q_lengths, kind, 3);
   }
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import arguments, reference
+from grace_tf.ops import arguments, choice, native, reference
 from grace_tf.ops.choice import chosen, using
 from grace_tf.ops.words import packed_words
 
@@ -249,4 +249,4 @@ def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
             raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
     if not xs:
         return tf.constant(True)
-    return chosen(xs[0]).all_finite(xs)
+    return (native if choice.lists_run(xs) else reference).all_finite(xs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -77,9 +78,30 @@ def _why_not() -> str:
         )
     if found.error:
         return f"CUDA does not run here: {found.message}."
+    for gpu in tf.config.get_visible_devices("GPU"):
+        capability = tf.config.experimental.get_device_details(gpu).get("compute_capability")
+        if capability and not has_code(found.build, capability):
+            return (
+                f"{LIBRARY.name} has no code for {gpu.name} of compute capability "
+                f"{'.'.join(map(str, capability))} (it was built by {found.build}): install the "
+                "package again with an nvcc that knows this GPU."
+            )
     if not native.knows_stream():
         return f"How TensorFlow {tf.__version__} keeps its CUDA stream was not checked."
     return ""
+
+
+def has_code(build: str, capability: tuple[int, int]) -> bool:
+    """Whether a library of this build runs on GPUs of this compute capability.
+
+    sm_75 is code for 7.5 and what follows it within 7; compute_120 is PTX, of which drivers make
+    code for 12.0 and all that follows. A build that names neither is taken to run.
+    """
+    wanted, parts = 10 * capability[0] + capability[1], re.findall(r"(sm|compute)_(\d+)", build)
+    return not parts or any(
+        int(number) <= wanted and (kind == "compute" or int(number) // 10 == capability[0])
+        for kind, number in parts
+    )
 
 
 def has_kernel(name: str) -> bool:

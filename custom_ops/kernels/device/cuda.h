@@ -71,13 +71,16 @@ __device__ inline float LargeProduct(float a, float b) {
   return product;
 }
 #else
-__device__ inline float AddZ(float a, float b) {
-  return SignedFlush(SignedFlush(a) + SignedFlush(b));
+// The result of a GPU's instruction: denormals become zeros, and it has only one NaN.
+__device__ inline float Result(float x) {
+  return x == x ? SignedFlush(x) : __uint_as_float(kMagnitude);
 }
-__device__ inline float SubZ(float a, float b) {
-  return SignedFlush(SignedFlush(a) - SignedFlush(b));
+__device__ inline float AddZ(float a, float b) { return Result(SignedFlush(a) + SignedFlush(b)); }
+__device__ inline float SubZ(float a, float b) { return Result(SignedFlush(a) - SignedFlush(b)); }
+__device__ inline float LargeProduct(float a, float b) {
+  const float product = SignedFlush(a) * SignedFlush(b);
+  return product == product ? product : Result(product);
 }
-__device__ inline float LargeProduct(float a, float b) { return SignedFlush(a) * SignedFlush(b); }
 #endif
 
 // The product of a and b, whose magnitude is at most 2^-126 once rounded. An x86 processor takes it
