@@ -1,7 +1,7 @@
 #include <numeric>
 
 #include "../kernels/random_k.h"
-#include "device.h"
+#include "selections.h"
 
 namespace grace {
 
@@ -28,43 +28,23 @@ struct Sending {
     }
     size = std::accumulate(ks.begin(), ks.end(), int64_t{0});
   }
-
-  std::vector<Source> Sources(const DeviceList& xs, const DeviceList& residuals,
-                              const DeviceList& kept) const {
-    std::vector<Source> sources;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      float* to = !keep ? nullptr : in_place ? xs[i] : kept[i];
-      sources.push_back({xs[i], keep ? residuals[i] : nullptr, to, lengths[i]});
-    }
-    return sources;
-  }
 };
 
-// All orders of threads for some lists, one in turn for the others: a test should not take long.
-template <class Body>
-void OnOrders(int64_t n, const Body& body) {
-  if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
-  static int turn = 0;
-  OnOneOrder(turn++, body);
-}
-
 void CheckEncode(const Sending& own) {
-  const DeviceList residuals(DeviceList::Residuals(own.lengths, own.kind));
-  const DeviceList xs(own.lengths, own.kind, 1), kept(own.lengths);
+  const Gradients expected(own.lengths, own.kind, own.keep, own.in_place);
   const Guarded<float> theirs(own.size), ours(own.size, 1);
-  const bool finite = RandomKList(Serial(), own.Sources(xs, residuals, kept), own.multiplier,
+  const bool finite = RandomKList(Serial(), expected.sources, own.multiplier,
                                   own.keys, own.ks, theirs.data());
   OnOrders(own.lengths[0], [&](const char* order) {
-    const DeviceList own_xs(own.lengths, own.kind, 1), own_kept(own.lengths);
-    const auto list = own.Sources(own_xs, residuals, own_kept);
+    const Gradients given(own.lengths, own.kind, own.keep, own.in_place);
+    const std::vector<Source>& list = given.sources;
     Guarded<bool> flag(1);
     Launched(grace_cuda_random_k_list, list.data(), int64_t(list.size()), own.multiplier,
              own.keys.data(), own.ks.data(), ours.data(), flag.data());
     const int n = int(own.lengths[0]), k = int(own.ks[0]);
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
     EXPECT(SameBytes(ours, theirs, own.size), "%s, %d of %d", order, k, n);
-    const bool same = !own.keep || (own.in_place ? own_xs.Equals(xs) : own_kept.Equals(kept));
-    EXPECT(same, "%s, %d of %d are sent", order, k, n);
+    EXPECT(given.SameKept(expected), "%s, %d of %d are sent", order, k, n);
   });
 }
 

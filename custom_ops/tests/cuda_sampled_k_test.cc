@@ -1,7 +1,7 @@
 #include <numeric>
 
 #include "../kernels/sampled_k.h"
-#include "device.h"
+#include "selections.h"
 
 namespace grace {
 
@@ -53,14 +53,6 @@ struct Run {
     return !written || (way.in_place ? own.Equals(other_own) : apart.Equals(other_apart));
   }
 };
-
-// All orders of threads for some lists, one in turn for the others: a test should not take long.
-template <class Body>
-void OnOrders(int64_t n, const Body& body) {
-  if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
-  static int turn = 0;
-  OnOneOrder(turn++, body);
-}
 
 void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,
            const std::vector<Sampling>& samplings, const Way& way) {

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "../kernels/top_k.h"
-#include "device.h"
+#include "selections.h"
 
 namespace grace {
 
@@ -31,37 +31,17 @@ struct Way {
   bool keep, in_place;
 };
 
-std::vector<Source> SourcesOf(const std::vector<int64_t>& lengths, const DeviceList& xs,
-                              const DeviceList& residuals, const DeviceList& kept, Way way) {
-  std::vector<Source> sources;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    float* to = !way.keep ? nullptr : way.in_place ? xs[i] : kept[i];
-    sources.push_back({xs[i], way.keep ? residuals[i] : nullptr, to, lengths[i]});
-  }
-  return sources;
-}
-
-// All orders of threads for some lists, one in turn for the others: a test should not take long.
-template <class Body>
-void OnOrders(int64_t n, const Body& body) {
-  if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);
-  static int turn = 0;
-  OnOneOrder(turn++, body);
-}
-
 void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int64_t>& ks,
            Way way) {
-  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
-  const DeviceList xs(lengths, kind, 1), kept(lengths);
+  const Gradients expected(lengths, kind, way.keep, way.in_place);
   Selected theirs(ks);
-  const auto sources = SourcesOf(lengths, xs, residuals, kept, way);
   const bool all = way.threshold < 0;
-  const bool finite = all ? TopKList(Serial(), sources, way.multiplier, theirs.selection)
-                          : ThresholdList(Serial(), sources, way.multiplier, way.threshold,
+  const bool finite = all ? TopKList(Serial(), expected.sources, way.multiplier, theirs.selection)
+                          : ThresholdList(Serial(), expected.sources, way.multiplier, way.threshold,
                                           theirs.selection, theirs.counts.data());
   OnOrders(lengths[0], [&](const char* order) {
-    const DeviceList own_xs(lengths, kind, 1), own_kept(lengths);
-    const auto list = SourcesOf(lengths, own_xs, residuals, own_kept, way);
+    const Gradients given(lengths, kind, way.keep, way.in_place);
+    const std::vector<Source>& list = given.sources;
     Selected ours(ks);
     Guarded<bool> flag(1);
     if (all) {
@@ -75,15 +55,8 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int
     const int n = int(lengths[0]), k = int(ks[0]);
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
     EXPECT(ours.Equals(theirs, !all), "%s, n = %d, k = %d, over %g", order, n, k, way.threshold);
-    const bool same = !way.keep || (way.in_place ? own_xs.Equals(xs) : own_kept.Equals(kept));
-    EXPECT(same, "%s, n = %d, k = %d, over %g", order, n, k, way.threshold);
+    EXPECT(given.SameKept(expected), "%s, n = %d, k = %d, over %g", order, n, k, way.threshold);
   });
-}
-
-// How many of n are sent, in turn: few, many, one, all.
-int64_t CountOf(int64_t n, int turn) {
-  const int64_t ks[] = {CeilDiv(n, 100), CeilDiv(2 * n, 3), 1, n, CeilDiv(n, 7)};
-  return ks[turn % 5];
 }
 
 }  // namespace grace
