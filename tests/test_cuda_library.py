@@ -88,7 +88,7 @@ def test_no_kernel_spills_registers(source, tmp_path):
     "source", sorted((KERNELS.parent / "tests").glob("cuda_*_test.cc")), ids=lambda path: path.stem
 )
 def test_the_tests_of_the_kernels_compile_for_a_gpu(source, tmp_path):
-    # As `make -C custom_ops gpu-test` compiles them, which needs a GPU only to run them.
+    # The flags are those of `make -C custom_ops gpu-test`. Only running the tests needs a GPU.
     options = ["-std=c++17", "-DGRACE_ON_GPU", "-x", "c++", "-Xcompiler=-fsyntax-only"]
     command = ["nvcc", *options, "-c", str(source), "-o", str(tmp_path / "unused.o")]
     told = subprocess.run(command, capture_output=True, text=True)

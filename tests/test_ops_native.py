@@ -171,7 +171,7 @@ class NativeTest(SameBits):
         self.assertAllEqual(unused, [1, 0, 0, 0, 1])
 
 
-# Eight gigabytes where the process may have one more than it has.
+# Asks for a tensor of eight gigabytes, after the process was limited to one more than it uses.
 TOO_LARGE = """
 import resource
 import tensorflow as tf

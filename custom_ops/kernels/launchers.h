@@ -43,7 +43,7 @@ const char* grace_cuda_error(int error);
 const char* grace_cuda_build();
 // The versions of CUDA that the driver serves, 0 where there is none, and that the library was built
 // with, as 1000 * major + 10 * minor. Returns 0, or the number of a CUDA error where there is no GPU
-// or the driver is too old. No memory of a GPU is taken for it.
+// or the driver is too old. The call uses no memory of a GPU.
 int grace_cuda_versions(int* driver, int* runtime);
 // How many kernels were started so far.
 int64_t grace_cuda_launches();
@@ -245,7 +245,7 @@ int grace_cuda_ternary_encode(const grace::Ternary* list, int64_t count, const f
 int grace_cuda_ternary_scales(const grace::Ternary* list, int64_t count, float clip, float* scales,
                               bool* finite, void* workspace, size_t* bytes, void* stream);
 
-// two_means.h. `means` to `counts` are those of TwoMeans.
+// two_means.h. The arguments from `means` to `counts` are the members of TwoMeans.
 int grace_cuda_expand_means(const float* means, const uint32_t* signs, int64_t workers,
                             const int64_t* ks, int64_t count, float* values, void* workspace,
                             size_t* bytes, void* stream);

@@ -1,4 +1,4 @@
-// The kernels of momentum_signs.h and mix.h, and the scales of momentum.h.
+// Tests the kernels of momentum_signs.h and mix.h, and ClipScales of momentum.h.
 #include "../kernels/mix.h"
 #include "../kernels/momentum_signs.h"
 #include "device.h"

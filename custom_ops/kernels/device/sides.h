@@ -27,7 +27,7 @@ struct SideSearch {
   __device__ uint32_t Written() const { return shares.positive + shares.negative; }
 };
 
-// Of each side: a Tally for each chunk, and for each stretch one of what comes before it.
+// For each side: a Tally for each chunk, and for each stretch the Tally of all stretches before it.
 struct SideTallies {
   uint64_t *in_chunks[2], *before[2];
 };
