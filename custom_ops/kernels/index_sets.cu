@@ -44,7 +44,7 @@ __device__ uint32_t JoinWords(int32_t word, uint32_t bits) {
 
 // A block writes what kChunk entries say, in a bitmap that is zero. Bits of words that it shares
 // with other blocks are added to these.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 6)
     PackPieces(Table<SetItem> table, const int32_t* indices, const int32_t* counts,
                uint32_t* words, FirstFault* fault) {
   __shared__ uint32_t entries[kChunk];

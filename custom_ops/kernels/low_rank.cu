@@ -9,7 +9,7 @@ namespace grace {
 namespace {
 
 // The first `runs` blocks, which take longest, reproject.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     ProductPieces(MatrixTable table, Products products, int64_t runs) {
   if (blockIdx.x < runs) {
     const MatrixItem own = table.Of<&MatrixItem::first_run>(blockIdx.x);

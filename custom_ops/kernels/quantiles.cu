@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t at = 0; at < own.n; at += kChunk) EncodeChunk(own, at, multiplier, bits, finite);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     EncodeChunks(Table<QuantileItem> table, float multiplier, int32_t bits, bool* finite) {
   const QuantileItem own = table.items[table.Find(blockIdx.x, &QuantileItem::first_chunk)];
   EncodeChunk(own, (blockIdx.x - own.first_chunk) * kChunk, multiplier, bits, finite);

@@ -127,7 +127,7 @@ __device__ float Advanced(const SampledItem& own, int64_t i, const SampledStep& 
 
 // A block computes acc and the next momentum of a stretch, writes both, and counts the first digits
 // of the keys and of those of the sample.
-__global__ void __launch_bounds__(kThreads) AdvanceStretches(Table<SampledItem> table,
+__global__ void __launch_bounds__(kThreads, 3) AdvanceStretches(Table<SampledItem> table,
                                                              SampledSearch* searches,
                                                              SampledStep step, bool* finite) {
   __shared__ uint32_t bins[kMostBins], sample_bins[kMostBins];

@@ -49,7 +49,7 @@ __device__ void SumPatch(const ScaledItem& own, int64_t patch, float multiplier,
 }
 
 // The first pass: signs, and the sums of a chunk, or the levels of its cells and what is kept.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     EncodePieces(Table<ScaledItem> table, float multiplier, SumRooms sums, bool* finite) {
   __shared__ int32_t lows[kChunk / kGroup];
   __shared__ Levels levels[kChunk / kGroup];

@@ -13,7 +13,7 @@ struct SumItem {
 };
 
 // Adds up what the workers' signs stand for.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     SumPieces(Table<SumItem> table, ScaledRows rows, float factor, bool* finite) {
   const SumItem own = table.items[table.Find(blockIdx.x)];
   const int64_t begin = (blockIdx.x - own.first) * kChunk;

@@ -14,7 +14,7 @@ struct TopItem : Selected {
 using TopSearch = Search<false>;
 
 // A block computes acc of a stretch, writes it to `kept`, and counts the first digits of its keys.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     ComputeStretches(Table<TopItem> table, TopSearch* searches, bool* finite) {
   __shared__ uint32_t bins[kMostBins];
   const int32_t tensor = table.Find(blockIdx.x);
@@ -26,18 +26,9 @@ __global__ void __launch_bounds__(kThreads)
   bool all = true;
   for (int from = 0; from < chunk.groups; from += kEach) {
     float acc[kEach];
+    all &= own.Compute(chunk, from, acc);
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      acc[j] = at < own.n ? own.source.At(at, own.multiplier) : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      if (own.kept && at < own.n) own.kept[at] = acc[j];
-      all &= IsFinite(acc[j]);
-      CountKey<0>(__float_as_uint(acc[j]) & kMagnitude, 0, bins);
-    }
+    for (int j = 0; j < kEach; ++j) CountKey<0>(__float_as_uint(acc[j]) & kMagnitude, 0, bins);
   }
   if (!all) *finite = false;
   MergeBins<0>(bins, search.rankings);

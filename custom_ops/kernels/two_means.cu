@@ -49,16 +49,9 @@ __global__ void __launch_bounds__(kThreads) ComputeSides(Table<SidesItem> table,
   bool all = true;
   for (int from = 0; from < chunk.groups; from += kEach) {
     float acc[kEach];
+    all &= own.Compute(chunk, from, acc);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      acc[j] = at < own.n ? own.source.At(at, own.multiplier) : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      if (own.kept && at < own.n) own.kept[at] = acc[j];
-      all &= IsFinite(acc[j]);
       const uint32_t bits = __float_as_uint(acc[j]), key = bits & kMagnitude;
       if (key >= kSmallestNormal) CountKey<0>(key, 0, bins[bits >> 31]);
     }

@@ -26,6 +26,24 @@ struct Selected {
   int32_t unused;
 
   __device__ float Acc(int64_t i) const { return kept ? kept[i] : source.At(i, multiplier); }
+
+  // Computes acc in kEach groups of a chunk, 0 beyond it, and writes it to `kept`. Returns whether
+  // it is finite.
+  __device__ bool Compute(const WarpChunk& chunk, int from, float* acc) const {
+    bool all = true;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int64_t at = chunk.At(from + j);
+      acc[j] = at < n ? source.At(at, multiplier) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int64_t at = chunk.At(from + j);
+      if (kept && at < n) kept[at] = acc[j];
+      all &= IsFinite(acc[j]);
+    }
+    return all;
+  }
 };
 
 // What the kernels of a selection by a sample find out besides.

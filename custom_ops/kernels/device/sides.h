@@ -57,7 +57,7 @@ __device__ inline void ClearSides(uint32_t (*bins)[kMostBins]) {
 
 // Marks the elements that can be sent; counts their second digits.
 template <class Item>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     MarkSides(Table<Item> table, SideSearch* searches, uint32_t* words) {
   __shared__ uint32_t bins[2][kMostBins];
   const int32_t tensor = table.Find(blockIdx.x);
