@@ -89,7 +89,7 @@ def test_every_header_and_every_test_of_the_kernels_is_there():
 
 
 def in_the_sdist(file):
-    """Returns whether a pattern in MANIFEST.in matches the file, so that the sdist has it."""
+    """Returns whether the sdist contains the file: whether a line of MANIFEST.in matches it."""
     for line in (ROOT / "MANIFEST.in").read_text().splitlines():
         word, *patterns = line.split()
         folder = patterns.pop(0) + "/" if word == "recursive-include" else ""

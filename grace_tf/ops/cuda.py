@@ -94,8 +94,9 @@ def _why_not() -> str:
 def has_code(build: str, capability: tuple[int, int]) -> bool:
     """Whether a library of this build runs on GPUs of this compute capability.
 
-    sm_75 is code for 7.5 and what follows it within 7; compute_120 is PTX, of which drivers make
-    code for 12.0 and all that follows. A build that names neither is taken to run.
+    The build names what the library contains. sm_75 is machine code: it runs on GPUs of compute
+    capability 7.5 and of later ones whose major number is 7 too. compute_120 is PTX: the driver
+    compiles it for GPUs of 12.0 and later. If the build names neither, the answer is True.
     """
     wanted, parts = 10 * capability[0] + capability[1], re.findall(r"(sm|compute)_(\d+)", build)
     return not parts or any(

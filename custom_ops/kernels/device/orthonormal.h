@@ -34,7 +34,7 @@ struct BasisItem {
 };
 
 // Makes the columns of one factor orthonormal, by one block of threads. Only thread i % kThreads reads
-// and writes element i of each column, so that no barrier is needed between its steps.
+// and writes element i of each column, so the steps need no barrier between them.
 class Orthonormal {
  public:
   __device__ explicit Orthonormal(const BasisItem& own)
