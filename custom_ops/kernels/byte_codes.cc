@@ -120,8 +120,8 @@ void Raise(std::atomic<uint32_t>& largest, uint32_t to) {
   }
 }
 
-// The elements of a block; 0 means the whole tensor. At least 1, because the number of blocks is the
-// number of elements divided by it, also for an empty tensor.
+// The elements of a block; 0 means the whole tensor. At least 1, because the number of blocks is
+// the number of elements divided by it, also for an empty tensor.
 int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int64_t>(1, n); }
 
 // The scales of blocks of any size, in a pass of their own.

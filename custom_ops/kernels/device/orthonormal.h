@@ -33,8 +33,8 @@ struct BasisItem {
   int64_t rows, rank, first;
 };
 
-// Makes the columns of one factor orthonormal, by one block of threads. Only thread i % kThreads reads
-// and writes element i of each column, so the steps need no barrier between them.
+// Makes the columns of one factor orthonormal, by one block of threads. Only thread i % kThreads
+// reads and writes element i of each column, so the steps need no barrier between them.
 class Orthonormal {
  public:
   __device__ explicit Orthonormal(const BasisItem& own)
