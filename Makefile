@@ -51,7 +51,7 @@ demo: $(VENV)/installed
 test: need-python need-python-tf215 test-keras3 test-keras2
 
 # Where Horovod cannot be built, its tests are skipped and the others run.
-with_horovod = @$(MAKE) --no-print-directory $(1)/horovod || \
+with_horovod = @$(MAKE) --no-print-directory $(1)/horovod HOROVOD_OPTIONS=--once || \
 	echo "make: going on without Horovod in $(1), so its tests will be skipped; the reason is above"
 
 test-keras3: $(VENV)/installed
@@ -94,10 +94,11 @@ $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
 	$(VENV_TF215)/bin/python -m pip install --quiet tensorflow-cpu==2.15.1 '.[addons,test]'
 	touch $@
 
+HOROVOD_OPTIONS :=
 horovod: $(VENV)/horovod $(VENV_TF215)/horovod
 
 %/horovod: %/installed .ci/horovod
-	@.ci/horovod $*
+	@.ci/horovod $(HOROVOD_OPTIONS) $*
 	@touch $@
 
 # The wheel is built of the unpacked sdist. auditwheel reads from the library which glibc it needs, and names the wheel

@@ -19,15 +19,18 @@ from grace_tf.keras import repairs
 SCRIPT = pathlib.Path(__file__).parents[1] / ".ci" / "horovod"
 
 
-def test_doctor_tells_what_importing_has_put_into_keras():
+def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
     found = dict(doctor.findings())
     guards = {
         name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
     }
-    assert set(guards) == set("backups copies guards own_files synchronised training".split())
+    assert set(guards) == set(
+        "backups copies guards lifeline own_files synchronised training".split()
+    )
     assert "in BackupAndRestore." in guards["backups"]
     assert "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["own_files"]
     assert "Model.fit, " in guards["training"]
+    assert "in MultiWorkerMirroredStrategy.scope. " in guards["lifeline"]
     with mock.patch.object(keras.Model, "fit", lambda self: None):
         assert "Model.fit, " not in dict(doctor.findings())["guard: training"]
 
@@ -61,9 +64,9 @@ def prepared(folder, tools, python='echo "tf2.15.1-py311"'):
     return {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
-def built(folder, environment):
+def built(folder, environment, *options):
     """What `.ci/horovod` says where it fails, and the doctor after it."""
-    command = ["bash", str(SCRIPT), str(folder)]
+    command = ["bash", str(SCRIPT), *options, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done
     with mock.patch.object(sys, "prefix", str(folder)):
@@ -75,6 +78,16 @@ def test_the_doctor_says_why_horovod_was_not_built(tmp_path):
     said, found = built(tmp_path, prepared(tmp_path, ["g++"]))
     assert said == ["Horovod cannot be built here: there is no cmake."]
     assert found == f"not installed: {said[0]}"
+
+
+def test_tests_do_not_try_again_what_has_failed(tmp_path):
+    environment = prepared(tmp_path, ["g++", "tail"])
+    first, _ = built(tmp_path, environment, "--once")
+    (tmp_path / "bin" / "cmake").symlink_to("/bin/true")
+    (tmp_path / "bin" / "g++").unlink()
+    again, _ = built(tmp_path, environment, "--once")
+    assert again == [f"{first[0]} It was tried before; `make horovod` tries again."]
+    assert built(tmp_path, environment)[0] == [first[0].replace("cmake", "g++")]
 
 
 def test_a_step_that_fails_shows_its_errors(tmp_path):

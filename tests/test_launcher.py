@@ -151,8 +151,8 @@ class LauncherTest(unittest.TestCase):
         self.assertIn("[grace_tf] worker 1 ended with exit code 1; ending the other 1.", err)
         self.assertEqual(
             err[-1],
-            "[grace_tf] worker 0 failed first and ended with exit code 130; its last line on "
-            "stderr: KeyboardInterrupt",
+            "[grace_tf] worker 0 failed first and ended with exit code 130 (128 + SIGINT); its "
+            "last line on stderr: KeyboardInterrupt",
         )
 
     def test_whom_the_last_lines_name(self):
@@ -197,6 +197,12 @@ class LauncherTest(unittest.TestCase):
             self.assertEqual(code, 128 + number)
             self.assertIn(f"stopped by {number.name}", err[-1])
             self.assertIs(signal.getsignal(number), before)
+
+    def test_a_signal_while_the_launcher_cleans_up_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(Path(folder) / "ready")
+            code, _, err = run("insist", str(Path(folder) / "ready"))
+        self.assertEqual((code, err[1]), (7, "[0] insisted"))
 
     def test_a_signal_while_a_worker_starts_waits_for_its_reaper(self):
         reached = False

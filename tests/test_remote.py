@@ -71,7 +71,7 @@ def test_every_worker_is_told_addresses_that_others_can_use():
     for rank in range(4):
         assert told[rank]["config"]["task"] == {"type": "worker", "index": rank}
         assert told[rank]["folder"] == os.getcwd()
-        assert told[rank]["python"] == sys.executable
+        assert told[rank]["python"] == os.path.normpath(sys.executable)
 
 
 def test_what_workers_get_of_the_environment(monkeypatch):
@@ -124,7 +124,11 @@ def test_the_first_failure_is_the_run_s():
         "[grace_tf] worker 1 on x3.invalid ended with exit code 3 first; its last line on stderr: "
         "this went wrong"
     )
-    assert run("x2.invalid:2", "signalled")[0] == 137
+    code, _, err = run("x2.invalid:2", "signalled")
+    assert code == 137
+    assert err[-1].startswith(
+        "[grace_tf] worker 1 on x2.invalid ended with exit code 137 (128 + SIGKILL) first"
+    )
 
 
 def test_workers_are_asked_to_end_first(tmp_path):

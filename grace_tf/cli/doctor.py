@@ -123,15 +123,17 @@ def _last_attempt() -> str:
 
 
 def _guards() -> list[list[str]]:
-    """One row per module of grace_tf.keras that importing has put into Keras, but for repairs."""
+    """One row per module that importing has put into Keras or tf.distribute, but for repairs."""
     found = collections.defaultdict(set)
-    for cls in set(_classes_of_keras()):
+    known = {cls: cls.__name__ for cls in _classes_of_keras()}
+    known.update((cls, name) for name, cls in inspect.getmembers(tf.distribute, inspect.isclass))
+    for cls, known_as in known.items():
         for name, held in vars(cls).items():
             while held is not None:  # a repair may stand around a guard
                 module = inspect.getmodule(getattr(held, "__code__", None))
-                ours = module is not None and module.__name__.startswith("grace_tf.keras.")
+                ours = module is not None and module.__name__.startswith("grace_tf.")
                 if ours and module is not repairs:
-                    found[module].add(f"{cls.__name__}.{name}")
+                    found[module].add(f"{known_as}.{name}")
                 held = vars(held).get("__wrapped__") if inspect.isfunction(held) else None
     rows = []
     for module, names in found.items():

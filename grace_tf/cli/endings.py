@@ -8,11 +8,19 @@ from collections.abc import Callable, Mapping
 
 # As the sentences of the lifeline (transports/connections.py) begin.
 _BLAME = re.compile(r"Worker \d+ of \d+ cannot go on, worker (\d+) ")
+_SIGNALS = frozenset(signal.Signals)
 
 
 def ending(code: int) -> str:
-    """What a return code of `subprocess` says: "ended with exit code 7", "was ended by SIGKILL"."""
-    return f"ended with exit code {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
+    """What a return code of `subprocess` says: "ended with exit code 7", "was ended by SIGKILL".
+
+    A program whose child a signal ended, and so the far end of a host, returns 128 + the signal's
+    number.  Others may return the same number for their own reasons, so both numbers are named.
+    """
+    if code < 0:
+        return f"was ended by {_signal_name(-code)}"
+    meaning = f" (128 + {signal.Signals(code - 128).name})" if code - 128 in _SIGNALS else ""
+    return f"ended with exit code {code}{meaning}"
 
 
 def failed_first(rank: int, codes: Mapping[int, int], last: Callable[[int], str]) -> int:

@@ -81,6 +81,7 @@ def run(
             crew.say(sentence)
             return code
         finally:
+            signals.ignore()
             crew.stop()
             crew.blame()
 

@@ -22,7 +22,8 @@ class Stopped(Exception):
 class Signals:
     """Within it SIGINT and SIGTERM raise Stopped, the first time; only the main thread may say so.
 
-    Within `hold` a signal waits until `hold` ends, so none interrupts the start of a worker.
+    Within `hold` a signal waits until `hold` ends, so none interrupts the start of a worker.  After
+    `ignore` signals do nothing, so none interrupts the clean-up, which is bounded by itself.
     """
 
     def __enter__(self) -> Signals:
@@ -37,11 +38,14 @@ class Signals:
             signal.signal(each, self._before[each])
 
     def _stop(self, number: int, frame: object) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)  # the clean-up that follows is bounded by itself
+        self.ignore()
         if not self._held:
             raise Stopped(number)
         self._pending = number
+
+    def ignore(self) -> None:
+        for each in self._before:
+            signal.signal(each, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

@@ -120,6 +120,21 @@ def asked():
     until_ended()
 
 
+def insist():
+    """Worker 0 sends the launcher SIGINT when this asks it to end, because worker 1 has failed."""
+    if rank == 0:
+
+        def told_to_end(number, frame):
+            os.kill(os.getppid(), signal.SIGINT)
+            sys.exit("insisted")
+
+        signal.signal(signal.SIGTERM, told_to_end)
+    open(sys.argv[2], "r" if rank else "w").close()  # a FIFO: waits until the other opens it too
+    if rank == 1:
+        sys.exit(7)
+    until_ended()
+
+
 def wait():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     print(json.dumps([os.getpid(), child.pid]), flush=True)
