@@ -25,6 +25,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import AllToAll, Gather, Outcome, Payload, Rounds
+from grace_tf.ops.carrier import CARRIER, as_carrier, from_carrier, row
 
 FEWEST = 4  # workers, from which two hops send half of what a gather sends, or less
 _FEWEST_OF_VOTES = 5  # whose second hop may take two rows, for ties
@@ -84,14 +85,16 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
     request = next(rounds)
     division = division_of(compressor, ctx.specs, ctx.size)
     lengths, hop = division.lengths, division.context(ctx)
-    whole = {n: _joined([p[n] for p in request.payloads]) for n in lengths}
+    dtypes = {n: request.payloads[0][n].dtype for n in lengths}
+    whole = {n: _joined([as_carrier(p[n]) for p in request.payloads]) for n in lengths}
     (received,) = yield AllToAll([{n: _rows(whole[n], lengths[n]) for n in whole}], request.finite)
-    own = {n: received[n][:, : lengths[n][ctx.worker]] for n in whole}
+    chunk = {n: received[n][:, : lengths[n][ctx.worker]] for n in whole}
+    own = {n: from_carrier(chunk[n], dtypes[n]) for n in whole}
     sums = compressor.aggregate_list(own, hop.public())
     again = compressor.recompress_list(sums, hop)
     # A sum of finite numbers may be infinite, and some methods would decode that to finite numbers.
-    overflow = tf.cast(~ops.all_finite(sums), tf.int32)[None]
-    parts = {n: _padded(again[n], max(lengths[n])) for n in whole}
+    overflow = tf.cast(~ops.all_finite(sums), CARRIER)[None]
+    parts = {n: _padded(as_carrier(again[n]), max(lengths[n])) for n in whole}
     (replies,) = yield Gather([{**parts, _OVERFLOW: overflow}])
     total = {n: _whole(replies[n], lengths[n]) for n in whole}
     outcome = _finished(rounds, _split(total, request.payloads))
@@ -99,7 +102,7 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
     finite &= tf.reduce_all(replies[_OVERFLOW] == 0)
     outcome = dataclasses.replace(outcome, finite=finite)
     if memory.takes_back:
-        sent = compressor.decompress_list({n: part[0] for n, part in again.items()}, hop.public())
+        sent = compressor.decompress_list(row(again, 0), hop.public())
         lost = [each - back for each, back in zip(sums, sent)]
         outcome = _taken_back(outcome, memory, division.pieces[ctx.worker], ctx.specs, lost)
     return outcome
@@ -238,10 +241,10 @@ def _whole(gathered: tf.Tensor, lengths: Sequence[int]) -> tf.Tensor:
 
 def _split(total: Payload, asked: Sequence[Payload]) -> list[Payload]:
     """The reply as it was asked for, where there was a payload for each lane."""
-    if len(asked) == 1:
-        return [total]
-    parts = {
-        name: tf.split(part, [payload[name].shape[0] for payload in asked], 1)
-        for name, part in total.items()
-    }
-    return [{name: parts[name][i] for name in parts} for i in range(len(asked))]
+    replies = [{} for _ in asked]
+    for name, whole in total.items():
+        lengths = [payload[name].shape[0] for payload in asked]
+        parts = tf.split(whole, lengths, 1) if len(asked) > 1 else [whole]
+        for reply, payload, part in zip(replies, asked, parts):
+            reply[name] = from_carrier(part, payload[name].dtype)
+    return replies

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
+from grace_tf.ops.carrier import CARRIER, as_carrier, from_carrier, one_row
 
 VERSION = 4  # changes whenever the meaning of any buffer does; compared at the first step
-
-CARRIER = tf.float32  # of words; no operation on the way may compute with them
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 
@@ -113,7 +112,7 @@ def received_alone(request: Request) -> list[Payload]:
     """The reply to a request where there is no other worker."""
     if not isinstance(request, Gather):
         return list(request.payloads)
-    return [{name: part[None] for name, part in own.items()} for own in request.payloads]
+    return [one_row(own) for own in request.payloads]
 
 
 def split(buffer: Buffer, reply: tf.Tensor, replies: list[list[Payload]]) -> tf.Tensor | None:
@@ -144,7 +143,7 @@ def _lengths(buffer: Buffer, slot: Slot) -> Sequence[int]:
 def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     dtype = pieces[0].dtype
     if dtype.size == 4:
-        return [p if dtype == CARRIER else tf.bitcast(p, CARRIER) for p in pieces]
+        return [as_carrier(p) for p in pieces]
     if dtype.size == 8:
         return [
             tf.reshape(tf.bitcast(p, CARRIER), [*p.shape[:-1], 2 * p.shape[-1]]) for p in pieces
@@ -161,7 +160,7 @@ def _to_words(pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 def _from_words(words: list[tf.Tensor], sizes: Sequence[int], dtype: tf.DType) -> list[tf.Tensor]:
     if dtype.size == 4:
-        return words if dtype == CARRIER else [tf.bitcast(w, dtype) for w in words]
+        return [from_carrier(w, dtype) for w in words]
     if dtype.size == 8:
         pairs = [tf.reshape(w, [*w.shape[:-1], w.shape[-1] // 2, 2]) for w in words]
         return [tf.bitcast(pair, dtype) for pair in pairs]

@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.core import registry
-from grace_tf.ops import native
+from grace_tf.core.context import Context
+from grace_tf.ops import arguments, native
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "custom_ops"
@@ -65,6 +67,28 @@ def test_every_method_gives_the_same_bits(library, spec):
             assert ours[finite].tobytes() == theirs[finite].tobytes()
     finally:
         native._settings().grace_emulate_cuda(b"")
+
+
+@pytest.mark.parametrize("spec", ["topk", "dgc", "threshold", "adaq", "sketch:ratio=0.1"])
+def test_a_wrong_index_is_seen_where_no_error_can_be_raised(library, spec):
+    compressor, specs = registry.get(spec), [tf.TensorSpec([2500]), tf.TensorSpec([33, 40])]
+    ctx = Context(tuple(specs), (0, 1), 0, 0, 1, 0)
+    xs = [tf.random.stateless_normal(spec.shape, [1, 2]) for spec in specs]
+    payload = compressor.compress_list(xs, ctx)
+    right = compressor.decompress_list(payload, ctx.public())
+    wrong = {**payload, "indices": tf.fill(payload["indices"].shape, -1)}
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        compressor.decompress_list(wrong, ctx.public())
+    native._settings().grace_emulate_cuda(str(library).encode())
+    try:
+        with mock.patch.object(arguments, "has_gpus", return_value=True):
+            spoilt = compressor.decompress_list(wrong, ctx.public())
+            sound = compressor.decompress_list(payload, ctx.public())
+    finally:
+        native._settings().grace_emulate_cuda(b"")
+    for ours, theirs, none in zip(sound, right, spoilt):
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+        assert np.isnan(none).all()
 
 
 def test_the_kernels_really_are_the_emulated_ones(tmp_path):

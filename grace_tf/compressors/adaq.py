@@ -10,6 +10,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, two_means
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -67,10 +68,10 @@ class AdaQ(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return index_sets.without_faults(self._decode(one_row(payload), 1.0, ctx))
 
     def aggregate(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0][0]
+        return index_sets.without_faults(self._decode(payloads, 1.0, ctx))[0]
 
     def _encode(self, xs, residuals, multiplier, ctx):
         ks = [self.most(spec) for spec in ctx.specs]
@@ -84,7 +85,7 @@ class AdaQ(Compressor):
         parts = [payloads[name] for name in ("means", "signs", "indices", "count")]
         ks = [self.most(spec) for spec in ctx.specs]
         shapes = [spec.shape for spec in ctx.specs]
-        return two_means.scatter_means_list(*parts, ks, shapes, tf.constant(factor, tf.float32))
+        return two_means.scatter_means_list(*parts, ks, shapes, factor)
 
 
 @fuses(AdaQ, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

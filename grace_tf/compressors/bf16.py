@@ -55,5 +55,5 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     halves, kept, finite = cast_lists.cast_list(xs, residuals, ctx.multiplier, tf.bfloat16)
     (reply,) = yield Sum([{"values": halves}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    means, finite = cast_lists.uncast_list(reply["values"], shapes, tf.constant(1 / ctx.size))
+    means, finite = cast_lists.uncast_list(reply["values"], shapes, 1 / ctx.size)
     return Outcome(means, settled(memories, kept), states, finite)

@@ -10,6 +10,7 @@ from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, sampled_lists
 from grace_tf.ops.arguments import ListKey
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -87,16 +88,16 @@ class DGC(Compressor):
     def _scattered(self, payloads, factor, ctx):
         ks, shapes = [self._sampling(s).k for s in ctx.specs], [s.shape for s in ctx.specs]
         parts = payloads["values"], payloads["indices"], payloads["count"]
-        return index_sets.scatter_list(*parts, ks, shapes, tf.constant(factor, tf.float32))
+        return index_sets.scatter_list(*parts, ks, shapes, factor)
 
     def decompress(self, payload, ctx):
         return self.decompress_list(payload, ctx)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._scattered({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return index_sets.without_faults(self._scattered(one_row(payload), 1.0, ctx))
 
     def aggregate(self, payloads, ctx):
-        (total,), _ = self._scattered(payloads, 1.0, ctx)
+        (total,) = index_sets.without_faults(self._scattered(payloads, 1.0, ctx))
         return total
 
     def select(self, xs, residuals, momentum, ctx):

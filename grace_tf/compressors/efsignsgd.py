@@ -12,6 +12,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists
+from grace_tf.ops.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, check_block, scaled_sign_list, sum_scaled_sign_list
 
 
@@ -69,7 +70,7 @@ class EFSignSGD(Compressor):
         return {"signs": encoded.words, "scales": encoded.levels[0]}, encoded
 
     def _sum(self, payloads, factor, ctx):
-        scales, factor = [payloads["scales"]], tf.constant(factor, tf.float32)
+        scales = [payloads["scales"]]
         shapes = [spec.shape for spec in ctx.specs]
         return sum_scaled_sign_list(payloads["signs"], scales, shapes, factor, self._cells)
 
@@ -77,7 +78,7 @@ class EFSignSGD(Compressor):
         return self._encode(xs, None, 1.0)[0]
 
     def decompress_list(self, payload, ctx):
-        return self.aggregate_list({name: part[None] for name, part in payload.items()}, ctx)
+        return self.aggregate_list(one_row(payload), ctx)
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)

@@ -9,6 +9,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, sparse_lists
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -70,7 +71,9 @@ class GTopK(Compressor):
             if not ctx.needs_sent:
                 continue
             own, kept = (
-                index_sets.unpack_list(p["indices"][None], [lane.elements], [self.count(lane.spec)])
+                index_sets.unpack_list(
+                    one_row(p)["indices"], [lane.elements], [self.count(lane.spec)]
+                )
                 for p in (mine, largest)
             )
             values = _where_kept(mine["values"], own[0], kept[0], lane, [self.count(lane.spec)])
@@ -86,7 +89,7 @@ def _where_kept(values, own, kept, ctx, ks):
         start += spec.shape.num_elements()
     offset = tf.repeat(tf.constant(starts, tf.int64), ks)
     own, kept = (tf.cast(indices, tf.int64) + offset for indices in (own, kept))
-    place = tf.minimum(tf.searchsorted(kept, own), sum(ks) - 1)
+    place = tf.minimum(tf.searchsorted(kept, own, out_type=tf.int64), sum(ks) - 1)
     return tf.where(tf.gather(kept, place) == own, values, 0.0)
 
 
@@ -103,13 +106,15 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     payload = {"values": values, "indices": index_sets.pack_list(own, None, lengths, ks)}
     (reply,) = yield Gather([payload], finite)
     parts = reply["values"], reply["indices"], None, ks, shapes
-    sums, finite = index_sets.scatter_list(*parts, tf.constant(1.0))
+    sums, finite = index_sets.scatter_list(*parts, 1.0)
     if ctx.size == 1:  # what was selected is all that there is
         return Outcome(sums, settled(memories, residuals), states, finite)
     largest, kept, _, _ = sparse_lists.top_k_list(sums, None, 1.0, ks)
     if residuals is not None:
         sent = _where_kept(values, own, kept, ctx, ks)
         residuals = sparse_lists.refine_list(residuals, own, values, sent, ks)
-    factor = tf.constant(1 / ctx.size)
-    means, finite = sparse_lists.scatter_list(largest[None], kept[None], None, ks, shapes, factor)
+    best = one_row({"values": largest, "indices": kept})
+    means, finite = sparse_lists.scatter_list(
+        best["values"], best["indices"], None, ks, shapes, 1 / ctx.size
+    )
     return Outcome(means, settled(memories, residuals), states, finite)

@@ -13,6 +13,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import classes, lists
+from grace_tf.ops.carrier import one_row
 from grace_tf.ops.classes import Classes, Room
 
 
@@ -94,7 +95,7 @@ class Inceptionn(Compressor):
         return self._encode(xs, None, 1.0, ctx)[0]._asdict()
 
     def decompress_list(self, payload, ctx):
-        return self._decode({k: part[None] for k, part in payload.items()}, 1.0, ctx)[0]
+        return self._decode(one_row(payload), 1.0, ctx)[0]
 
     def _encode(self, xs, residuals, multiplier, ctx):
         rooms = [self._room(spec) for spec in ctx.specs]

@@ -8,6 +8,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import byte_codes, lists
+from grace_tf.ops.carrier import one_row
 
 
 @register("natural", family="quantisation", paper="arXiv:1905.10988", memory="none")
@@ -54,7 +55,7 @@ class Natural(Compressor):
         return {"codes": byte_codes.encode_powers(xs, None, 1.0, ctx.list_key())[0]}
 
     def decompress_list(self, payload, ctx):
-        return self.aggregate_list({"codes": payload["codes"][None]}, ctx)
+        return self.aggregate_list(one_row(payload), ctx)
 
 
 @fuses(Natural, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

@@ -9,6 +9,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists
+from grace_tf.ops.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_list
 
 
@@ -61,7 +62,7 @@ class OneBit(Compressor):
         return {"signs": encoded.words, "low": low, "high": high}, encoded
 
     def _sum(self, payloads, factor, ctx):
-        levels, factor = [payloads["low"], payloads["high"]], tf.constant(factor, tf.float32)
+        levels = [payloads["low"], payloads["high"]]
         shapes = [spec.shape for spec in ctx.specs]
         return sum_scaled_sign_list(payloads["signs"], levels, shapes, factor, self._cells)
 
@@ -69,7 +70,7 @@ class OneBit(Compressor):
         return self._encode(xs, None, 1.0)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._sum({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return self._sum(one_row(payload), 1.0, ctx)[0]
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)

@@ -12,6 +12,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import levels, lists
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -121,7 +122,7 @@ class QSGD(Compressor):
         return {"levels": encoded.words, "scales": encoded.scales}
 
     def decompress_list(self, payload, ctx):
-        return self.aggregate_list({name: part[None] for name, part in payload.items()}, ctx)
+        return self.aggregate_list(one_row(payload), ctx)
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)

@@ -10,6 +10,7 @@ from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists, sparse_lists
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -77,7 +78,8 @@ class RandomK(Compressor):
         values = payload["values"]
         if self.scaled:
             values = values * self.scale(ctx.spec)
-        dense = ops.scatter_sum(values[None], self._indices(ctx)[None], None, ctx.elements)
+        rows = one_row({"values": values, "indices": self._indices(ctx)})
+        dense = ops.scatter_sum(rows["values"], rows["indices"], None, ctx.elements)
         return tf.reshape(dense, ctx.spec.shape)
 
     def decompress_list(self, payload, ctx):
@@ -88,7 +90,7 @@ class RandomK(Compressor):
     def _scattered(self, values, factor, ctx):
         ks, scales = [self.count(s) for s in ctx.specs], [self.scale(s) for s in ctx.specs]
         parts = ks, [spec.shape for spec in ctx.specs], ctx.shared_list_key()
-        return sparse_lists.scatter_random_list(values, *parts, tf.constant(factor), scales)
+        return sparse_lists.scatter_random_list(values, *parts, factor, scales)
 
 
 @fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

@@ -9,6 +9,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.momentum import Momentum
 from grace_tf.memories.none import NoMemory
 from grace_tf.ops import lists
+from grace_tf.ops.carrier import carried, one_row
 from grace_tf.ops.scaled_signs import momentum_sign_list
 
 
@@ -49,16 +50,16 @@ class SignSGD(Compressor):
     def aggregate_list(self, payloads, ctx):
         signs = payloads["signs"]
         if lists.runs_here([signs]):
-            return lists.vote_list(signs, [spec.shape for spec in ctx.specs], tf.constant(1.0))
+            return lists.vote_list(signs, [spec.shape for spec in ctx.specs], 1.0)
         return super().aggregate_list(payloads, ctx)
 
     def recompress_list(self, totals, ctx):
-        signs = self.compress_list(totals, ctx)["signs"]
+        payload = self.compress_list(totals, ctx)
         if ctx.size % 2:
-            return {"signs": signs[None]}
+            return one_row(payload)
         # Two rows can say that a vote is tied: +1 in the first and −1 in the second add up to 0.
         above = self.compress_list([total - 0.5 for total in totals], ctx)["signs"]
-        return {"signs": tf.stack([signs, above])}
+        return {"signs": carried(tf.stack, [payload["signs"], above])}
 
 
 @fuses(SignSGD, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
@@ -67,7 +68,7 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     words, finite = lists.sign_list(xs, ctx.multiplier)
     (reply,) = yield Gather([{"signs": words}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
+    votes = lists.vote_list(reply["signs"], shapes, 1.0)
     return Outcome(votes, memories, states, tf.constant(True))  # a vote is -1, 0 or 1
 
 
@@ -78,6 +79,6 @@ def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
     words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
     (reply,) = yield Gather([{"signs": words}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
+    votes = lists.vote_list(reply["signs"], shapes, 1.0)
     kept = [{"momentum": average} for average in averages]
     return Outcome(votes, kept, states, tf.constant(True))

@@ -12,6 +12,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, min_max, quantiles, sparse_lists
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -94,7 +95,7 @@ class Sketch(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def aggregate(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0][0]
+        return index_sets.without_faults(self._decode(payloads, 1.0, ctx))[0]
 
     def compress_list(self, xs, ctx):
         if self.ratio == 1:
@@ -105,7 +106,7 @@ class Sketch(Compressor):
         return min_max.encode(values, indices, self._key(ctx), entries)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._decode({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return index_sets.without_faults(self._decode(one_row(payload), 1.0, ctx))
 
     def _key(self, ctx):
         """One stream for a list, whose variables' numbers are hashed too; only tables draw."""
@@ -132,7 +133,7 @@ class Sketch(Compressor):
             return quantiles.decode_list(*parts, shapes, factor, self.quantiles)
         entries = self._entries(ctx.specs, ctx.variables)
         parts = min_max.decode(payloads, self._key(ctx), entries), payloads["indices"]
-        return index_sets.scatter_list(*parts, None, entries.ks, shapes, tf.constant(factor))
+        return index_sets.scatter_list(*parts, None, entries.ks, shapes, factor)
 
 
 @fuses(Sketch, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

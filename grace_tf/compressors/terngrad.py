@@ -10,6 +10,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.ops import lists, trits
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -85,7 +86,7 @@ class TernGrad(Compressor):
         return {"trits": words, "scale": scales}
 
     def decompress_list(self, payload, ctx):
-        rows = {name: part[None] for name, part in payload.items()}
+        rows = one_row(payload)
         return self._decode(rows["trits"], rows["scale"], 1.0, ctx)[0]
 
     def compress(self, x, ctx):
@@ -112,7 +113,8 @@ class TernGrad(Compressor):
         scales = first["scale"]
         words = trits.encode(xs, multiplier, own, scales, self._bits, ctx.list_key())
         (second,) = yield Sum([{"sums": words}])
-        return words[None], second["sums"][None], scales[None]
+        rows = one_row({"own": words, "sums": second["sums"], "scales": scales})
+        return rows["own"], rows["sums"], rows["scales"]
 
     def rounds(self, xs, states, ctx):
         if not self.shared:

@@ -10,6 +10,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import index_sets, lists, sparse_lists
+from grace_tf.ops.carrier import one_row
 
 
 @register(
@@ -75,15 +76,15 @@ class TopK(Compressor):
         return self.decompress_list(payload, ctx)[0]
 
     def decompress_list(self, payload, ctx):
-        return self._scattered({name: part[None] for name, part in payload.items()}, 1.0, ctx)[0]
+        return index_sets.without_faults(self._scattered(one_row(payload), 1.0, ctx))
 
     def aggregate(self, payloads, ctx):
-        return self._scattered(payloads, 1.0, ctx)[0][0]
+        return index_sets.without_faults(self._scattered(payloads, 1.0, ctx))[0]
 
     def _scattered(self, payloads, factor, ctx):
         ks, shapes = [self.count(s) for s in ctx.specs], [s.shape for s in ctx.specs]
         parts = payloads["values"], payloads["indices"], None
-        return index_sets.scatter_list(*parts, ks, shapes, tf.constant(factor, tf.float32))
+        return index_sets.scatter_list(*parts, ks, shapes, factor)
 
 
 def _fusible(compressor, xs):

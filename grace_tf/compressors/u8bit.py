@@ -11,6 +11,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import byte_codes, lists
+from grace_tf.ops.carrier import one_row
 
 
 @register("u8bit", family="quantisation", paper="arXiv:1511.04561", examples=("u8bit:block=512",))
@@ -69,7 +70,7 @@ class U8Bit(Compressor):
         return {"codes": codes, "scales": scales}
 
     def decompress_list(self, payload, ctx):
-        return self.aggregate_list({k: part[None] for k, part in payload.items()}, ctx)
+        return self.aggregate_list(one_row(payload), ctx)
 
     def _decode(self, payloads, factor, ctx):
         shapes = [spec.shape for spec in ctx.specs]

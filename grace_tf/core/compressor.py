@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from grace_tf.core.context import Context
 from grace_tf.core.payloads import check_decoding
 from grace_tf.core.rounds import Gather, Payload, Rounds, Sum
 from grace_tf.core.specs import spec_of
+from grace_tf.ops.carrier import carried, joined, one_row, row
 
 State = Mapping[str, tf.Tensor]
 
@@ -183,9 +185,9 @@ class Compressor:
         rows = next(iter(payloads.values())).shape[0]
 
         def add(w, total):
-            return w + 1, total + self.decompress({k: v[w] for k, v in payloads.items()}, ctx)
+            return w + 1, total + self.decompress(row(payloads, w), ctx)
 
-        first = self.decompress({k: v[0] for k, v in payloads.items()}, ctx)
+        first = self.decompress(row(payloads, 0), ctx)
         if rows == 1:
             return first
         # A loop, so that the graph does not grow with the number of workers.
@@ -197,7 +199,7 @@ class Compressor:
         Overriding it is for speed: so that a composite needs no operation for each variable.
         """
         payloads = [self.compress(x, ctx.lane(i)) for i, x in enumerate(xs)]
-        return {name: tf.concat([p[name] for p in payloads], 0) for name in payloads[0]}
+        return joined(payloads)
 
     def decompress_list(self, payload: Payload, ctx: Context) -> list[tf.Tensor]:
         """The tensors of a lane group, from what `compress_list` gave; public context."""
@@ -211,10 +213,11 @@ class Compressor:
 
     def _of_lanes(self, payload: Payload, ctx: Context) -> list[Payload]:
         wires = [self.wire(spec) for spec in ctx.specs]
-        parts = {
-            name: tf.split(part, [wire[name].shape[0] for wire in wires], -1)
-            for name, part in payload.items()
-        }
+        parts = {}
+        for name, part in payload.items():
+            lengths = [wire[name].shape[0] for wire in wires]
+            split = functools.partial(tf.split, num_or_size_splits=lengths, axis=-1)
+            parts[name] = carried(split, part)
         return [{name: parts[name][i] for name in parts} for i in range(len(ctx))]
 
     def recompress_list(self, totals: Sequence[tf.Tensor], ctx: Context) -> Payload:
@@ -227,7 +230,7 @@ class Compressor:
           them gives `totals`, but for what compression loses; as many for every list of lanes.
           One row, of `compress_list`, unless overridden.
         """
-        return {name: part[None] for name, part in self.compress_list(totals, ctx).items()}
+        return one_row(self.compress_list(totals, ctx))
 
     def rounds(self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context) -> Rounds:
         """The method as a generator: yields requests, is sent replies, returns what came of them.

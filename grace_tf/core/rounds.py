@@ -14,6 +14,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from grace_tf.ops.carrier import joined
+
 Payload = dict[str, tf.Tensor]
 
 # The dtypes of the wire: of parts that are gathered, and of parts that are reduced on the way.
@@ -116,7 +118,7 @@ def fuses(
             words, finite = lists.sign_list(xs, ctx.multiplier)
             (reply,) = yield Gather([{"signs": words}], finite)
             shapes = [spec.shape for spec in ctx.specs]
-            votes = lists.vote_list(reply["signs"], shapes, tf.constant(1.0))
+            votes = lists.vote_list(reply["signs"], shapes, 1.0)
             return Outcome(votes, memories, states)
     """
 
@@ -202,9 +204,7 @@ def _surrounded(form: Callable[..., Rounds], none: Any) -> Callable[..., Rounds]
             outcome = stop.value
         sent = [None] * len(ctx)
         if ctx.needs_sent:
-            payloads = request.payloads
-            payload = {name: tf.concat([p[name] for p in payloads], 0) for name in payloads[0]}
-            sent = compressor.decompress_list(payload, inner.public())
+            sent = compressor.decompress_list(joined(request.payloads), inner.public())
         totals = outcome.aggregates
         aggregates, kept = memory.settle_list(carries, sent, totals, memories, ctx)
         return Outcome(aggregates, kept, outcome.states)

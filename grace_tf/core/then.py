@@ -11,6 +11,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload
 from grace_tf.core.specs import with_stages
+from grace_tf.ops.carrier import carried
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -173,5 +174,5 @@ def _decoded(stage: Compressor, rows: Payload, ctx: Context) -> tf.Tensor:
     # The payloads of all workers end to end are the payload of a group that has all their lanes.
     specs, variables = ctx.specs * ctx.size, ctx.variables * ctx.size
     every = dataclasses.replace(ctx, specs=specs, variables=variables)
-    flat = {name: tf.reshape(part, [-1]) for name, part in rows.items()}
+    flat = {name: carried(lambda part: tf.reshape(part, [-1]), part) for name, part in rows.items()}
     return tf.reshape(tf.concat(stage.decompress_list(flat, every), 0), [ctx.size, -1])

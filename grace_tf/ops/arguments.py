@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,25 @@ def tensor(x, dtype: tf.DType, rank: int, name: str) -> tf.Tensor:
     if x.shape.rank != rank or not x.shape.is_fully_defined():
         raise ValueError(f"{name} must have rank {rank} and a static shape, not {x.shape}.")
     return x
+
+
+def has_gpus() -> bool:
+    """Whether operations may run on a GPU."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def in_host_memory() -> contextlib.AbstractContextManager:
+    """Places scalars that kernels for GPUs read in the host's memory: made there, none is copied
+    from a GPU."""
+    return tf.device("/CPU:0") if has_gpus() else contextlib.nullcontext()
+
+
+def factor_of(factor: float | tf.Tensor) -> tf.Tensor:
+    """A factor, a number or a float32 scalar tensor, as a tensor."""
+    if isinstance(factor, (int, float)):
+        with in_host_memory():
+            return tf.constant(factor, tf.float32)
+    return tensor(factor, tf.float32, 0, "factor")
 
 
 def floats(x) -> tf.Tensor:

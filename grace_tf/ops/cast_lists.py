@@ -39,7 +39,7 @@ def cast_list(
 
 
 def uncast_list(
-    halves: tf.Tensor, shapes: Sequence, factor: tf.Tensor
+    halves: tf.Tensor, shapes: Sequence, factor: float | tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """float32 tensors of these shapes from float16 or bfloat16 [n], times factor: (totals, finite).
 
@@ -48,7 +48,7 @@ def uncast_list(
     halves = tf.convert_to_tensor(halves)
     _check_half(halves.dtype)
     halves = arguments.tensor(halves, halves.dtype, 1, "halves")
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_size(halves, sum(shape.num_elements() for shape in shapes), "halves")
     totals, finite = native._ops().grace_uncast_list(

@@ -79,24 +79,38 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
     return shaped_like([indices], [[words.shape[0], sum(ks)]])[0]
 
 
+def without_faults(decoded: tuple[list[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
+    """The totals of `scatter_list` where nobody asks for `finite`.
+
+    A wrong index on a GPU makes them NaN throughout, as under XLA.  So do totals that are not
+    finite there.  Elsewhere a wrong index has been an error already.
+    """
+    totals, finite = decoded
+    if not arguments.has_gpus():
+        return totals
+    return [tf.where(finite, total, float("nan")) for total in totals]
+
+
 def scatter_list(
     values: tf.Tensor,
     words: tf.Tensor,
     counts: tf.Tensor | None,
     ks: Sequence[int],
     shapes: Sequence,
-    factor: tf.Tensor,
+    factor: float | tf.Tensor,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """`ops.scatter_sum` of W workers' sets for each variable, times factor: (totals, finite).
 
     values is float32 [W, sum of ks] and words int32 [W, sum of index_words]; counts int32 [W, N]
     says how many of a worker's entries for a variable count, None that all do. Of those that count
     the indices must be inside and ascend; anything else is an InvalidArgumentError that says which
-    variable's do not. Under XLA, which has no errors, all totals are NaN then.
+    variable's do not. Under XLA, which has no errors, all totals are NaN then. On a GPU an
+    operation does not wait for what its kernel finds: `finite` is false, and such an entry is left
+    out.
     """
     values = arguments.tensor(values, tf.float32, 2, "values")
     words = arguments.tensor(words, tf.int32, 2, "words")
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     lengths = [shape.num_elements() for shape in shapes]
     arguments.check_size(words, _checked(lengths, ks), "words")

@@ -98,7 +98,7 @@ def dequantize_list(
     words: tf.Tensor,
     scales: tf.Tensor,
     shapes: Sequence[Sequence[int]],
-    factor: tf.Tensor,
+    factor: float | tf.Tensor,
     levels: int,
     bits: int,
     block: int | None,
@@ -122,7 +122,7 @@ def dequantize_list(
     finite, totals = native._ops().grace_dequantize_list(
         words=words,
         scales=scales,
-        factor=arguments.tensor(factor, tf.float32, 0, "factor"),
+        factor=arguments.factor_of(factor),
         levels=levels,
         bits=bits,
         block=0 if block is None else block,
@@ -145,7 +145,7 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
 
 
 def vote_list(
-    words: tf.Tensor, shapes: Sequence[Sequence[int]], factor: tf.Tensor
+    words: tf.Tensor, shapes: Sequence[Sequence[int]], factor: float | tf.Tensor
 ) -> list[tf.Tensor]:
     """The votes of the workers' signs, `vote_signs(words_i, n_i) * factor` for each i of a list.
 
@@ -156,7 +156,7 @@ def vote_list(
     arguments.check_size(words, sum(packed_words(n, 1) for n in _sizes(shapes)), "words")
     totals = native._ops().grace_vote_list(
         words=words,
-        factor=arguments.tensor(factor, tf.float32, 0, "factor"),
+        factor=arguments.factor_of(factor),
         **_told(shapes),
     )
     return _of_shapes(totals, shapes)

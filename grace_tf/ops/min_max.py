@@ -27,6 +27,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import index_sets, lists, quantiles
 from grace_tf.ops import reference_quantiles as reference
+from grace_tf.ops.carrier import carried, one_row
 from grace_tf.ops.quantiles import id_bits
 from grace_tf.ops.reference import _flush, _pack, _unpack
 from grace_tf.ops.words import packed_words
@@ -187,7 +188,10 @@ def encode(
     packed = index_sets.pack_list(indices, None, entries.lengths, ks)
     if tables is None:
         payload = {"means": means, "ids": words, "indices": packed}
-        return payload, _plain(words[None], means[None], entries)[0] if needs_sent else None
+        if not needs_sent:
+            return payload, None
+        rows = one_row(payload)
+        return payload, _plain(rows["ids"], rows["means"], entries)[0]
     bits, owners = id_bits(entries.buckets), _owners(ks)
     ids = _unpacked(words[tf.newaxis], bits, ks, owners)[0]
     cells = cells_of(indices[tf.newaxis], key, tables)
@@ -219,6 +223,7 @@ def _plain(words: tf.Tensor, means: tf.Tensor, entries: Entries) -> tf.Tensor:
         owners = _owners(ks)
         return _means(means, _unpacked(words, entries.high, ks, owners), owners, entries.buckets)
     # The tensors of all workers as those of one, so that the graph does not grow with them.
-    workers, rows = words.shape[0], (tf.reshape(part, [1, -1]) for part in (words, means))
+    workers = words.shape[0]
+    rows = (carried(lambda part: tf.reshape(part, [1, -1]), part) for part in (words, means))
     values, _ = quantiles.decode_list(*rows, [[k] for k in ks] * workers, 1.0, entries.buckets)
     return tf.reshape(tf.concat(values, 0), [workers, sum(ks)])

@@ -7,7 +7,6 @@ import.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import warnings
@@ -16,6 +15,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from grace_tf.ops import arguments
 from grace_tf.ops.words import packed_words
 
 LIBRARY = Path(__file__).resolve().parent.parent / "_ops.so"
@@ -164,8 +164,7 @@ def _shaped(x: tf.Tensor, n: int) -> tf.Tensor:
 
 def _int64(value: int | tf.Tensor) -> tf.Tensor:
     """The low 32 bits of value are kept; more is not needed."""
-    # Kernels for GPUs read it in the host's memory: made there, it need not be copied from a GPU.
-    with tf.device("/CPU:0") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext():
+    with arguments.in_host_memory():
         if isinstance(value, int):
             return tf.constant(value & 0xFFFFFFFF, tf.int64)
         return tf.cast(value, tf.int64)

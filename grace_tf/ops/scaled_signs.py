@@ -99,16 +99,16 @@ def scaled_sign_list(
 
 
 def sum_scaled_sign_list(
-    words: tf.Tensor, levels: Tensors, shapes: Sequence, factor: tf.Tensor, cells: Cells
+    words: tf.Tensor, levels: Tensors, shapes: Sequence, factor: float | tf.Tensor, cells: Cells
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """What the workers' signs and levels stand for, summed, times factor: (totals, finite).
 
-    words is int32 [W, n], levels are float32 [W, m], a row of each for a worker; factor is a
-    float32 scalar tensor. The sum is ((0 + d_0) + d_1) + …; where it is denormal it counts as 0.
+    words is int32 [W, n], levels are float32 [W, m], a row of each for a worker; factor is a number
+    or a float32 scalar. The sum is ((0 + d_0) + d_1) + …; where it is denormal it counts as 0.
     """
     words = arguments.tensor(words, tf.int32, 2, "words")
     levels = [arguments.tensor(each, tf.float32, 2, "levels") for each in levels]
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     _check(cells)
     size, count = _sizes(cells, shapes)

@@ -1,4 +1,4 @@
-"""Selections of elements, on whole lists of tensors: native, on the CPU.
+"""Selections of elements, on whole lists of tensors: native, on the CPU and on GPUs.
 
 Each function is one node for a list of float32 tensors of any static shape. The encoders work on
 
@@ -10,8 +10,10 @@ they return beside the payload: `kept`, the new residuals, acc minus what is sen
 residuals; and `finite`, a bool scalar, whether every element of every acc is finite. The parts of a
 payload are those of the tensors, one after another.
 
-The decoders multiply every element of every total by `factor`, a float32 scalar tensor, zeros too;
-their `finite` says whether every element of every total is finite.
+The decoders multiply every element of every total by `factor`, a number or a float32 scalar, zeros
+too; their `finite` says whether every element of every total is finite. On a GPU a wrong index is
+no error, because an operation there does not wait for what its kernel finds: the entry is left out
+and `finite` is false, so that a training step is refused.
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ def scatter_random_list(
     ks: Sequence[int],
     shapes: Sequence,
     key: ListKey,
-    factor: tf.Tensor,
+    factor: float | tf.Tensor,
     scales: Sequence[float] = (),
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """values [sum of ks] at the indices of `random_k_list`, zeros elsewhere, times factor.
@@ -145,7 +147,7 @@ def scatter_random_list(
     (totals, finite). A denormal value counts as +0.
     """
     values = arguments.tensor(values, tf.float32, 1, "values")
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_counts(ks, shapes)
     arguments.check_size(values, sum(ks), "values")
@@ -168,7 +170,7 @@ def scatter_list(
     counts: tf.Tensor | None,
     ks: Sequence[int],
     shapes: Sequence,
-    factor: tf.Tensor,
+    factor: float | tf.Tensor,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """`ops.scatter_sum` of W workers' parts for each variable, times factor: (totals, finite).
 
@@ -178,7 +180,7 @@ def scatter_list(
     """
     values = arguments.tensor(values, tf.float32, 2, "values")
     indices = arguments.tensor(indices, tf.int32, 2, "indices")
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_counts(ks, shapes)
     arguments.check_size(values, sum(ks), "values")

@@ -81,14 +81,14 @@ def scatter_means_list(
     counts: tf.Tensor,
     ks: Sequence[int],
     shapes: Sequence,
-    factor: tf.Tensor,
+    factor: float | tf.Tensor,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The sum of what W workers' two means stand for, times factor: (totals, finite).
 
     Every part has a row for each worker; words are the indices as `index_sets.pack_list` writes
     them. As in `index_sets.scatter_list`, indices that count must be inside and ascend.
     """
-    factor = arguments.tensor(factor, tf.float32, 0, "factor")
+    factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_counts(ks, shapes)
     lengths = [shape.num_elements() for shape in shapes]
