@@ -1,13 +1,31 @@
-"""The CUDA kernels alone, on a machine with a GPU and PyTorch or CuPy; TensorFlow is not needed.
+"""The speed of CUDA kernels, on a machine with a GPU and PyTorch or CuPy; without TensorFlow.
 
-    make -C custom_ops gpu-test           # every kernel against the CPU's, bit for bit
-    python benchmarks/gpu_kernels.py      # how fast they are, beside a copy in the GPU's memory
+    python benchmarks/gpu_kernels.py
 
-The second loads `grace_tf/libgrace_cuda.so`. For one tensor of --elements and for the shapes of
-ResNet-50's variables it times each kernel and the copy in turn, and prints of the medians: the
-bytes that the kernel must read and write at least per second, that as a share of what the copy
-reads and writes, and the kernels that one call starts. The results of the first call are compared
-with those of --emulated, the same kernels on the processor, where that library is given.
+Of the 50 launchers of libgrace_cuda.so eight are timed, in nine calls. These pack signs and vote on
+them, find the scales of tensors (absmax), quantise in two ways, decode and accumulate, select the
+exact top-k of 1 % and scatter it, and look for infinities. Each call is timed on one tensor of
+--elements, by default as many as ResNet-50 has, and on the 161 tensors of ResNet-50. The library is
+that of --library; without it that of this checkout; and where this has none, that of the installed
+package, which is not imported.
+
+Calls and copies in the GPU's memory are timed in turn, --repeats times. The time is that of the GPU
+alone, because the host starts the calls while the GPU is still busy with other copies. The lines
+give of the medians:
+
+    gb_per_second     the bytes that a call must at least read and write, by its time
+    share_of_copy     the same as a share of what the copy reads and writes
+    times_one_tensor  the time for 161 tensors divided by the time for one of as many elements,
+                      which should be at most 1.2
+    launches          the kernels that one call starts
+    host_ahead        false where the GPU may have waited for the host: the time is an upper bound
+
+With --emulated the results of these nine calls are compared with those of the same kernels on the
+processor. Nothing else is compared here. The C++ tests compare all launchers, but for
+grace_cuda_nan_unless_list, with the CPU's kernels: bit for bit, over a list of corner cases. They
+need nvcc, g++ and make on the machine with the GPU:
+
+    make -C custom_ops gpu-test
 """
 
 from __future__ import annotations
@@ -21,110 +39,24 @@ import platform
 import runpy
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
 from gpu_lists import WORKERS, Case, Lists
+from gpu_memory import Clock, Host, gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "grace_tf" / "libgrace_cuda.so"
 MODELS = ROOT / "grace_tf" / "cli" / "models.py"
 
 
-class Torch:
-    """The GPU's memory and clock through PyTorch."""
-
-    def __init__(self) -> None:
-        import torch
-
-        if not torch.cuda.is_available():
-            sys.exit("There is no GPU here: PyTorch finds none.")
-        self._torch = torch
-        self.name = torch.cuda.get_device_name()
-        self.stream = torch.cuda.current_stream().cuda_stream
-
-    def put(self, array: np.ndarray) -> Any:
-        return self._torch.from_numpy(array).cuda()
-
-    def get(self, memory: Any) -> np.ndarray:
-        return memory.cpu().numpy()
-
-    @staticmethod
-    def pointer(memory: Any) -> int:
-        return memory.data_ptr()
-
-    def copy(self, to: Any, memory: Any) -> None:
-        to.copy_(memory)
-
-    def seconds(self, call: Callable[[], None]) -> float:
-        began, ended = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        began.record()
-        call()
-        ended.record()
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1e3
-
-
-class CuPy:
-    """Likewise through CuPy."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        try:
-            cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            sys.exit(f"There is no GPU here: CuPy says {error}.")
-        self._cupy = cupy
-        self.name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        self.stream = cupy.cuda.get_current_stream().ptr
-
-    def put(self, array: np.ndarray) -> Any:
-        return self._cupy.asarray(array)
-
-    def get(self, memory: Any) -> np.ndarray:
-        return self._cupy.asnumpy(memory)
-
-    @staticmethod
-    def pointer(memory: Any) -> int:
-        return memory.data.ptr
-
-    def copy(self, to: Any, memory: Any) -> None:
-        self._cupy.copyto(to, memory)
-
-    def seconds(self, call: Callable[[], None]) -> float:
-        began, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        began.record()
-        call()
-        ended.record()
-        ended.synchronize()
-        return self._cupy.cuda.get_elapsed_time(began, ended) / 1e3
-
-
-class Host:
-    """The processor's memory, for the emulated library."""
-
-    stream = None
-
-    @staticmethod
-    def put(array: np.ndarray) -> np.ndarray:
-        return array.copy()
-
-    @staticmethod
-    def get(memory: np.ndarray) -> np.ndarray:
-        return memory
-
-    @staticmethod
-    def pointer(memory: np.ndarray) -> int:
-        return memory.ctypes.data
-
-
 class Library:
     """A library of launchers, and the memory that they work on."""
 
     def __init__(self, path: Path, memory: Any) -> None:
-        self._library, self._memory = ctypes.CDLL(str(path)), memory
+        self._library, self.memory = ctypes.CDLL(str(path)), memory
         self._library.grace_cuda_error.restype = ctypes.c_char_p
         self._library.grace_cuda_build.restype = ctypes.c_char_p
         self._library.grace_cuda_launches.restype = ctypes.c_int64
@@ -134,10 +66,10 @@ class Library:
         """The call, with its workspace."""
         launch = getattr(self._library, f"grace_cuda_{case.launcher}")
         needed = ctypes.c_size_t()
-        stream = ctypes.c_void_p(self._memory.stream)
+        stream = ctypes.c_void_p(self.memory.stream)
         self._check(launch(*case.arguments, None, ctypes.byref(needed), stream))
-        workspace = self._memory.put(np.zeros(-(-needed.value // 4), np.int32))
-        last = ctypes.c_void_p(self._memory.pointer(workspace)), ctypes.byref(needed), stream
+        workspace = self.memory.put(np.zeros(-(-needed.value // 4), np.int32))
+        last = ctypes.c_void_p(self.memory.pointer(workspace)), ctypes.byref(needed), stream
 
         def call() -> None:
             self._check(launch(*case.arguments, *last))
@@ -156,15 +88,24 @@ class Library:
             sys.exit(f"CUDA says: {self._library.grace_cuda_error(error).decode()}.")
 
 
-def gpu() -> Torch | CuPy:
-    """Returns access to the GPU through PyTorch or CuPy.
+def library_path(given: Path | None) -> Path:
+    """The library to be timed; where there is none the program ends with one sentence."""
+    if given:
+        paths = [given]
+    else:
+        package = importlib.util.find_spec("grace_tf")  # does not import it, nor TensorFlow
+        folders = package.submodule_search_locations if package else None
+        paths = [LIBRARY, *(Path(folder) / LIBRARY.name for folder in folders or ())]
+    for path in paths:
+        if path.exists():
+            return path.resolve()
+    places = " nor ".join(dict.fromkeys(map(str, paths)))
+    sys.exit(f"There is no {places}: install the package where nvcc is, or give --library.")
 
-    Where there is no GPU, or neither of them is installed, the program ends with one sentence.
-    """
-    for module, kind in (("torch", Torch), ("cupy", CuPy)):
-        if importlib.util.find_spec(module):
-            return kind()
-    sys.exit("There is neither PyTorch nor CuPy here, one of which gives the memory of a GPU.")
+
+def resnet50() -> list[int]:
+    """The lengths of ResNet-50's variables."""
+    return [int(np.prod(shape)) for shape in runpy.run_path(str(MODELS))["resnet50"]()]
 
 
 def differing(memory: Any, case: Case, expected: Case) -> int:
@@ -174,66 +115,109 @@ def differing(memory: Any, case: Case, expected: Case) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--elements", type=int, default=25_000_000)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--emulated", type=Path, help="libgrace_cuda_emulated.so, to compare with")
-    parser.add_argument("--out", type=Path, help="a file of JSON lines to be written")
-    args = parser.parse_args()
-    if not LIBRARY.exists():
-        sys.exit(f"There is no {LIBRARY}: install the package where nvcc is.")
+    args = arguments()
+    path = library_path(args.library)
     memory = gpu()
-    library = Library(LIBRARY, memory)
+    library = Library(path, memory)
     emulated = Library(args.emulated, Host()) if args.emulated else None
-    shapes = runpy.run_path(str(MODELS))["resnet50"]()
-    lists = {
-        "one tensor": [args.elements],
-        "ResNet-50": [int(np.prod(shape)) for shape in shapes],
-    }
+    lengths = resnet50()
+    elements = args.elements or sum(lengths)
+    lists = {"one tensor": [elements], "ResNet-50": lengths}
     lines = [
         {
             "kind": "machine",
             "gpu": memory.name,
             "library": library.build,
             "python": platform.python_version(),
-            "elements": args.elements,
+            "elements": elements,
             "repeats": args.repeats,
             "workers": WORKERS,
             "date": datetime.date.today().isoformat(),
         }
     ]
     print(json.dumps(lines[0]))
-    for name, lengths in lists.items():
-        for line in measured(name, lengths, memory, library, emulated, args.repeats):
-            print(json.dumps(line), flush=True)
-            lines.append(line)
+    for line in measured(lists, library, emulated, Clock(memory), args.repeats):
+        print(json.dumps(line), flush=True)
+        lines.append(line)
     if args.out:
         args.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def measured(name, lengths, memory, library, emulated, repeats):
-    """A line for each kernel."""
-    lists, theirs = Lists(memory, lengths), Lists(Host(), lengths) if emulated else None
-    cases, expected = lists.cases(), theirs.cases() if theirs else {}
-    gradient = memory.put(np.zeros(sum(lengths), np.float32))
-    target = memory.put(np.zeros(sum(lengths), np.float32))
-    for kernel, case in cases.items():
-        call = library.prepared(case)
-        line = {"list": name, "kernel": kernel, "launches": library.launches(call)}
-        if emulated:
-            emulated.prepared(expected[kernel])()
-            line["outputs"] = len(case.outputs)
-            line["differing"] = differing(memory, case, expected[kernel])
-        times, copies = [], []
-        for _ in range(repeats):  # in turn, so that both meet the same clocks
-            times.append(memory.seconds(call))
-            copies.append(memory.seconds(lambda: memory.copy(target, gradient)))
-        taken, copied = statistics.median(times), statistics.median(copies)
-        line["microseconds"] = round(1e6 * taken, 1)
-        line["copy_microseconds"] = round(1e6 * copied, 1)
-        line["gb_per_second"] = round(1e-9 * case.traffic / taken, 1)
-        line["share_of_copy"] = round(case.traffic / taken * copied / (8 * sum(lengths)), 3)
-        yield line
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", type=Path, help="libgrace_cuda.so, where it is elsewhere")
+    parser.add_argument("--elements", type=int, help="of the one tensor; as many as ResNet-50 has")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--emulated", type=Path, help="libgrace_cuda_emulated.so, to compare with")
+    parser.add_argument("--out", type=Path, help="a file of JSON lines to be written")
+    return parser.parse_args()
+
+
+def measured(
+    lists: dict[str, list[int]],
+    library: Library,
+    emulated: Library | None,
+    clock: Clock,
+    repeats: int,
+) -> Iterator[dict]:
+    """A line for each kernel and list."""
+    ours = {name: Lists(library.memory, lengths) for name, lengths in lists.items()}
+    theirs = {name: Lists(Host(), lengths) for name, lengths in lists.items() if emulated}
+    cases = {name: gradients.cases() for name, gradients in ours.items()}
+    expected = {name: gradients.cases() for name, gradients in theirs.items()}
+    elements = {name: sum(lengths) for name, lengths in lists.items()}
+    copies = {n: copy(library.memory, n) for n in elements.values()}
+    for kernel in cases[next(iter(lists))]:
+        lines, calls = [], {}
+        for name in lists:
+            case = cases[name][kernel]
+            call = library.prepared(case)
+            line = {"list": name, "kernel": kernel, "launches": library.launches(call)}
+            if emulated:
+                emulated.prepared(expected[name][kernel])()
+                line["outputs"] = len(case.outputs)
+                line["differing"] = differing(library.memory, case, expected[name][kernel])
+            lines.append(line)
+            calls[name], calls[name, "copy"] = call, copies[elements[name]]
+        times = medians(clock, calls, repeats)
+        for line in lines:
+            name = line["list"]
+            line.update(speeds(name, cases[name][kernel].traffic, elements, times))
+            yield line
+
+
+def copy(memory: Any, elements: int) -> Callable[[], None]:
+    """A copy of so many floats."""
+    gradient, target = (memory.put(np.zeros(elements, np.float32)) for _ in range(2))
+    return lambda: memory.copy(target, gradient)
+
+
+def medians(clock: Clock, calls: dict, repeats: int) -> dict[Any, tuple[float, bool]]:
+    """The seconds of each call, and whether the host was always ahead of the GPU."""
+    times = {key: [] for key in calls}
+    for _ in range(repeats):  # in turn, so that all meet the same clock rates of the GPU
+        for key, call in calls.items():
+            times[key].append(clock.seconds(call))
+    return {
+        key: (statistics.median(seconds for seconds, _ in some), all(ahead for _, ahead in some))
+        for key, some in times.items()
+    }
+
+
+def speeds(name: str, traffic: float, elements: dict[str, int], times: dict) -> dict:
+    """What is printed of the times of a call on the list of this name."""
+    (taken, ahead), (copied, copy_ahead) = times[name], times[name, "copy"]
+    line = {
+        "microseconds": round(1e6 * taken, 1),
+        "copy_microseconds": round(1e6 * copied, 1),
+        "gb_per_second": round(1e-9 * traffic / taken, 1),
+        "share_of_copy": round(traffic / taken * copied / (8 * elements[name]), 3),
+        "host_ahead": ahead and copy_ahead,
+    }
+    first = next(iter(elements))
+    if name != first and elements[name] == elements[first]:
+        line["times_one_tensor"] = round(taken / times[first][0], 3)
+    return line
 
 
 if __name__ == "__main__":
