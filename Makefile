@@ -119,14 +119,16 @@ wheel-test: need-python-wheel
 	test -x $(VENV_WHEEL)/bin/python || $(PYTHON_WHEEL) -m venv $(VENV_WHEEL)
 	.ci/wheel-test $(VENV_WHEEL) '$(TENSORFLOW_WHEEL)' $(JOBS) $(PYTEST)
 
+# On all cores: .NOTPARALLEL above holds for this file alone.  The compiler's long commands are not printed.
 native-test:
-	$(MAKE) -C custom_ops test
+	@$(MAKE) --silent --no-print-directory -C custom_ops -j $(shell nproc) test
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 
 clean:
-	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info grace_tf/_ops.so out
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out
+	rm -rf grace_tf/_ops.so grace_tf/libgrace_cuda.so grace_tf/libgrace_cuda.txt
 	rm -rf .pytest_cache .ruff_cache .hypothesis tests/.pytest_cache tests/.hypothesis
 	$(MAKE) -C custom_ops clean

@@ -5,7 +5,8 @@ versions. Where it cannot be built, the package is installed without it and runs
 operations.
 
 `grace_tf/libgrace_cuda.so` holds the kernels for GPUs. It is built where CUDA's compiler is found,
-through CUDA_HOME or PATH, and is loaded at the first kernel that runs on a GPU.
+in CUDA_HOME/bin or else in PATH, and is loaded at the first kernel that runs on a GPU. Where it was
+not built, `grace_tf/libgrace_cuda.txt` says why.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ COMPILE_CUDA = """-O3 -std=c++17 -fmad=false
 TENSORFLOW = "libtensorflow_framework.so.2"
 CAPTURED = {"capture_output": True, "text": True}
 OPS, CUDA = "grace_tf._ops", "grace_tf.libgrace_cuda"
+REASON = "grace_tf/libgrace_cuda.txt"
 MISSED = {
     OPS: "native operations, and will run on the slower reference operations",
     CUDA: "kernels for GPUs, and will run there on the slower reference operations",
@@ -60,7 +62,8 @@ def cuda_sources() -> list:
 def nvcc() -> str | None:
     """CUDA's compiler, or None where there is none."""
     home = os.environ.get("CUDA_HOME")
-    return shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
+    # A CUDA_HOME without a compiler must not hide the one in PATH.
+    return (home and shutil.which("nvcc", path=os.path.join(home, "bin"))) or shutil.which("nvcc")
 
 
 def cuda_targets(listed: str) -> list:
@@ -71,6 +74,8 @@ def cuda_targets(listed: str) -> list:
     driver makes code for what comes after it.
     """
     numbers = sorted(int(name.removeprefix("compute_")) for name in listed.split())
+    if not numbers:
+        raise OSError("nvcc lists no architectures")
     firsts = {number // 10: number for number in reversed(numbers) if number >= 75}
     flags = []
     for number in sorted(firsts.values()):
@@ -83,7 +88,20 @@ def cuda_targets(listed: str) -> list:
 
 def run(command: list) -> None:
     print(shlex.join(command), flush=True)
-    subprocess.run(command, check=True, cwd=HERE)
+    errors = {"stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    done = subprocess.run(command, cwd=HERE, **errors)
+    print(done.stderr, end="", flush=True)
+    done.check_returncode()  # the exception has the errors too, see why()
+
+
+def why(error: OSError | subprocess.CalledProcessError) -> str:
+    """Why a build failed, on one line: which program ended how, and its first error."""
+    if isinstance(error, OSError):
+        return str(error)
+    lines = (error.stderr or "").splitlines()
+    errors = [line.strip() for line in lines if "error" in line.lower() or "fatal" in line.lower()]
+    said = f": {errors[0]}" if errors else ""
+    return f"{os.path.basename(error.cmd[0])} ended with exit code {error.returncode}{said}"
 
 
 def standard_library(compiler: list) -> list:
@@ -105,22 +123,44 @@ class BuildOps(build_ext):
         # Not a Python module, so without the suffix that ties one to a Python version.
         return os.path.join(*fullname.split(".")) + ".so"
 
+    def run(self) -> None:
+        """Builds, and leaves no library of an earlier build beside those of this one."""
+        self.missing: dict = {}  # the reasons, by the names of the libraries
+        super().run()
+        self._tell_what_is_missing(Path(self.build_lib))
+        if self.inplace:  # an editable package is loaded from the checkout
+            self._tell_what_is_missing(HERE)
+
+    def _tell_what_is_missing(self, root: Path) -> None:
+        # An older library would be loaded by newer code, which may call it differently.
+        for name in self.missing:
+            (root / self.get_ext_filename(name)).unlink(missing_ok=True)
+        reason = root / REASON
+        reason.unlink(missing_ok=True)
+        if CUDA in self.missing:
+            reason.parent.mkdir(parents=True, exist_ok=True)
+            library = os.path.basename(self.get_ext_filename(CUDA))
+            told = f"{library} was not built with this package: {self.missing[CUDA]}"
+            reason.write_text(told.rstrip(".!") + ".\n", encoding="utf-8")
+
     def build_extensions(self) -> None:
         super().build_extensions()
         # What could not be built must not be looked for when files are copied.
-        self.extensions = [
-            ext for ext in self.extensions if os.path.exists(self.get_ext_fullpath(ext.name))
-        ]
+        self.extensions = [ext for ext in self.extensions if ext.name not in self.missing]
 
     def build_extension(self, ext: Extension) -> None:
         library = Path(self.get_ext_fullpath(ext.name)).resolve()
         library.unlink(missing_ok=True)  # never leave the library of older sources
+        if ext.name == CUDA and not nvcc():  # most machines have none: it is no failure
+            self.missing[CUDA] = "there was no nvcc in CUDA_HOME/bin or PATH"
+            return
         try:
             self._build(ext, library)
         except (OSError, subprocess.CalledProcessError) as error:
+            self.missing[ext.name] = why(error)
             print(
                 f"grace_tf is installed without its {MISSED[ext.name]}, because they could not be "
-                f"built: {error}",
+                f"built: {why(error)}",
                 flush=True,
             )
 
@@ -198,9 +238,6 @@ class OpsWheel(bdist_wheel):
 setup(
     version=version(),
     packages=find_packages(include=["grace_tf", "grace_tf.*"]),
-    ext_modules=[
-        Extension(OPS, sources()),
-        *([Extension(CUDA, cuda_sources())] if nvcc() else []),
-    ],
+    ext_modules=[Extension(OPS, sources()), Extension(CUDA, cuda_sources())],
     cmdclass={"build_ext": BuildOps, "bdist_wheel": OpsWheel},
 )

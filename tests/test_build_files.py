@@ -1,11 +1,20 @@
-"""Bazel's BUILD and setup.py build the same library of the same files; the sdist has them all."""
+"""Bazel's BUILD and setup.py build the same library of the same files; the sdist has them all.
+
+What a build leaves where it cannot make a library is tested with small stand-ins for the compilers.
+"""
 
 import fnmatch
+import importlib.util
+import os
 import pathlib
 import runpy
+import shutil
+import subprocess
 import sys
 import types
 from unittest import mock
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -118,3 +127,140 @@ def test_the_wheel_is_one_for_every_python_and_belongs_to_a_platform():
     wheel.finalize_options()
     assert not wheel.root_is_pure
     assert wheel.get_tag() == ("py3", "none", "linux_x86_64")
+
+
+# As a compiler, this writes its output only.
+COMPILER = """#!/bin/sh
+case "$*" in
+  *--list-gpu-arch*) echo compute_75 ;;
+  *-o*) while [ "$1" != -o ]; do shift; done; echo built > "$2" ;;
+esac
+"""
+BROKEN = """#!/bin/sh
+case "$*" in
+  *--list-gpu-arch*) echo compute_75 ;;
+  *-o*) echo "a warning" >&2; echo "fatal error: no cuda.h" >&2; exit 2 ;;
+esac
+"""
+# Any setuptools has build_ext; the module of bdist_wheel moved, and is not needed here.
+BUILD_IN_PLACE = """
+import runpy, sys, types
+import setuptools
+wheel = types.SimpleNamespace(bdist_wheel=setuptools.Command)
+sys.modules["setuptools.command.bdist_wheel"] = wheel
+sys.argv = ["setup.py", "build_ext", *sys.argv[1:]]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+needs_setuptools = pytest.mark.skipif(
+    not importlib.util.find_spec("setuptools"), reason="setuptools is not here"
+)
+
+
+def program(file, text):
+    """Writes a program that can be run."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+def built_package(folder, nvcc, *options, cxx=COMPILER, home=""):
+    """The folder of the package after setup.py has built a small one, and what it printed.
+
+    `nvcc` and `cxx` are the texts of the compilers in PATH, or None for none.
+    """
+    (folder / "custom_ops" / "kernels").mkdir(parents=True, exist_ok=True)
+    for source in "one.cc", "one.cu":
+        (folder / "custom_ops" / "kernels" / source).write_text("")
+    (folder / "grace_tf").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "grace_tf" / "version.py", folder / "grace_tf")
+    (folder / "grace_tf" / "__init__.py").write_text("")
+    shutil.copy(ROOT / "setup.py", folder)
+    for name, text in ("nvcc", nvcc), ("g++", cxx):
+        (folder / "bin" / name).unlink(missing_ok=True)
+        if text:
+            program(folder / "bin" / name, text)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD_IN_PLACE, *options],
+        env={"PATH": str(folder / "bin"), "CUDA_HOME": home},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "grace_tf", done.stdout
+
+
+def test_cuda_home_comes_first_and_does_not_hide_the_nvcc_in_path(tmp_path):
+    nvcc = setup_file()[1]["nvcc"]
+    program(tmp_path / "bin" / "nvcc", COMPILER)
+    program(tmp_path / "cuda" / "bin" / "nvcc", COMPILER)
+    (tmp_path / "empty").mkdir()
+    with mock.patch.dict(os.environ, {"PATH": str(tmp_path / "bin")}):
+        for home, found in ("cuda", "cuda/bin"), ("empty", "bin"), ("nowhere", "bin"):
+            os.environ["CUDA_HOME"] = str(tmp_path / home)
+            assert nvcc() == str(tmp_path / found / "nvcc")
+        os.environ["CUDA_HOME"] = ""
+        assert nvcc() == str(tmp_path / "bin" / "nvcc")
+        os.environ["PATH"] = str(tmp_path / "empty")
+        assert not nvcc()
+
+
+@needs_setuptools
+def test_a_build_tells_why_it_made_no_cuda_library_and_leaves_no_older_one(tmp_path):
+    options = "--inplace", "--build-lib", "made"  # in place, as in an editable install
+    places = tmp_path / "grace_tf", tmp_path / "made" / "grace_tf"
+
+    def left(nvcc, **others):
+        """The libraries and the reason that are there after this build, and what it printed."""
+        _, printed = built_package(tmp_path, nvcc, *options, **others)
+        files = [{file.name for file in place.glob("*.*")} for place in places]
+        for file in "_ops.so", "libgrace_cuda.so", "libgrace_cuda.txt":
+            assert (file in files[0]) == (file in files[1]), (file, files)
+        reasons = [place / "libgrace_cuda.txt" for place in places]
+        told = {reason.read_text() for reason in reasons if reason.exists()}
+        return files[0] - {"__init__.py", "version.py"}, "".join(told), printed
+
+    both, without_cuda = {"_ops.so", "libgrace_cuda.so"}, {"_ops.so", "libgrace_cuda.txt"}
+    assert left(COMPILER)[:2] == (both, "")
+    files, told, printed = left(None)
+    assert files == without_cuda and "installed without" not in printed
+    assert told == (
+        "libgrace_cuda.so was not built with this package: there was no nvcc in CUDA_HOME/bin or "
+        "PATH.\n"
+    )
+    assert left(COMPILER, home="/nowhere")[:2] == (both, "")
+    shutil.rmtree(tmp_path / "build")  # with the object files nvcc would not compile again
+    files, told, printed = left(BROKEN)
+    assert files == without_cuda and "installed without its kernels for GPUs" in printed
+    assert told == (
+        "libgrace_cuda.so was not built with this package: nvcc ended with exit code 2: "
+        "fatal error: no cuda.h.\n"
+    )
+    assert left(COMPILER, cxx=BROKEN)[0] == {"libgrace_cuda.so"}
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not here")
+def test_make_clean_removes_what_the_build_leaves(tmp_path):
+    made = [tmp_path / "grace_tf" / name for name in ("_ops.so", "libgrace_cuda.so")]
+    made.append(tmp_path / setup_file()[1]["REASON"])
+    for folder in "grace_tf", "custom_ops":
+        (tmp_path / folder).mkdir()
+    for file in "Makefile", "custom_ops/Makefile", "pyproject.toml":
+        shutil.copy(ROOT / file, tmp_path / file)
+    for file in made:
+        file.write_text("")
+    subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+    assert not [file for file in made if file.exists()]
+
+
+def test_ci_runs_the_tests_of_the_kernels_and_those_of_the_readme(tmp_path):
+    program(tmp_path / "make", '#!/bin/sh\necho "$@"\n')
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(ROOT / ".ci" / "run")],
+        env={"PATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["native-test", "test"]

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import importlib.metadata
+import json
 import pathlib
 import re
 import shutil
@@ -10,7 +12,7 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from test_build_files import setup_file
+from test_build_files import BROKEN, built_package, needs_setuptools, setup_file
 
 import grace_tf
 from grace_tf import leaves, ops
@@ -29,9 +31,31 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
+def built_of_these_sources():
+    """Whether the package that is tested was installed from this checkout, editable or not."""
+    try:
+        told = importlib.metadata.distribution("grace_tf").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    url = json.loads(told or "{}").get("url")
+    return url == KERNELS.parents[1].as_uri()
+
+
 def declared():
     """The names of launchers.h."""
     return set(re.findall(r"\b(grace_cuda_\w+)\(", LAUNCHERS.read_text()))
+
+
+@needs_sources
+@pytest.mark.skipif(
+    not built_of_these_sources(), reason="the package that is tested was not built here"
+)
+def test_where_nvcc_is_there_the_library_is_built():
+    # The tests below are skipped without the library, so a build that fails must fail here.
+    nvcc = setup_file()[1]["nvcc"]()
+    if not nvcc:
+        pytest.skip("nvcc is not here")
+    assert cuda.LIBRARY.exists(), f"{nvcc} is there, but: {cuda.built()} Install the package again."
 
 
 @needs_sources
@@ -180,6 +204,25 @@ def test_it_is_told_why_it_does_not_run():
         assert cuda.why_not() == ""
     with found(), mock.patch.object(native, "knows_stream", lambda: False):
         assert "keeps its CUDA stream was not checked" in cuda.why_not()
+
+
+@needs_sources
+@needs_setuptools
+def test_the_doctor_tells_why_the_library_was_not_built(tmp_path):
+    def told(nvcc):
+        made, _ = built_package(tmp_path, nvcc, "--inplace")
+        with (
+            mock.patch.object(cuda, "LIBRARY", made / cuda.LIBRARY.name),
+            mock.patch.object(cuda, "built", cuda.built.__wrapped__),
+        ):
+            reason = doctor.cuda_library()
+            (made / "libgrace_cuda.txt").unlink()
+            return reason, doctor.cuda_library()
+
+    reason, unknown = told(None)
+    assert reason.endswith("this package: there was no nvcc in CUDA_HOME/bin or PATH.")
+    assert unknown == f"There is no libgrace_cuda.so in {tmp_path}/grace_tf, and nothing tells why."
+    assert told(BROKEN)[0].endswith("nvcc ended with exit code 2: fatal error: no cuda.h.")
 
 
 @needs_native

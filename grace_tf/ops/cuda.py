@@ -38,7 +38,7 @@ class Built(NamedTuple):
 def built() -> Built | str:
     """What the library tells, or in one sentence why it cannot be asked."""
     if not LIBRARY.exists():
-        return f"{LIBRARY.name} was not built, as no nvcc was found when the package was installed."
+        return _why_not_built()
     try:
         library = ctypes.CDLL(str(LIBRARY))
         library.grace_cuda_build.restype = ctypes.c_char_p
@@ -50,6 +50,14 @@ def built() -> Built | str:
     message = library.grace_cuda_error(error).decode()
     build = library.grace_cuda_build().decode()
     return Built(build, driver.value, runtime.value, error, message)
+
+
+def _why_not_built() -> str:
+    try:
+        # setup.py writes this sentence where it builds no library.
+        return LIBRARY.with_suffix(".txt").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return f"There is no {LIBRARY.name} in {LIBRARY.parent}, and nothing tells why."
 
 
 def why_not(warn: bool = False) -> str:
