@@ -21,9 +21,9 @@ give of the medians:
     host_ahead        false where the GPU may have waited for the host: the time is an upper bound
 
 With --emulated the results of these nine calls are compared with those of the same kernels on the
-processor. Nothing else is compared here. The C++ tests compare all launchers, but for
-grace_cuda_nan_unless_list, with the CPU's kernels: bit for bit, over a list of corner cases. They
-need nvcc, g++ and make on the machine with the GPU:
+processor. Nothing else is compared here. The C++ tests compare all launchers with the
+CPU's kernels: bit for bit, over a list of corner cases. They need nvcc, g++ and make on the machine
+with the GPU:
 
     make -C custom_ops gpu-test
 """

@@ -67,6 +67,16 @@ def short_clock(names, memory):
     return clock
 
 
+# One launch writes the table of the list's tensors, and the kernel needs another; more only where
+# a pass needs what all blocks have found.
+LAUNCHES = {
+    "absmax": 3,
+    "quantise 8 bits, whole tensors": 4,
+    "top-k 1 %": 6,
+    "scatter 1 %": 3,
+}
+
+
 def test_it_measures_every_kernel(library, names, host):  # noqa: F811
     emulated = names["Library"](library, host)
     lines = list(names["measured"](LISTS, emulated, emulated, short_clock(names, host), 3))
@@ -76,7 +86,8 @@ def test_it_measures_every_kernel(library, names, host):  # noqa: F811
     ]
     for line in lines:
         assert line["differing"] == 0 and line["outputs"] >= 1
-        assert line["launches"] >= 2 and line["microseconds"] > 0, line
+        assert line["launches"] == LAUNCHES.get(line["kernel"], 2), line
+        assert line["microseconds"] > 0, line
         assert line["host_ahead"]
 
 

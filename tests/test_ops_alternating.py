@@ -76,6 +76,18 @@ class AlternatingTest(Everywhere):
                 if size.rank:
                     self.assert_same_bits(own, removed(mine, a), f"{kind}, {size}")
 
+    def test_a_column_that_overflows_leaves_the_next_ones_alone(self):
+        sizes = [MatrixSize(9, 1, 4)]  # 9 rows are filled up to 16
+        draw = np.random.default_rng(3)
+        w, left = (draw.normal(size=(9, 4)).astype(np.float32) for _ in range(2))
+        w[:, 0], left[:, :2] = 3e38, 1
+        rest = alternating.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
+        self.assertFalse(np.isfinite(rest[:, 0]).any())
+        with ops.using("reference"):
+            theirs = alternating.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
+        for own in (rest, theirs):
+            self.assert_same_bits(own[:, 1:], removed(w[:, 1:], left))
+
     @staticmethod
     def factors_only(each):
         return [x if size.rank else x[:0] for x, size in zip(each, SIZES)]

@@ -107,6 +107,8 @@ void RemoveOne(int64_t rows, int64_t rank, const float* w, const float* basis, f
   float* own = all.data() + rank * n;
   for (int64_t k = 0; k < rank; ++k) {
     for (int64_t j = 0; j < rows; ++j) own[j] = w[j * rank + k];
+    // A cosine of the column before that was infinite has left NaN there.
+    std::fill(own + rows, own + n, 0.0f);
     remove(all.data(), rank, n, own, own + n, own + 2 * n, cosines.data());
     for (int64_t j = 0; j < rows; ++j) rest[j * rank + k] = own[j];
   }

@@ -44,6 +44,8 @@ class QuantileEncoder {
     std::vector<size_t> large;
     std::vector<Source> longer;
     for (size_t i = 0; i < sources_.size(); ++i) {
+      // The loops below skip empty tensors.
+      if (sources_[i].n == 0) std::fill_n(Means(i), quantiles_.buckets, 0.0f);
       if (sources_[i].n <= kGrain) continue;
       merged_[i] = std::make_unique<Merged>();
       large.push_back(i);

@@ -17,6 +17,10 @@ void CheckAlternate(const MatrixList& list, Kind kind, float multiplier, bool ke
   const std::vector<Source> sources = list.Sources(keep ? &kept : nullptr, keep);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
+    p.Spoil();
+    q.Spoil();
+    dense.Spoil();
+    kept.Spoil();
     Launched(grace_cuda_alternate_list, sources.data(), list.count(), multiplier,
              list.sizes.data(), left.data(), right.data(), p.data(), q.data(), dense.data(),
              flag.data());
@@ -42,6 +46,7 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const std::vector<Target> targets = list.Targets(ours);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
+    ours.Spoil();
     Launched(grace_cuda_expand_sides_list, targets.data(), list.count(), list.sizes.data(), bases,
              rest.data(), q.data(), dense.data(), factor, flag.data());
     const auto [rows, columns, rank] = list.sizes[0];

@@ -84,6 +84,7 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const float factor = turn % 3 ? 0.25f : 3e-20f;
   const bool finite = DecodeTree(Serial(), expected, rows, block, factor);
   OnOneOrder(turn / 2, [&](const char* order) {
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_decode_tree, list.data(), count, rows, block, factor, flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
@@ -91,6 +92,7 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   });
   const bool bounded = DecodePowers(Serial(), expected, rows, factor);
   OnOneOrder(turn / 2, [&](const char* order) {
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_decode_powers, list.data(), count, rows, factor, flag.data());
     EXPECT(flag[0] == bounded && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
@@ -105,8 +107,9 @@ int main() {
   int turn = 0;
   const auto check = [&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
-    if (lengths[0] < 100000) CheckTree(lengths, kind, turn);
-    if (lengths[0] < 100000) CheckPowers(lengths, kind, turn);
+    const bool encoded = !kEmulated || lengths[0] < 100000;
+    if (encoded) CheckTree(lengths, kind, turn);
+    if (encoded) CheckPowers(lengths, kind, turn);
     CheckDecode(lengths, kind, turn);
   };
   OnEveryCorner(check, 1);

@@ -14,6 +14,7 @@ void CheckExpand(const std::vector<int64_t>& ks, int64_t workers) {
   const Guarded<float> theirs(workers * entries), ours(workers * entries);
   ExpandMeans(Serial(), means.data(), signs.data(), workers, ks, theirs.data());
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
     Launched(grace_cuda_expand_means, means.data(), signs.data(), workers, ks.data(), tensors,
              ours.data());
     EXPECT(SameBytes(ours, theirs, workers * entries), "%s, k = %d", order, int(ks[0]));

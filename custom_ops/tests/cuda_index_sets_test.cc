@@ -62,6 +62,7 @@ void CheckPack(const std::vector<int64_t>& lengths, const Sets& sets, bool count
       PackIndexList(Serial(), sets.layouts, sets.indices.data(), counts, sets.words.data());
   OnEveryOrder([&](const char* order) {
     const Guarded<int32_t> fault(3);
+    ours.Spoil();
     Launched(grace_cuda_pack_index_list, sets.layouts.each.data(), tensors, sets.indices.data(),
              counts, ours.data(), fault.data());
     EXPECT(Sentence(fault.data(), lengths) == wrong, "%s, not %s",
@@ -76,6 +77,7 @@ void CheckUnpack(const std::vector<int64_t>& lengths, const Sets& sets, int64_t 
   const Guarded<int32_t> theirs(entries), ours(entries);
   UnpackIndexList(Serial(), sets.layouts, sets.words.data(), workers, theirs.data());
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
     Launched(grace_cuda_unpack_index_list, sets.layouts.each.data(), tensors, sets.words.data(),
              workers, ours.data());
     EXPECT(SameBytes(ours, theirs, entries), "%s, n = %d, k = %d", order, int(lengths[0]),
@@ -102,6 +104,7 @@ void CheckScatter(const std::vector<int64_t>& lengths, const Sets& sets, int64_t
   OnEveryOrder([&](const char* order) {
     const Guarded<int32_t> fault(3);
     Guarded<bool> flag(1);
+    ours.Spoil();
     Launched(grace_cuda_scatter_set_list, list.data(), sets.layouts.each.data(), tensors,
              &entries, 0.3f, flag.data(), fault.data());
     EXPECT(Sentence(fault.data(), lengths) == wrong, "%s, not %s",
@@ -142,6 +145,7 @@ int main() {
   OnMostCorners(
       [&](const std::vector<int64_t>& lengths, Kind) {
         ++turn;
+        if (!kEmulated) return Check(lengths, turn);
         if (turn % 8 == 0 || lengths[0] > 2000) Check(lengths, turn / 8);
       },
       1);

@@ -13,6 +13,8 @@ void CheckProject(const MatrixList& list, float multiplier, bool residual) {
                                   their_dense.data());
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
+    ours.Spoil();
+    our_dense.Spoil();
     Launched(grace_cuda_project_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              qs.data(), ours.data(), our_dense.data(), flag.data());
     const auto [rows, columns, rank] = list.sizes[0];
@@ -36,6 +38,8 @@ void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool ke
   ReprojectList(Serial(), list.Sources(keep ? &their_kept : nullptr, keep), multiplier, list.sizes,
                 p.data(), theirs.data(), others);
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
+    our_kept.Spoil();
     std::vector<Source> sources = list.Sources(keep ? &our_kept : nullptr, keep);
     for (size_t i = 0; keep && in_place && i < sources.size(); ++i) {
       std::copy_n(sources[i].residual, list.lengths[i], our_kept[i]);
@@ -60,6 +64,7 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const std::vector<Target> targets = list.Targets(ours);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
+    ours.Spoil();
     Launched(grace_cuda_expand_list, targets.data(), list.count(), list.sizes.data(), p.data(),
              q.data(), dense.data(), factor, flag.data());
     const auto [rows, columns, rank] = list.sizes[0];

@@ -30,6 +30,7 @@ void CheckSigns(const std::vector<int64_t>& lengths, Kind kind, float multiplier
     const DeviceList xs(lengths, kind, 1), kept(lengths);
     const std::vector<Source> list = listed(xs, kept);
     const std::vector<uint32_t*> words = placed(ours);
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_momentum_sign_list, list.data(), int64_t(list.size()), multiplier,
              &momentum, words.data(), flag.data());
@@ -66,6 +67,7 @@ void CheckScales(const std::vector<int64_t>& lengths, Kind kind, float multiplie
   for (size_t i = 0; i < lengths.size(); ++i) list.push_back({xs[i], nullptr, nullptr, lengths[i]});
   const Guarded<float> theirs(ClipScales(Serial(), list, multiplier, limit)), ours(list.size());
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
     Launched(grace_cuda_clip_scales, list.data(), int64_t(list.size()), multiplier, limit,
              ours.data());
     EXPECT(SameFloats(ours, theirs, list.size()), "%s, n = %d, limit %g: %a, not %a", order,

@@ -37,6 +37,8 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
     end_large(own);
     const std::vector<Source> list = sources(own, kept);
     Guarded<bool> flag(1);
+    words.Spoil();
+    means.Spoil();
     Launched(grace_cuda_encode_quantiles, list.data(), int64_t(list.size()), multiplier, quantiles,
              words.data(), means.data(), flag.data());
     const int n = static_cast<int>(lengths[0]), q = quantiles.buckets;
@@ -68,6 +70,7 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int32_t buckets
   const bool finite = DecodeQuantiles(Serial(), targets(theirs), rows, buckets, factor);
   const std::vector<Target> list = targets(ours);
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_decode_quantiles, list.data(), int64_t(list.size()), &rows, buckets,
              factor, flag.data());
@@ -80,12 +83,14 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int32_t buckets
 
 int main() {
   using namespace grace;
-  constexpr Quantiles kQuantiles[] = {{3, 1}, {256, 1}, {16, 8}, {5, 1}, {64, 16}, {255, 51}};
+  // The first six are emulated. All nine have ids of every width.
+  constexpr Quantiles kQuantiles[] = {{3, 1},    {256, 1}, {16, 8},   {5, 1},   {64, 16},
+                                      {255, 51}, {32, 1},  {128, 32}, {100, 10}};
   int turn = 0;
   OnMostCorners([&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
-    const Quantiles quantiles = kQuantiles[turn % 6];
-    if (turn % 7 && lengths[0] < 2000) return;
+    const Quantiles quantiles = kQuantiles[turn % (kEmulated ? 6 : 9)];
+    if (kEmulated && turn % 7 && lengths[0] < 2000) return;
     CheckEncode(lengths, kind, quantiles, turn % 2 ? 1.0f : 0.3f, turn % 4 < 2, turn % 8 < 4);
     CheckDecode(lengths, kind, quantiles.buckets, 1 + turn % 3, turn % 2 ? 0.25f : -3.0f);
   });

@@ -38,6 +38,7 @@ void CheckEncode(const Sending& own) {
   OnOrders(own.lengths[0], [&](const char* order) {
     const Gradients given(own.lengths, own.kind, own.keep, own.in_place);
     const std::vector<Source>& list = given.sources;
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_random_k_list, list.data(), int64_t(list.size()), own.multiplier,
              own.keys.data(), own.ks.data(), ours.data(), flag.data());
@@ -61,6 +62,7 @@ void CheckDecode(const Sending& own, bool scaled, float factor) {
   const bool finite = ScatterRandomList(Serial(), expected, own.keys, own.ks, scales,
                                         values.data(), factor);
   OnOrders(own.lengths[0], [&](const char* order) {
+    ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_scatter_random_list, list.data(), int64_t(list.size()), own.keys.data(),
              own.ks.data(), scaled ? scales.data() : nullptr, values.data(), factor,
@@ -74,8 +76,11 @@ void CheckIndices(const Sending& own) {
   const int64_t n = own.lengths[0], k = own.ks[0];
   const Guarded<int32_t> theirs(k), ours(k, 1);
   RandomIndices(Serial(), own.keys[0], n, k, theirs.data());
-  Launched(grace_cuda_random_indices, own.keys.data(), n, k, ours.data());
-  EXPECT(SameBytes(ours, theirs, k), "indices of %d of %d", int(k), int(n));
+  OnOrders(n, [&](const char* order) {
+    ours.Spoil();
+    Launched(grace_cuda_random_indices, own.keys.data(), n, k, ours.data());
+    EXPECT(SameBytes(ours, theirs, k), "%s, indices of %d of %d", order, int(k), int(n));
+  });
 }
 
 }  // namespace grace

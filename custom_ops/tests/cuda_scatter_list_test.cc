@@ -58,7 +58,7 @@ std::vector<Target> TargetsOf(const DeviceList& list, const std::vector<int64_t>
   return targets;
 }
 
-// All orders of threads for some lists, one in turn for the others: a test should not take long.
+// All orders of threads for some lists, one in turn for the others: emulation takes long.
 template <class Body>
 void OnOrders(const Sent& sent, const Body& body) {
   const int64_t n = sent.lengths[0];
@@ -79,6 +79,7 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
   OnOrders(sent, [&](const char* order) {
     Guarded<bool> flag(1);
     Guarded<int32_t> fault(3);
+    ours.Spoil();
     Launched(grace_cuda_scatter_list, targets.data(), int64_t(targets.size()), sent.values.data(),
              sent.indices.data(), counts, sent.workers, sent.ks.data(), factor, flag.data(),
              fault.data());
@@ -89,10 +90,13 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
     EXPECT(ours.Equals(theirs), "%s, n = %d, %d workers", order, n, int(sent.workers));
   });
   const std::string checked = IndexFault(Serial(), sent.lengths, entries);
-  Guarded<int32_t> fault(3);
-  Launched(grace_cuda_index_fault, sent.lengths.data(), int64_t(sent.lengths.size()),
-           sent.indices.data(), counts, sent.workers, sent.ks.data(), fault.data());
-  EXPECT(Told(fault, sent.lengths) == checked, "n = %d: not '%s'", n, checked.c_str());
+  OnOrders(sent, [&](const char* order) {
+    Guarded<int32_t> fault(3);
+    Launched(grace_cuda_index_fault, sent.lengths.data(), int64_t(sent.lengths.size()),
+             sent.indices.data(), counts, sent.workers, sent.ks.data(), fault.data());
+    EXPECT(Told(fault, sent.lengths) == checked, "%s, n = %d: not '%s'", order, n,
+           checked.c_str());
+  });
 }
 
 void CheckRefine(const Sent& sent, Kind kind) {

@@ -21,6 +21,7 @@ void CheckPack(const std::vector<int64_t>& lengths, Kind kind, float multiplier,
   const std::vector<Signed> list = listed(ours);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
+    ours.Spoil();
     Launched(grace_cuda_sign_list, list.data(), int64_t(list.size()), flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
     EXPECT(SameBytes(ours, theirs, size), "%s, n = %d", order, int(lengths[0]));
@@ -41,6 +42,7 @@ void CheckVote(const std::vector<int64_t>& lengths, int64_t workers, float facto
   for (int64_t i = 0; i < workers * stride; ++i) words.data()[i] = random();
   VoteSignsList(Serial(), words.data(), workers, stride, expected, factor);
   OnEveryOrder([&](const char* order) {
+    ours.Spoil();
     Launched(grace_cuda_vote_list, words.data(), workers, stride, list.data(),
              int64_t(list.size()), factor);
     EXPECT(ours.Equals(theirs), "%s, n = %d, %d workers", order, int(lengths[0]), int(workers));

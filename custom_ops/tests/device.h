@@ -1,5 +1,5 @@
-// What the tests of the CUDA kernels share. Each test compares the results with those of the kernels
-// in the .cc files, bit for bit. The CUDA kernels run emulated on the processor, see
+// What the tests of the CUDA kernels share. Each test compares the results with those of the
+// kernels in the .cc files, bit for bit. The CUDA kernels run emulated on the processor, see
 // device/emulation.h; compiled with GRACE_ON_GPU they run on a GPU.
 #pragma once
 
@@ -10,6 +10,13 @@
 #include "corners.h"
 
 namespace grace {
+
+// Emulation takes long, so the tests leave out many cases there. On a GPU they leave out none.
+#ifdef GRACE_ON_GPU
+constexpr bool kEmulated = false;
+#else
+constexpr bool kEmulated = true;
+#endif
 
 // Calls a launcher as an operation does: the first call tells how large the workspace must be, and
 // the second call gets a workspace of that size.
@@ -26,11 +33,14 @@ void Launched(int (*launcher)(Parameters...), Arguments... arguments) {
   EXPECT(workspace.Intact(), "of %zu bytes", bytes);
 }
 
-// Calls body(name) with the threads of each block in every order; on a GPU, in its own.
+// Calls body(name) with the threads of each block in every order. A GPU chooses the order of the
+// threads and of the blocks itself, so the body runs several times there. What a kernel shall write
+// is made anew in each body or is spoiled there: the results of the time before would hide what is
+// not written.
 template <class Body>
 void OnEveryOrder(const Body& body) {
 #ifdef GRACE_ON_GPU
-  body("gpu");
+  for (const char* name : {"gpu", "gpu again", "gpu a third time"}) body(name);
 #else
   using emulation::Order;
   emulation::SetOrder(Order::kForward);
@@ -43,12 +53,11 @@ void OnEveryOrder(const Body& body) {
 }
 
 // Calls body(name) with the threads in one order, which `turn` chooses. It is for kernels whose
-// threads exchange many values: to run them in all orders for all lists would take too long.
+// threads exchange many values: to emulate them in all orders for all lists would take too long.
 template <class Body>
 void OnOneOrder([[maybe_unused]] int turn, const Body& body) {
-#ifdef GRACE_ON_GPU
-  body("gpu");
-#else
+  if (!kEmulated) return OnEveryOrder(body);
+#ifndef GRACE_ON_GPU
   using emulation::Order;
   emulation::SetOrder(turn % 3 == 0   ? Order::kForward
                       : turn % 3 == 1 ? Order::kBackward
@@ -57,19 +66,31 @@ void OnOneOrder([[maybe_unused]] int turn, const Body& body) {
 #endif
 }
 
+constexpr Kind kKinds[] = {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual,
+                           Kind::kZero};
+
+// Calls body({n}, kind) for one kind of values, which `turn` chooses. On a GPU it does so for every
+// kind: first for the one that `turn` chooses, so that what a test chooses by its own turns meets
+// every kind.
+template <class Body>
+void OnKinds(int64_t n, int64_t turn, const Body& body) {
+  for (int64_t i = 0; i < (kEmulated ? 1 : 5); ++i) {
+    body(std::vector<int64_t>{n}, kKinds[(turn + i) % 5]);
+  }
+}
+
 // Calls body(lengths, kind) for the corners of lengths and of values: each length up to 257 and
 // around powers of two, alone; and lists of many lengths, empty tensors among them unless `least`
-// says otherwise.
+// says otherwise. On a GPU each length alone has each kind of values, and a tensor that is empty is
+// alone too.
 template <class Body>
 void OnEveryCorner(const Body& body, int64_t least = 0) {
-  constexpr Kind kKinds[] = {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual,
-                             Kind::kZero};
-  for (int64_t n = 1; n <= 257; ++n) body(std::vector<int64_t>{n}, kKinds[n % 5]);
+  for (int64_t n = kEmulated ? 1 : least; n <= 257; ++n) OnKinds(n, n, body);
   for (const int64_t n : {2047, 2048, 2049, 4099, (1 << 16) - 1, (1 << 16) + 1}) {
     for (const Kind kind : kKinds) body(std::vector<int64_t>{n}, kind);
   }
-  body(std::vector<int64_t>{(1 << 20) - 1}, Kind::kAnyBits);
-  body(std::vector<int64_t>{(1 << 20) + 1}, Kind::kGradient);
+  OnKinds((1 << 20) - 1, 1, body);
+  OnKinds((1 << 20) + 1, 0, body);
   std::vector<int64_t> many;
   for (int64_t i = 0; i < 700; ++i) many.push_back(std::max(least, i * i % 61));
   for (const Kind kind : kKinds) {
@@ -78,15 +99,17 @@ void OnEveryCorner(const Body& body, int64_t least = 0) {
          kind);
   }
   body(many, Kind::kSpecial);
+  if (!kEmulated) body(many, Kind::kGradient);
 }
 
-// As OnEveryCorner, for kernels whose emulation takes long: of the lengths beyond a few pieces only
-// one, with one kind of values.
+// As OnEveryCorner. Of the lengths beyond a few pieces only one is emulated, with one kind of
+// values, for kernels whose emulation takes very long.
 template <class Body>
 void OnMostCorners(const Body& body, int64_t least = 0) {
   const auto most = [&](const std::vector<int64_t>& lengths, Kind kind) {
     const bool large = lengths[0] > 5000 || lengths.size() > 100;
-    if (!large || (lengths[0] == (1 << 16) + 1 && kind == Kind::kGradient)) body(lengths, kind);
+    const bool chosen = lengths[0] == (1 << 16) + 1 && kind == Kind::kGradient;
+    if (!kEmulated || !large || chosen) body(lengths, kind);
   };
   OnEveryCorner(most, least);
 }
@@ -121,6 +144,9 @@ class DeviceList {
     for (const int64_t n : lengths) tensors_.emplace_back(n, shift);
   }
   float* operator[](size_t i) const { return tensors_[i].data(); }
+  void Spoil() const {
+    for (const Guarded<float>& tensor : tensors_) tensor.Spoil();
+  }
   // Whether every tensor has the bits of the other's, NaN for any NaN, and left its guards alone.
   bool Equals(const DeviceList& other) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -93,7 +93,8 @@ std::vector<float> Made(int64_t n, int kind) {
 }
 
 void TestEncoder() {
-  const std::vector<int64_t> lengths = {1, 2, 31, 32, 33, 257, 2049, 65537, 131072, 5, 200001};
+  const std::vector<int64_t> lengths = {1,    2,     31,     0, 32, 33, 257,
+                                        2049, 65537, 131072, 5, 0,  200001};
   for (int kind = 0; kind < 6; ++kind) {
     for (const Quantiles quantiles : {Quantiles{64, 1}, {64, 8}, {3, 1}, {256, 2}}) {
       const int32_t bits = IdBits(quantiles.buckets);

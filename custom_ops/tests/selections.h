@@ -31,7 +31,7 @@ struct Gradients {
   }
 };
 
-// All orders of threads for some lists, one in turn for the others: a test should not take long.
+// All orders of threads for some lists, one in turn for the others: emulation takes long.
 template <class Body>
 void OnOrders(int64_t n, const Body& body) {
   if (n > 2000 && n <= 1 << 14) return OnEveryOrder(body);

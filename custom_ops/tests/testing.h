@@ -51,8 +51,7 @@ class Guarded {
       : n_(n), memory_((n + shift) * sizeof(T) + 2 * kGuard + kLine, kPoison) {
     const auto begin = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard + kLine - 1;
     data_ = reinterpret_cast<T*>(begin / kLine * kLine) + shift;
-    static unsigned char garbage = 0;
-    std::fill_n(reinterpret_cast<unsigned char*>(data_), n * int64_t(sizeof(T)), ++garbage);
+    Spoil();
     Forbid(true);
   }
   // One that holds these.
@@ -69,6 +68,11 @@ class Guarded {
 
   T* data() const { return data_; }
   T& operator[](int64_t i) { return data_[i]; }
+  // Fills the buffer with other garbage than before.
+  void Spoil() const {
+    static unsigned char garbage = 0;
+    std::memset(static_cast<void*>(data_), ++garbage, n_ * sizeof(T));
+  }
   bool Intact() const {
     Forbid(false);
     const auto poison = [](unsigned char byte) { return byte == kPoison; };
