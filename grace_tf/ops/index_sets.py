@@ -80,10 +80,10 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
 
 
 def without_faults(decoded: tuple[list[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
-    """The totals of `scatter_list` where nobody asks for `finite`.
+    """The totals of `scatter_list`, for callers that do not look at `finite`.
 
-    A wrong index on a GPU makes them NaN throughout, as under XLA.  So do totals that are not
-    finite there.  Elsewhere a wrong index has been an error already.
+    Where there are GPUs, all totals are NaN if `finite` is false: that is how a wrong index shows
+    there, as under XLA. Without a GPU a wrong index has been an error already.
     """
     totals, finite = decoded
     if not arguments.has_gpus():
