@@ -116,7 +116,7 @@ def differing(memory: Any, case: Case, expected: Case) -> int:
 
 def main() -> None:
     args = arguments()
-    path = library_path(args.library)
+    path = library_path(args.given)
     memory = gpu()
     library = Library(path, memory)
     emulated = Library(args.emulated, Host()) if args.emulated else None
@@ -145,7 +145,8 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", type=Path, help="libgrace_cuda.so, where it is elsewhere")
+    given = {"dest": "given", "metavar": "LIBRARY", "type": Path}
+    parser.add_argument("--library", **given, help="libgrace_cuda.so, where it is elsewhere")
     parser.add_argument("--elements", type=int, help="of the one tensor; as many as ResNet-50 has")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--emulated", type=Path, help="libgrace_cuda_emulated.so, to compare with")
@@ -193,7 +194,7 @@ def copy(memory: Any, elements: int) -> Callable[[], None]:
 
 
 def medians(clock: Clock, calls: dict, repeats: int) -> dict[Any, tuple[float, bool]]:
-    """The seconds of each call, and whether the host was always ahead of the GPU."""
+    """The seconds of each call, and whether the GPU never had to wait for the host."""
     times = {key: [] for key in calls}
     for _ in range(repeats):  # in turn, so that all meet the same clock rates of the GPU
         for key, call in calls.items():

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class NoGpu(Exception):
-    """A module is there but gives no GPU; the text says why, as a part of a sentence."""
+    """A module is installed but finds no GPU. The text is the reason, as part of a sentence."""
 
 
 class Torch:
@@ -116,9 +116,9 @@ class Host:
 
 
 def gpu() -> Torch | CuPy:
-    """Returns access to the GPU through the first of PyTorch and CuPy that finds one.
+    """Returns access to the GPU through PyTorch, or through CuPy if PyTorch finds no GPU.
 
-    Where neither does, the program ends with one sentence, which says what each of them says.
+    Where neither finds one, the program ends with one sentence that gives both reasons.
     """
     reasons = []
     for kind in (Torch, CuPy):

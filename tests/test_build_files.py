@@ -211,7 +211,7 @@ def test_a_build_tells_why_it_made_no_cuda_library_and_leaves_no_older_one(tmp_p
     places = tmp_path / "grace_tf", tmp_path / "made" / "grace_tf"
 
     def left(nvcc, **others):
-        """The libraries and the reason that are there after this build, and what it printed."""
+        """Builds; returns the libraries there are, the text of the reason, and what was printed."""
         _, printed = built_package(tmp_path, nvcc, *options, **others)
         files = [{file.name for file in place.glob("*.*")} for place in places]
         for file in "_ops.so", "libgrace_cuda.so", "libgrace_cuda.txt":

@@ -103,7 +103,7 @@ def test_several_tensors_are_compared_with_one_of_as_many_elements(names):
 
 
 class Simulated:
-    """A GPU that works through what the host starts, and a host that needs time to start it."""
+    """A GPU that runs in order what the host starts. The host needs time for each start."""
 
     def __init__(self, copy_seconds):
         self.copy_seconds, self.now, self.idle_from = copy_seconds, 0.0, 0.0
@@ -131,7 +131,7 @@ class Simulated:
 
 @pytest.mark.parametrize("copy_seconds, seconds, ahead", [(9e-5, 3e-5, True), (0, 2e-4, False)])
 def test_the_clock_leaves_out_the_host(memories, copy_seconds, seconds, ahead):
-    """A call takes the GPU 30 us and the host 200 us, which the copies must hide if they can."""
+    """The host needs 200 us to start a call that takes the GPU 30 us. Copies must fill the gap."""
     gpu = Simulated(copy_seconds)
     measured, was_ahead = memories.Clock(gpu, 1).seconds(lambda: gpu.start(2e-4, 3e-5))
     assert was_ahead == ahead

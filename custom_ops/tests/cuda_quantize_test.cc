@@ -129,7 +129,7 @@ int main() {
     if (few) CheckDecode(lengths, kind, turn);
   };
   OnEveryCorner(check);
-  // The corners have the largest lengths for some widths only.
+  // The corners above combine the largest lengths with some of the widths only.
   for (int i = 0; i < (kEmulated ? 0 : 30); ++i) {
     check({(1 << 20) + (i % 2 ? 1 : -1)}, Kind::kGradient);
   }

@@ -49,7 +49,7 @@ def row(payloads: dict[str, tf.Tensor], w: int | tf.Tensor) -> dict[str, tf.Tens
 
 
 def joined(payloads: list[dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """The payloads of several lanes as one: each part the lanes' parts, end to end."""
+    """One payload from those of several lanes: each part is the lanes' parts, end to end."""
     return {
         name: carried(lambda parts: tf.concat(parts, 0), [own[name] for own in payloads])
         for name in payloads[0]
