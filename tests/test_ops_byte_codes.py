@@ -12,10 +12,11 @@ from ops_cases import KEY, SameBits, gradient
 from test_ops_native import isas
 
 from grace_tf import ops
-from grace_tf.ops import byte_codes, native
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops import byte_codes
+from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.byte_codes import byte_words
-from grace_tf.ops.reference_byte_codes import NUMBERS
+from grace_tf.ops.reference.byte_codes import NUMBERS
 
 LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 129, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from grace_tf.aggregation.consistency.plan_handshake import digest, digest_of
 from grace_tf.cli import launcher
-from grace_tf.handshake import digest, digest_of
 from grace_tf.transports.pieces import boxes, packed
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "broadcast_memory.py"

@@ -21,7 +21,8 @@ import pytest
 from test_launcher import PROGRAM, gone
 
 import grace_tf
-from grace_tf.cli import far_end, hosts, launcher, places
+from grace_tf.cli import launcher
+from grace_tf.cli.run import far_end, hosts, places
 
 PROGRAMS = Path(PROGRAM).parent
 SSH = shlex.join([sys.executable, str(PROGRAMS / "ssh.py"), "-o", "Some=option"])
