@@ -32,15 +32,7 @@ from grace_tf.core.version import __version__  # noqa: E402
 from grace_tf.distribute import CompressedAllReduce  # noqa: E402
 from grace_tf.keras import unwrap, wrap  # noqa: E402
 from grace_tf.line.grace_params import from_params  # noqa: E402
-from grace_tf.transports.world import (  # noqa: E402
-    barrier,
-    broadcast,
-    init,
-    local_rank,
-    rank,
-    shard,
-    size,
-)
+from grace_tf.transports.world.world import barrier, broadcast, init, local_rank, rank, shard, size  # noqa: E402
 
 __all__ = [
     "Aggregator",

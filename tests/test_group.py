@@ -7,8 +7,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports import launch_environment, process_group, world
+from grace_tf.transports import process_group
 from grace_tf.transports.process_group import ProcessGroup
+from grace_tf.transports.world import launch_environment, world
 
 
 class SurroundingsTest(tf.test.TestCase):

@@ -6,9 +6,9 @@ from unittest import mock
 import pytest
 from horovod_runs import Run, needs_horovod
 
-from grace_tf.transports import world
 from grace_tf.transports.horovod import group as horovod
 from grace_tf.transports.horovod import process_sets
+from grace_tf.transports.world import world
 
 
 @needs_horovod

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.keras import training
-from grace_tf.transports import data_shards
+from grace_tf.transports.world import data_shards
 
 X = np.ones((4, 2), np.float32)
 

@@ -16,7 +16,7 @@ from models import KERAS_3, compiled, replicas_of
 import grace_tf
 from grace_tf.cli import launcher
 from grace_tf.keras import repairs
-from grace_tf.transports import world
+from grace_tf.transports.world import world
 
 SGD = keras.optimizers.SGD
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "callback_refusals.py"

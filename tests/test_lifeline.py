@@ -9,12 +9,11 @@ from unittest import mock
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.transports import collectives, versions
-from grace_tf.transports.lifeline import connections, lifeline
+from grace_tf.transports.lifeline import connections, lifeline, tensorflow_engine, versions
 from grace_tf.transports.lifeline.connections import Lifeline
 from grace_tf.transports.lifeline.peer import Peer
+from grace_tf.transports.lifeline.sockets import listen
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.rendezvous import listen
 
 SOON = 30.0  # seconds; what is waited for comes at once
 
@@ -23,7 +22,7 @@ class LifelineTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         # The collectives of this process, where other tests run, must stay whole.
-        patch = mock.patch.object(collectives, "abort")
+        patch = mock.patch.object(tensorflow_engine, "abort")
         self.aborted = patch.start()
         self.addCleanup(patch.stop)
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from grace_tf.transports import meeting
+from grace_tf.transports.world import meeting
 
 
 def free():

@@ -12,7 +12,7 @@ from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
 from grace_tf.keras import aggregator_of, backups, own_files, own_path
-from grace_tf.transports import world as groups
+from grace_tf.transports.world import world as groups
 
 
 def topk():

@@ -1,4 +1,4 @@
-"""The process group: collectives between real processes, calls of `transports.world`, failures."""
+"""The process group: collectives between real processes, calls of `world.world`, failures."""
 
 import functools
 import io

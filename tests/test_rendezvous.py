@@ -7,7 +7,8 @@ import unittest
 import zlib
 from unittest import mock
 
-from grace_tf.transports import rendezvous, versions
+from grace_tf.transports import rendezvous
+from grace_tf.transports.lifeline import versions
 
 
 def addresses(count):

@@ -13,10 +13,10 @@ import pytest
 from test_meeting import free
 
 import grace_tf
-from grace_tf.transports import launch_environment
-from grace_tf.transports import world as group
-from grace_tf.transports.find_workers import between_processes, refuse_half_a_reduction
-from grace_tf.transports.launch_environment import first_host
+from grace_tf.transports.world import launch_environment
+from grace_tf.transports.world import world as group
+from grace_tf.transports.world.find_workers import between_processes, refuse_half_a_reduction
+from grace_tf.transports.world.launch_environment import first_host
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "started.py"
 ROOT = pathlib.Path(grace_tf.__file__).parents[1]

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 from conftest import mirrored
 
+from grace_tf.transports.lifeline.lifeline import spans_processes
 from grace_tf.transports.loopback import Loopback
-from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes
+from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas
 
 SIZE = 3
 

@@ -22,23 +22,18 @@ from grace_tf.aggregation.state.variable_registry import Joined
 from grace_tf.line.inputs import device_of
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
-from grace_tf.transports.find_workers import (
+from grace_tf.transports.group import Group
+from grace_tf.transports.hosts import Hosts
+from grace_tf.transports.lifeline.lifeline import spans_processes
+from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.multi_worker import MultiWorkerGroup
+from grace_tf.transports.tf_distribute import ReplicaContext, Replicas, across_replicas, not_empty
+from grace_tf.transports.world.find_workers import (
     between_processes,
     refuse_half_a_reduction,
     refuse_parameter_servers,
     refuse_two_doors,
     refuse_xla,
-)
-from grace_tf.transports.group import Group
-from grace_tf.transports.hosts import Hosts
-from grace_tf.transports.loopback import Loopback
-from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.tf_distribute import (
-    ReplicaContext,
-    Replicas,
-    across_replicas,
-    not_empty,
-    spans_processes,
 )
 
 

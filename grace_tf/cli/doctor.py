@@ -21,8 +21,8 @@ from grace_tf.cli.tables import print_table
 from grace_tf.core.version import __version__
 from grace_tf.keras import repairs
 from grace_tf.ops.backend import cuda, native
-from grace_tf.transports import world
 from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.world import world
 
 
 def main(options: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from grace_tf.keras.first_step import without_own_gradients
 from grace_tf.line import collective_keys
-from grace_tf.transports import world
-from grace_tf.transports.find_workers import several
+from grace_tf.transports.world import world
+from grace_tf.transports.world.find_workers import several
 
 _PIECE = 8192  # float64 values of one collective: TensorFlow ties a key to a size
 

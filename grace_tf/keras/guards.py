@@ -13,8 +13,8 @@ from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import is_horovods
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line import collective_keys
-from grace_tf.transports.find_workers import compresses, several
 from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.world.find_workers import compresses, several
 
 
 def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:

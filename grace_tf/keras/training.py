@@ -25,11 +25,10 @@ from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.synchronised import refuse_unsynchronised
-from grace_tf.transports import data_shards
-from grace_tf.transports.find_workers import several, together
 from grace_tf.transports.lifeline import lifeline
-from grace_tf.transports.lifeline.lifeline import Lifeline
-from grace_tf.transports.tf_distribute import spans_processes
+from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
+from grace_tf.transports.world import data_shards
+from grace_tf.transports.world.find_workers import several, together
 
 _LOG = logging.getLogger("grace_tf")
 _said_who_deals = False

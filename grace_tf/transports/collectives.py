@@ -1,55 +1,16 @@
-"""What TensorFlow's collectives and Horovod's have in common; and of TensorFlow's, which errors may
-mean a lost worker, and how all of this process are aborted.
-"""
+"""What TensorFlow's collectives and Horovod's have in common: dtypes, no XLA, and their order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 # What TensorFlow's and Horovod's collectives move bit for bit, and as what other dtypes travel.
 _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
 _MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
-
-_OF_A_LOSS = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.UnavailableError,
-)
-
-
-def may_have_failed(error: BaseException) -> bool:
-    """Whether an error is of a kind that a lost worker causes elsewhere.
-
-    Others keep their own message, also where TensorFlow ends a collective with them: an
-    InvalidArgumentError comes of an operation and its arguments, not of another worker.  The
-    exception is a collective that met another one: then another worker is somewhere else.
-    """
-    met = isinstance(error, tf.errors.InternalError) and "Collective instance" in str(error)
-    return met or isinstance(error, _OF_A_LOSS)
-
-
-def lost_a_peer(error: BaseException) -> bool:
-    """Whether an error of such a kind is a collective's, so that it means a lost worker by itself.
-
-    A file system or a data service may be unavailable too.
-    """
-    return isinstance(error, _OF_A_LOSS) and "Collective" in str(error)
-
-
-def abort(sentence: str) -> None:
-    """Ends the collectives that this process waits in, and all later ones, with this sentence."""
-    if context.context()._initialized:
-        context.context().abort_collective_ops(tf.errors.UNAVAILABLE, sentence)
-
-
-def quiet() -> None:
-    """Nothing that a loss has started writes to stderr after `abort`."""
 
 
 def moved(

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from grace_tf.transports import collectives, rendezvous
+from grace_tf.transports import rendezvous
 from grace_tf.transports.group import Group
-from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline import lifeline, tensorflow_engine
 from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.ring import GROUP_KEY, Ring
 
@@ -115,7 +115,7 @@ class ProcessGroup(Ring, Group):
         known = self.lifeline and self.lifeline.why(error)
         if known:
             return known
-        if not collectives.lost_a_peer(error):
+        if not tensorflow_engine.lost_a_peer(error):
             return None
         return self._told(error)
 

@@ -13,7 +13,8 @@ import time
 import zlib
 from collections.abc import Sequence
 
-from grace_tf.transports import versions
+from grace_tf.transports.lifeline import versions
+from grace_tf.transports.lifeline.sockets import listen
 
 _HELLO = struct.Struct(
     f"!8sIII{versions.LONGEST}s"
@@ -133,10 +134,3 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
     while len(data) < count and (more := peer.recv(count - len(data))):
         data += more
     return data
-
-
-def listen(port: int) -> socket.socket:
-    """A server at this port (0: any free one) of all addresses of this machine."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))

@@ -193,12 +193,6 @@ def not_empty(grad: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | tf.IndexedSlice
     return tf.IndexedSlices(values, tf.pad(grad.indices, [[0, missing]]), grad.dense_shape)
 
 
-def spans_processes(strategy: tf.distribute.Strategy) -> bool:
-    """Whether some of the strategy's replicas live in other processes."""
-    count = strategy.num_replicas_in_sync  # with one, the default strategy names no devices
-    return count > 1 and count > len(strategy.extended.worker_devices)
-
-
 def across_replicas(
     context: tf.distribute.ReplicaContext,
     function: Callable[[Replicas, list[list[tf.Tensor]]], list[list[tf.Tensor]]],

@@ -9,9 +9,9 @@ import keras  # noqa: F401  before init(), as users' programs have it
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports import world
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.process_group import runtime_started
+from grace_tf.transports.world import world
 
 started_by_import = runtime_started()
 pg = world.init(timeout=60)

@@ -7,7 +7,7 @@ import sys
 
 import tensorflow as tf
 
-from grace_tf.transports import world
+from grace_tf.transports.world import world
 
 KEY = 1 << 20
 how = sys.argv[1]

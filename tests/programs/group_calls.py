@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.transports import world
+from grace_tf.transports.world import world
 
 caught = []
 signal.signal(signal.SIGTERM, lambda *_: caught.append("the program's own handler"))

@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.transports import world
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.world import world
 
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16", "onebit", "dgc"]
 SHAPES = [(40, 30), (7,), (33, 5)]

@@ -12,7 +12,7 @@ import sys
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from grace_tf.transports import world
+from grace_tf.transports.world import world
 
 hvd.init()
 # As group_contract.py wants it, which may run when TensorFlow's runtime has started.

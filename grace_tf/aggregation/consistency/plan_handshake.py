@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from grace_tf.line import wire
 from grace_tf.line.plan import Plan
-from grace_tf.transports import versions
 from grace_tf.transports.group import Group
+from grace_tf.transports.lifeline import versions
 from grace_tf.transports.pieces import boxes
 
 CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more

@@ -16,8 +16,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from grace_tf.transports import collectives
-from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline import lifeline, tensorflow_engine
 
 _LAST = 5.0  # seconds that Horovod has for its end, where nothing is wrong
 _LOSS = 3.0  # to let go of what a lost worker keeps waiting; it never does of a stopped one
@@ -35,7 +34,7 @@ class Engine:
     def may_have_failed(self, error: BaseException) -> bool:
         # Horovod refuses what is asked of it after `abort`.
         ended = isinstance(error, tf.errors.FailedPreconditionError) and "Horovod" in str(error)
-        return ended or self.lost_a_peer(error) or collectives.may_have_failed(error)
+        return ended or self.lost_a_peer(error) or tensorflow_engine.may_have_failed(error)
 
     @staticmethod
     def lost_a_peer(error: BaseException) -> bool:

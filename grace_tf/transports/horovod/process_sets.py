@@ -10,15 +10,13 @@ import abc
 import zlib
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from grace_tf.transports import collectives
+from grace_tf.transports.group import Group
 from grace_tf.transports.rows import GathersRows
-
-if TYPE_CHECKING:
-    from grace_tf.transports.horovod.group import HorovodGroup
 
 # The dtypes in which Horovod reduces buffers; it cannot reduce bfloat16.
 _REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfloat16": "float32"}
@@ -100,7 +98,7 @@ class HorovodSet(GathersRows):
 class Part(HorovodSet):
     """The collectives of a group among some of its workers; they have other names."""
 
-    def __init__(self, whole: HorovodGroup, number: int, ranks: Sequence[int], process_set: Any):
+    def __init__(self, whole: HorovodSet, number: int, ranks: Sequence[int], process_set: Any):
         """`number` is that of the call that made it, alike on all workers of the group."""
         super().__init__(whole._hvd, ranks, process_set)
         self._whole, self._suffix = whole, f".{number}"
@@ -114,7 +112,7 @@ class Part(HorovodSet):
         return self._whole._explain(error)
 
 
-def parted(group: HorovodGroup, ranks: Sequence[int]) -> list[list[int]]:
+def parted(group: Group, ranks: Sequence[int]) -> list[list[int]]:
     """The parts into which the workers of a group divide themselves, each ascending.
 
     `ranks` is the part of this worker.  Raises ValueError for what is no part, and RuntimeError, on

@@ -20,10 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.transports import collectives
+from grace_tf.transports.lifeline import tensorflow_engine
 from grace_tf.transports.lifeline.farewells import GONE, failed, left
 from grace_tf.transports.lifeline.peer import Peer
-from grace_tf.transports.versions import refusal
+from grace_tf.transports.lifeline.versions import refusal
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
@@ -51,7 +51,7 @@ class Lifeline:
         token: int = 0,
         server: socket.socket | None = None,
         find: Callable[[], tuple[str, int, int]] | None = None,
-        engine: Any = collectives,
+        engine: Any = tensorflow_engine,
     ) -> None:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None

@@ -24,8 +24,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from grace_tf.transports.lifeline.connections import Lifeline
-from grace_tf.transports.rendezvous import listen
-from grace_tf.transports.tf_distribute import spans_processes
+from grace_tf.transports.lifeline.sockets import listen
 
 PATIENCE = 60.0  # seconds, where a strategy's communication options say nothing
 _LEAST_PATIENCE = 10.0  # a process that traces a large model on a busy machine is not dead
@@ -78,6 +77,12 @@ def join(line: Lifeline) -> None:
         "reach each other at any port.",
         *(line.rank, line.size),
     )
+
+
+def spans_processes(strategy: tf.distribute.Strategy) -> bool:
+    """Whether some of the strategy's replicas live in other processes."""
+    count = strategy.num_replicas_in_sync  # with one, the default strategy names no devices
+    return count > 1 and count > len(strategy.extended.worker_devices)
 
 
 def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | None:

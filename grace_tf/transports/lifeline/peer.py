@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from grace_tf.transports import versions
+from grace_tf.transports.lifeline import versions
 
 _SENDING = 5.0  # seconds that a peer may take to accept what is sent to it
 _LONGEST = 1 << 16  # bytes of a line; only a stranger sends longer ones

@@ -11,10 +11,10 @@ import weakref
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.transports import launch_environment, world
 from grace_tf.transports.group import Group
+from grace_tf.transports.lifeline.lifeline import spans_processes
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.tf_distribute import spans_processes
+from grace_tf.transports.world import launch_environment, world
 
 other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
 

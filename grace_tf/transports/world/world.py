@@ -17,13 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.transports import launch_environment
-from grace_tf.transports.data_shards import share
 from grace_tf.transports.group import Group
 from grace_tf.transports.horovod import group as horovod
-from grace_tf.transports.meeting import addresses_of_all
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
+from grace_tf.transports.world import launch_environment
+from grace_tf.transports.world.data_shards import share
+from grace_tf.transports.world.meeting import addresses_of_all
 
 TIMEOUT = 120.0
 

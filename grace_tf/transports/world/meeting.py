@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Any
 
-from grace_tf.transports.rendezvous import listen
+from grace_tf.transports.lifeline.sockets import listen
 
 _MAGIC = "grace_tf meeting"
 _LONGEST = 1 << 20  # bytes of a line
