@@ -10,7 +10,7 @@ The gradient has the shapes of a small convolutional network scaled up to `--ele
 `--model`.  Bytes are the interface's own count (/proc/self/net/dev, sent, headers included; over
 loopback both workers' together) over `--steps` steps after a warm-up.  Seconds are the median of
 these steps, from gradients in memory to aggregates in memory.  "over" compares the bytes with what
-the collectives tell (`Handed.sent`).  Worker 0 prints a table and writes JSON.
+the collectives tell (`CollectiveRecord.sent`).  Worker 0 prints a table and writes JSON.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values
 from grace_tf.aggregation.consistency.initial_values import Agreement, Row, Taken, decide
-from grace_tf.aggregation.consistency.plan_handshake import Owner, float_word
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, float_word
 from grace_tf.aggregation.state.state import State
 from grace_tf.keras.first_step import values_of
 from grace_tf.keras.repairs import KERAS_3
@@ -114,7 +114,9 @@ class EstimatesTest(tf.test.TestCase):
             group = OtherState()
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                Agreement().reach(group, workers.state, [tf.Variable(3.0)], Owner, late=False)
+                Agreement().reach(
+                    group, workers.state, [tf.Variable(3.0)], OptimizerInfo, late=False
+                )
             servers = [v for v in group.sent if "server" in v.name]
             self.assertLen(servers, 1 if memory == "ef21" else 0)
             told = [w for w in said if "the memory ef21 and others have not" in str(w.message)]
@@ -135,7 +137,7 @@ class StrategyTest(tf.test.TestCase):
             with mock.patch.object(
                 initial_values, "model_in_training", lambda of=statistics: ((), of, 0)
             ):
-                Agreement().reach(group, state, [tf.Variable(3.0)], Owner, late=False)
+                Agreement().reach(group, state, [tf.Variable(3.0)], OptimizerInfo, late=False)
             compared.append(group.row)
         self.assertEqual(*compared)
 
@@ -147,6 +149,6 @@ class StrategyTest(tf.test.TestCase):
         for variable in (first, first, second):
             group.row = None
             for _ in range(2):
-                reached.reach(group, state, [variable], Owner, late=True)
+                reached.reach(group, state, [variable], OptimizerInfo, late=True)
             rows.append(group.row)
         self.assertNotEqual(rows[0].weights, rows[2].weights)

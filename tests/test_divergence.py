@@ -41,17 +41,21 @@ class DigestTest(tf.test.TestCase):
         for dtype in (tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int64, tf.bool):
             values = [tf.cast([1, 0, 1, 0], dtype), tf.cast([0, 1], dtype)]
             variables = [tf.Variable(v) for v in values]
-            before = int(weight_drift.digest(variables))
-            self.assertEqual(before, int(tf.function(weight_drift.digest)(variables)))
+            before = int(weight_drift.digest_of_weights(variables))
+            self.assertEqual(before, int(tf.function(weight_drift.digest_of_weights)(variables)))
             variables[1].assign(tf.cast([1, 1], dtype))
-            self.assertNotEqual(before, int(weight_drift.digest(variables)))
+            self.assertNotEqual(before, int(weight_drift.digest_of_weights(variables)))
         one = np.float32(1.0)
         near = np.nextafter(one, 2)
-        told = {int(weight_drift.digest([tf.Variable([v, one])])) for v in (one, near, -one, 0.0)}
+        told = {
+            int(weight_drift.digest_of_weights([tf.Variable([v, one])]))
+            for v in (one, near, -one, 0.0)
+        }
         self.assertLen(told, 4)
 
     def test_equal_values_of_other_variables_differ(self):
         one, two = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
         self.assertNotEqual(
-            int(weight_drift.digest([one, two])), int(weight_drift.digest([two, one]))
+            int(weight_drift.digest_of_weights([one, two])),
+            int(weight_drift.digest_of_weights([two, one])),
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_handshake import digest, digest_of
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_arrays, digest_of_variables
 from grace_tf.cli import launcher
 from grace_tf.transports.pieces import boxes, packed
 
@@ -69,7 +69,7 @@ def test_a_digest_in_pieces_is_that_of_the_whole():
         np.zeros([0, 3], np.int32),
         np.arange(5) > 2,
     ]
-    assert digest_of([tf.Variable(value) for value in values]) == digest(values)
+    assert digest_of_variables([tf.Variable(value) for value in values]) == digest_of_arrays(values)
 
 
 def test_a_variable_of_a_strategy_gets_the_bytes_on_all_its_devices():

@@ -14,8 +14,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import grace_tf
 from grace_tf.aggregation.consistency import weight_drift
-from grace_tf.aggregation.consistency.plan_handshake import Owner
-from grace_tf.aggregation.state.variable_registry import Joined
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
+from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.core import registry
 from grace_tf.line.settings import settings
 
@@ -194,7 +194,7 @@ class LifeTest(tf.test.TestCase):
             model = [tf.Variable(tf.zeros([30, 20])), tf.Variable(tf.zeros([20]))]
             aggregate.join(model)
             plan = aggregate._plan([tf.ones(v.shape) for v in model], model, group)
-            aggregate.agree(group, model, Owner, late=False)
+            aggregate.agree(group, model, OptimizerInfo, late=False)
             with mock.patch.object(weight_drift.lifeline, "current", lambda: group):
                 aggregate._divergence.watch(plan, model, tf.constant(0, tf.int64))
             if i == 0:
@@ -253,7 +253,7 @@ class LifeTest(tf.test.TestCase):
 
     def test_a_name_is_free_again_and_an_ordinal_is_not(self):
         heir = Heir()
-        joined = Joined(heir.hear)
+        joined = VariableRegistry(heir.hear)
         for ordinal in range(3):
             variable = tf.Variable(0.0, name="w")
             joined.add([variable])
@@ -267,7 +267,7 @@ class LifeTest(tf.test.TestCase):
 
     def test_ordinals_of_a_file_are_given_once(self):
         heir = Heir()
-        joined = Joined(heir.hear)
+        joined = VariableRegistry(heir.hear)
         joined.expect({name: (i, (4,)) for name, i in (("a", 5), ("b", 2), ("c", 5))})
         variables = {name: tf.Variable(tf.zeros([4]), name=name) for name in "abcd"}
         joined.add(variables.values())

@@ -13,12 +13,12 @@ import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.aggregation.claimed import mark
-from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.step import Reduction
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.line.inputs import gradient_of, is_gradient, plain
 from grace_tf.line.settings import Settings, settings
-from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.base import CollectiveRecord, Transport
 
 
 class Aggregator(Reduction, Trackable):
@@ -72,7 +72,7 @@ class Aggregator(Reduction, Trackable):
         Args:
           variables: TensorFlow or Keras variables, in the same order on all workers.
         """
-        self._joined.add(variables)
+        self._registry.add(variables)
 
     def follow(self, clock: Callable[[], tf.Tensor]) -> None:
         """Lets schedules follow this count of steps, not that of the state; alike on all workers.
@@ -83,10 +83,11 @@ class Aggregator(Reduction, Trackable):
         self._stages.clock = clock
 
     @property
-    def handed(self) -> list[Handed]:
+    def handed(self) -> list[CollectiveRecord]:
         """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
 
-        The list has one `Handed` (kind, dtype, elements, nbytes) a collective, in the order of use.
+        The list has one `CollectiveRecord` (kind, dtype, elements, nbytes) a collective, in the
+        order of use.
 
         A worker alone lists what it would hand over as one of several.  Where TensorFlow reduces
         by itself, the list holds the gradients.  Rows of sparse gradients are listed between
@@ -122,11 +123,11 @@ class Aggregator(Reduction, Trackable):
         grads: Sequence[Any],
         variables: Sequence[Any],
         own_way: Callable[[list], list] | None,
-        owner: Callable[[], Owner] = Owner,
+        optimizer_info: Callable[[], OptimizerInfo] = OptimizerInfo,
     ) -> list[Any]:
         """As a call; `own_way` reduces gradients as Keras does, where every lane is dense.
 
-        `owner` describes the optimizer that asks, for the first step's comparison.
+        `optimizer_info` describes the optimizer that asks, for the first step's comparison.
         """
         grads, variables = list(grads), list(variables)
         if len(grads) != len(variables):
@@ -136,7 +137,9 @@ class Aggregator(Reduction, Trackable):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
         given = [gradient_of(grads[i], variables[i]) for i in present]
-        reduced = self._reduce(given, [plain(variables[i]) for i in present], own_way, owner)
+        reduced = self._reduce(
+            given, [plain(variables[i]) for i in present], own_way, optimizer_info
+        )
         out = list(grads)
         for i, total in zip(present, reduced):
             out[i] = total

@@ -15,8 +15,8 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
 from grace_tf.aggregation.consistency import plan_handshake
-from grace_tf.aggregation.consistency.plan_handshake import Owner, described
-from grace_tf.aggregation.state.variable_registry import Joined
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, described
+from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.line.inputs import is_rows, spec_of
 from grace_tf.line.plan import Plan, keyed, make_plan
 from grace_tf.line.settings import Settings
@@ -25,8 +25,8 @@ from grace_tf.line.settings import Settings
 class Plans:
     """Makes each plan once, also where several threads ask for it."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
+    def __init__(self, registry: VariableRegistry) -> None:
+        self._registry = registry
         self._plans: dict[Any, Plan] = {}
         self._settings: list[Settings] = []  # all that there have been: they need not be hashable
         self._making = threading.RLock()
@@ -37,25 +37,25 @@ class Plans:
         grads: Sequence[tf.Tensor | tf.IndexedSlices],
         variables: Sequence[Any],
         others: Any = None,
-        owner: Callable[[], Owner] = Owner,
+        optimizer_info: Callable[[], OptimizerInfo] = OptimizerInfo,
         reduce: str = "",
     ) -> Plan:
         """The plan for these gradients; a new one is compared with that of `others` first."""
         with self._making:
             if settings not in self._settings:
                 self._settings.append(settings)
-            ordinals = self._joined.ordinals(variables)
+            ordinals = self._registry.ordinals(variables)
             specs = tuple(map(spec_of, grads, variables))
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
             # A plan that was never compared has no keys of its own, so others must not see it.
             static = _static(others) if rows else ""
             known = (ordinals, self._settings.index(settings), specs, rows, static, others is None)
             if known not in self._plans:
-                paths = [self._joined.path(o) for o in ordinals]
+                paths = [self._registry.path(o) for o in ordinals]
                 plan = make_plan(settings, paths, specs, ordinals, rows, static)
                 if others is not None:
                     plan = keyed(plan)
-                    plan_handshake.compare(others, plan, described(owner), reduce)
+                    plan_handshake.compare_plans(others, plan, described(optimizer_info), reduce)
                 self._plans[known] = plan
             return self._plans[known]
 

@@ -18,13 +18,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.aggregation.state.slots import Bound, variables_of
+from grace_tf.aggregation.state.slots import PlanSlots, variables_of
 from grace_tf.aggregation.state.state import State
 from grace_tf.line.exchange import exchange
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
 from grace_tf.line.sparse_gradients import Aggregates, alike, arranged
-from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.base import CollectiveRecord, Transport
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.tf_distribute import ReplicaContext, in_every_replica
 
@@ -32,12 +32,12 @@ _LOG = logging.getLogger("grace_tf")
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class StagePlans:
     """The stages of a step, one without a schedule: settings from steps on, plans and leaves."""
 
     settings: Sequence[tuple[int, Settings]]
     plans: Sequence[Plan]
-    bound: Sequence[Bound]
+    slots: Sequence[PlanSlots]
 
 
 class Stages:
@@ -50,11 +50,11 @@ class Stages:
     def __init__(self, state: State) -> None:
         self._state = state
         self.clock: Callable[[], tf.Tensor] | None = None
-        self._handed: dict[int, list[Handed]] = {}
+        self._handed: dict[int, list[CollectiveRecord]] = {}
         self._last: tf.Variable | None = None  # the number of the stage, -1 before the first step
 
     @property
-    def handed(self) -> list[Handed]:
+    def handed(self) -> list[CollectiveRecord]:
         """What the stage that ran last hands to collectives; before, the first one."""
         last = 0
         if self._last is not None:
@@ -69,17 +69,17 @@ class Stages:
             self._handed, self._last = {0: plans[0].handed_dense(flagged)}, None
         return dense
 
-    def place(self, settings: Settings, plans: Sequence[Plan]) -> Placed:
+    def place(self, settings: Settings, plans: Sequence[Plan]) -> StagePlans:
         """Makes the leaves that the stages need, which have these plans."""
-        bound = [
-            self._state.bound([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
+        slots = [
+            self._state.slots_for([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
             for plan in plans
         ]
-        return Placed(settings.stages, plans, bound)
+        return StagePlans(settings.stages, plans, slots)
 
     def run(
         self,
-        placed: Placed,
+        stage_plans: StagePlans,
         transport: Transport,
         grads: Sequence[list[tf.Tensor]],
         summed: bool,
@@ -87,13 +87,14 @@ class Stages:
     ) -> Aggregates:
         """One step of the workers at positions `first` … of this process."""
         return self._choose(
-            placed, lambda number: self._step(placed, number, transport, grads, summed, first)
+            stage_plans,
+            lambda number: self._step(stage_plans, number, transport, grads, summed, first),
         )
 
     def run_inside(
         self,
         strategy: tf.distribute.Strategy,
-        placed: Placed,
+        stage_plans: StagePlans,
         per_replica: Sequence[list[tf.Tensor]],
         summed: bool,
     ) -> Aggregates:
@@ -103,33 +104,39 @@ class Stages:
             def step(context, mine):
                 transport = ReplicaContext(context)
                 position = self._state.workers.index(transport.workers[0])
-                return self._step(placed, number, transport, [mine], summed, position)[0]
+                return self._step(stage_plans, number, transport, [mine], summed, position)[0]
 
             return in_every_replica(strategy, step, per_replica)
 
-        return self._choose(placed, run)
+        return self._choose(stage_plans, run)
 
     def _step(
-        self, placed: Placed, number: int, transport: Transport, grads, summed: bool, first: int
+        self,
+        stage_plans: StagePlans,
+        number: int,
+        transport: Transport,
+        grads,
+        summed: bool,
+        first: int,
     ) -> Aggregates:
         """One step in one stage."""
-        plan, bound, shares = placed.plans[number], placed.bound[number], []
+        plan, slots, shares = stage_plans.plans[number], stage_plans.slots[number], []
         for i, mine in enumerate(grads):
             with transport.device(i):
-                shares.append(self._state.share(first + i, bound, arranged(plan, mine)))
+                shares.append(self._state.share(first + i, slots, arranged(plan, mine)))
         with transport.recorded() as handed:
             results = exchange(plan, shares, transport, summed)
         self._handed[number] = handed
         committed = []
         for i, result in enumerate(results):
             with transport.device(i):
-                committed.append(list(self._state.commit(first + i, bound, result)))
-        return alike(placed.plans, committed)
+                committed.append(list(self._state.commit(first + i, slots, result)))
+        return alike(stage_plans.plans, committed)
 
-    def _choose(self, placed: Placed, run: Callable[[int], Aggregates]) -> Aggregates:
+    def _choose(self, stage_plans: StagePlans, run: Callable[[int], Aggregates]) -> Aggregates:
         """One step in the stage whose turn it is."""
         lifeline.count_by(self._state.counter)
-        stages = placed.settings
+        stages = stage_plans.settings
         if len(stages) == 1:
             self._last = None
             return run(0)

@@ -13,12 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency.initial_values import Agreement, compare_inside
-from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.consistency.weight_drift import Divergence
 from grace_tf.aggregation.plan_cache import Plans
-from grace_tf.aggregation.schedule_stages import Placed, Stages
+from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
-from grace_tf.aggregation.state.variable_registry import Joined
+from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.line.inputs import device_of
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
@@ -47,9 +47,9 @@ class Reduction:
 
     def __init__(self, settings: Settings, reduce: str) -> None:
         self.settings, self.reduce = settings, reduce
-        self._joined = Joined(self._forget)
-        self.state = State(self._joined)
-        self._plans = Plans(self._joined)
+        self._registry = VariableRegistry(self._forget)
+        self.state = State(self._registry)
+        self._plans = Plans(self._registry)
         self._agreement, self._divergence = Agreement(), Divergence()
         self._stages = Stages(self.state)
         self._hosts: Hosts | None = None  # those of hierarchical=True, from the first step on
@@ -60,7 +60,11 @@ class Reduction:
         self._plans.forget(ordinal)
 
     def _reduce(
-        self, grads: list[tf.Tensor], variables: list[Any], own_way, owner: Callable[[], Owner]
+        self,
+        grads: list[tf.Tensor],
+        variables: list[Any],
+        own_way,
+        optimizer_info: Callable[[], OptimizerInfo],
     ) -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -70,17 +74,17 @@ class Reduction:
         strategy = context.strategy
         refuse_parameter_servers(strategy)
         if context.num_replicas_in_sync > 1:
-            return self._under_strategy(context, grads, variables, own_way, owner)
+            return self._under_strategy(context, grads, variables, own_way, optimizer_info)
         world = between_processes() or Loopback()
         # Also without any gradient: the other workers wait in the comparison.
         others = world if world.size > 1 else None
-        plans = self._plan_stages(grads, variables, others, owner)
+        plans = self._plan_stages(grads, variables, others, optimizer_info)
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
             return own_way(grads) if own_way and grads else grads
         transport = self._hosts_of(others) or world
         placed = self._place(plans, transport.size, transport.workers, [device_of(variables[0])])
         if others is not None:
-            self.agree(world, variables, owner)
+            self.agree(world, variables, optimizer_info)
             if transport is not world and not self._alike_inside:
                 compare_inside(world, self.state)
                 self._alike_inside = True
@@ -93,7 +97,9 @@ class Reduction:
             raise RuntimeError(world.explain(error)) from error
         return reduced
 
-    def _under_strategy(self, context, grads, variables, own_way, owner) -> list[tf.Tensor]:
+    def _under_strategy(
+        self, context, grads, variables, own_way, optimizer_info
+    ) -> list[tf.Tensor]:
         strategy = context.strategy
         refuse_two_doors(strategy)
         refuse_half_a_reduction(strategy)
@@ -101,7 +107,7 @@ class Reduction:
         summed = self.reduce != "mean"
         spans = spans_processes(strategy)
         others = MultiWorkerGroup(strategy) if spans else None
-        plans = self._plan_stages(grads, variables, others, owner)
+        plans = self._plan_stages(grads, variables, others, optimizer_info)
         hosts = self._process_as_host(context, others)
         if spans:
             transport = ReplicaContext(context)
@@ -111,7 +117,7 @@ class Reduction:
                 placed = self._place(plans, context.num_replicas_in_sync, workers, local)
             else:
                 self._place(plans, hosts.size, hosts.workers, local[:1])
-            self.agree(others, variables, owner)
+            self.agree(others, variables, optimizer_info)
             if transport.workers[0] == first:
                 self._divergence.watch(plans[0], variables, self.state.counter.read_value())
         if self._stages.dense(plans, flagged=False):
@@ -184,14 +190,14 @@ class Reduction:
         self,
         group: Any,
         variables: Sequence[Any],
-        owner: Callable[[], Owner],
+        optimizer_info: Callable[[], OptimizerInfo],
         late: bool | None = None,
     ) -> None:
         """Compares the values of these variables and of what belongs to them: `Agreement`."""
         late = not tf.inside_function() if late is None else late
-        self._agreement.reach(group, self.state, variables, owner, late)
+        self._agreement.reach(group, self.state, variables, optimizer_info, late)
 
-    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> Placed:
+    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> StagePlans:
         self.state.place(size, workers, devices, "host" if self.settings.hierarchical else "worker")
         return self._stages.place(self.settings, plans)
 
@@ -200,13 +206,15 @@ class Reduction:
         grads: list[tf.Tensor],
         variables: list[Any],
         others: Any = None,
-        owner: Callable[[], Owner] = Owner,
+        optimizer_info: Callable[[], OptimizerInfo] = OptimizerInfo,
         stage: Settings | None = None,
     ) -> Plan:
         stage = stage or self.settings
-        return self._plans.find(stage, grads, variables, others, owner, self.reduce)
+        return self._plans.find(stage, grads, variables, others, optimizer_info, self.reduce)
 
-    def _plan_stages(self, grads, variables, others=None, owner=Owner) -> list[Plan]:
+    def _plan_stages(
+        self, grads, variables, others=None, optimizer_info=OptimizerInfo
+    ) -> list[Plan]:
         """The plans of all stages: a traced step may take any, and workers compare all of them."""
         stages = [stage for _, stage in self.settings.stages]
-        return [self._plan(grads, variables, others, owner, stage) for stage in stages]
+        return [self._plan(grads, variables, others, optimizer_info, stage) for stage in stages]

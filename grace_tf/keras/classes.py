@@ -23,7 +23,7 @@ from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.claimed import aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
-from grace_tf.keras.first_step import building, owner_of
+from grace_tf.keras.first_step import building, info_of
 from grace_tf.keras.momentum import refuse_second_momentum
 from grace_tf.keras.optimizers import (
     after_aggregates,
@@ -92,7 +92,7 @@ class _Reducing(InFiles, Wrapped):
             return [g for g, _ in keras_way(list(zip(grads, present)))]
 
         grads = [g for g, _ in grads_and_vars]
-        totals = aggregator.aggregate(grads, variables, own_way, lambda: owner_of(self))
+        totals = aggregator.aggregate(grads, variables, own_way, lambda: info_of(self))
         return list(zip(totals, variables))
 
     def _aggregator(self) -> Aggregator:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.consistency.weight_drift import checked
 from grace_tf.keras.optimizers import innermost, is_horovods, parts
 from grace_tf.keras.repairs import KERAS_3
@@ -22,7 +22,7 @@ from grace_tf.transports.world.find_workers import several
 _FREE = ("name", "grace")
 
 
-def owner_of(optimizer: Any) -> Owner:
+def info_of(optimizer: Any) -> OptimizerInfo:
     """Describes an optimizer: class, settings, variables, and its learning rate if a number.
 
     Raises RuntimeError where Horovod would reduce the gradients too.
@@ -43,7 +43,7 @@ def owner_of(optimizer: Any) -> Owner:
         rate = float(config.pop("learning_rate"))
     else:
         rate = None
-    return Owner(type(optimizer).__name__, config, rate, _variables(optimizer))
+    return OptimizerInfo(type(optimizer).__name__, config, rate, _variables(optimizer))
 
 
 def _variables(optimizer: Any) -> list[Any]:
@@ -111,7 +111,7 @@ def agree_before(model: Any, group: Any) -> None:
     for each in (inner, *parts(inner)):
         aggregator = getattr(each, "_grace", None)
         if aggregator is not None:
-            aggregator.agree(group, (), functools.partial(owner_of, each), late=False)
+            aggregator.agree(group, (), functools.partial(info_of, each), late=False)
 
 
 def building(variables: Sequence[Any]) -> contextlib.AbstractContextManager:

@@ -105,9 +105,9 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
         def end_epoch(epoch, logs):
             weights = first_step.compared_weights(model)
             if weights:
-                told = int(weight_drift.digest(weights))
+                told = int(weight_drift.digest_of_weights(weights))
                 label = f"fit {taken.call}/{epoch}"
-                weight_drift.compare(line, label, f"the end of epoch {epoch + 1}", told)
+                weight_drift.compare_weights(line, label, f"the end of epoch {epoch + 1}", told)
             taken.end_epoch(bool(model.stop_training))
 
         epochs = keras.callbacks.LambdaCallback(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.core.context import Context
-from grace_tf.line.plan import Group, Plan
+from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.line.row_chunks import Chunks
 from grace_tf.transports.base import Transport
 from grace_tf.transports.rows import summed
@@ -74,7 +74,7 @@ def communicate(plan: Plan, senders: Sequence[Sender], transport: Transport) -> 
     return received
 
 
-def _send(groups: Sequence[Group], sender: Sender) -> _Sent:
+def _send(groups: Sequence[LaneGroup], sender: Sender) -> _Sent:
     words, counts, memories, seen = [], [], [], []
     for group, grad, state, ctx in zip(groups, sender.grads, sender.memories, sender.contexts):
         values = tf.cast(grad.values, tf.float32)

@@ -30,8 +30,8 @@ from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
 from grace_tf.line import compressed_rows
 from grace_tf.line.compressed_rows import Received, Sender
 from grace_tf.line.host_sums import added_up
-from grace_tf.line.plan import Group, Plan
-from grace_tf.line.round_driver import Bucket, Side
+from grace_tf.line.plan import LaneGroup, Plan
+from grace_tf.line.round_driver import Bucket, GroupRounds
 from grace_tf.line.sparse_gradients import values_of, with_values
 from grace_tf.line.two_hops import in_two_hops
 from grace_tf.transports.base import Transport
@@ -140,19 +140,21 @@ class _Worker:
     ) -> None:
         self._plan, self._share, self._summed = plan, share, summed
         self._transport, self._position = transport, position
-        self._sides: list[Side] = []
+        self._running: list[GroupRounds] = []
         self.rows: list[tuple[int, tf.IndexedSlices]] = []
         self.unseen: list[tf.Tensor] = []  # aggregates that no decoder has called finite
         self._by_rows: Received | None = None
 
-    def start(self, bucket: int) -> list[Side]:
+    def start(self, bucket: int) -> list[GroupRounds]:
         """What this worker asks for first, of each group of a bucket."""
         with self._transport.device(self._position):
-            sides = [Side(group, self._rounds(group)) for group in self._plan.buckets[bucket]]
-        self._sides += sides
-        return sides
+            running = [
+                GroupRounds(group, self._rounds(group)) for group in self._plan.buckets[bucket]
+            ]
+        self._running += running
+        return running
 
-    def _rounds(self, group: Group) -> Rounds:
+    def _rounds(self, group: LaneGroup) -> Rounds:
         share = self._share
         xs = [share.grads[lane.position] for lane in group.lanes]
         ctx = self._context(group, group.specs, group.ordinals)
@@ -173,7 +175,7 @@ class _Worker:
             return in_two_hops(rounds, group.compressor, group.memory, ctx)
         return rounds
 
-    def _context(self, group: Group, specs: Sequence, ordinals: Sequence[int]) -> Context:
+    def _context(self, group: LaneGroup, specs: Sequence, ordinals: Sequence[int]) -> Context:
         size = self._transport.size
         return Context(
             tuple(specs),
@@ -212,17 +214,17 @@ class _Worker:
         result = Share([None] * len(share.grads), {}, {}, share.step)
         with self._transport.device(self._position):
             unseen, flags, dense = self.unseen, [], []
-            own_flags = [side.own_finite for side in self._sides if not side.group.dense]
-            for side in self._sides:
-                outcome = side.outcome
-                if side.group.dense:
-                    dense += [share.grads[lane.position] for lane in side.group.lanes]
-                flags.append(side.finite)
+            own_flags = [one.own_finite for one in self._running if not one.group.dense]
+            for one in self._running:
+                outcome = one.outcome
+                if one.group.dense:
+                    dense += [share.grads[lane.position] for lane in one.group.lanes]
+                flags.append(one.finite)
                 if outcome.finite is None:
                     unseen += outcome.aggregates
                 else:
                     flags.append(outcome.finite)
-                self._deliver(side.group, outcome, result)
+                self._deliver(one.group, outcome, result)
             for position, rows in self.rows:
                 result.grads[position] = rows
             if self._by_rows is not None:
@@ -235,7 +237,7 @@ class _Worker:
             result.own_finite = lambda: tf.reduce_all([*own_flags, _all_finite(dense)])
         return result
 
-    def _deliver(self, group: Group, outcome: Outcome, result: Share) -> None:
+    def _deliver(self, group: LaneGroup, outcome: Outcome, result: Share) -> None:
         aggregates, memories = outcome.aggregates, outcome.memories
         if group.merged:
             shapes = [lane.shape for lane in group.lanes]

@@ -20,7 +20,7 @@ from grace_tf.line.lanes import Lane, lane_of
 from grace_tf.line.row_chunks import Chunks
 from grace_tf.line.settings import Settings
 from grace_tf.line.sparse_policy import PLAIN_ROWS, ROWS
-from grace_tf.transports.base import Handed
+from grace_tf.transports.base import CollectiveRecord
 from grace_tf.transports.rows import MESSAGES, NAMES
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
@@ -28,7 +28,7 @@ _KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums i
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class LaneGroup:
     """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
 
     `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.  `exchange`: as
@@ -87,7 +87,7 @@ class Plan:
     where the plans are.  `first_key`: of those for its collectives, see `keyed`.
     """
 
-    buckets: tuple[tuple[Group, ...], ...]
+    buckets: tuple[tuple[LaneGroup, ...], ...]
     seed: int
     digest: int
     layout: int = 0
@@ -96,10 +96,10 @@ class Plan:
     check_every: int = 0
     hierarchical: bool | str = False
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
-    by_rows: tuple[Group, ...] = ()  # of one lane each: compressed lanes whose gradients are rows
+    by_rows: tuple[LaneGroup, ...] = ()  # of one lane each: compressed, their gradients are rows
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[LaneGroup]:
         """Those of the buckets."""
         return [group for bucket in self.buckets for group in bucket]
 
@@ -112,12 +112,14 @@ class Plan:
     def dense(self) -> bool:
         return not self.by_rows and all(lane.dense for group in self.groups for lane in group.lanes)
 
-    def handed_dense(self, flagged: bool) -> list[Handed]:
+    def handed_dense(self, flagged: bool) -> list[CollectiveRecord]:
         """What one worker hands over where nothing is compressed; not `flagged` where Keras
         reduces, which knows no flag of ours."""
         specs = [spec for group in self.groups for spec in group.specs]
-        flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
-        return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
+        flags = [CollectiveRecord("sum", "float32", 1)] * len(self.buckets) if flagged else []
+        return [
+            CollectiveRecord("sum", s.dtype.name, s.shape.num_elements()) for s in specs
+        ] + flags
 
     @property
     def keys(self) -> range:
@@ -195,7 +197,7 @@ def make_plan(
     for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
         lane, way = lane_of(settings, i, path, spec, ordinal, i in rows, static)
         if way == ROWS:
-            by_rows += (Group((lane,), by_rows=True),)
+            by_rows += (LaneGroup((lane,), by_rows=True),)
         elif way == PLAIN_ROWS:
             sparse += (lane,)
         else:
@@ -209,11 +211,11 @@ def make_plan(
             groups.setdefault(kind, []).append(lane)
         buckets.append(
             tuple(
-                Group(tuple(g), merged and not g[0].dense, exchange=settings.exchange)
+                LaneGroup(tuple(g), merged and not g[0].dense, exchange=settings.exchange)
                 for g in groups.values()
             )
         )
-    apart = [by_rows] * bool(by_rows) + [(Group(sparse),)] * bool(sparse)
+    apart = [by_rows] * bool(by_rows) + [(LaneGroup(sparse),)] * bool(sparse)
     layout = _digest([*buckets, *apart], len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
     return Plan(
@@ -237,7 +239,7 @@ def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
     return buckets
 
 
-def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings) -> int:
+def _digest(buckets: Sequence[Sequence[LaneGroup]], sparse: int, settings: Settings) -> int:
     told = [
         [
             [

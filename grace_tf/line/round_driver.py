@@ -14,39 +14,43 @@ import tensorflow as tf
 
 from grace_tf.core.rounds import Outcome, Payload, Request, Rounds
 from grace_tf.line import wire
-from grace_tf.line.plan import Group, Plan
+from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.transports.base import Transport
 
 
 class Bucket:
-    """A bucket on all workers of this process; `sides[i]` are worker i's, one a lane group."""
+    """A bucket on all workers of this process; `running[i]` are worker i's, one a lane group."""
 
     def __init__(
-        self, plan: Plan, number: int, sides: Sequence[Sequence[Side]], transport: Transport
+        self,
+        plan: Plan,
+        number: int,
+        running: Sequence[Sequence[GroupRounds]],
+        transport: Transport,
     ) -> None:
         self._key = functools.partial(plan.key, number)
-        self._sides, self._transport, self._round = sides, transport, 0
+        self._running, self._transport, self._round = running, transport, 0
 
     def advance(self) -> bool:
-        """Does the next round of all sides; True when that was the last one."""
-        asked = [[side.request for side in mine] for mine in self._sides]
+        """Does the next round of all groups; True when that was the last one."""
+        asked = [[one.request for one in mine] for mine in self._running]
         key = functools.partial(self._key, self._round)
         carry = returned if self._transport.size == 1 else communicate
         replies, flags = carry(asked, self._transport, key, flagged=self._round == 0)
-        for i, mine in enumerate(self._sides):
+        for i, mine in enumerate(self._running):
             with self._transport.device(i):
-                for side, reply in zip(mine, replies[i]):
-                    side.finite = flags[i] if flags else side.finite
+                for one, reply in zip(mine, replies[i]):
+                    one.finite = flags[i] if flags else one.finite
                     if reply is not None:
-                        side.advance(reply)
+                        one.advance(reply)
         self._round += 1
-        return not any(side.request for side in self._sides[0])
+        return not any(one.request for one in self._running[0])
 
 
-class Side:
-    """One lane group of one worker under way."""
+class GroupRounds:
+    """The rounds of one lane group of one worker, as far as they have come."""
 
-    def __init__(self, group: Group, rounds: Rounds) -> None:
+    def __init__(self, group: LaneGroup, rounds: Rounds) -> None:
         self.group, self._rounds = group, rounds
         self.finite: tf.Tensor | None = None  # agreed in the first round
         self.outcome: Outcome | None = None

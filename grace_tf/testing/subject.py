@@ -19,7 +19,7 @@ from grace_tf.core.context import SHARED, Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.then import Then
 from grace_tf.testing import cases
-from grace_tf.testing.workers import Outcome, Workers, run_rounds
+from grace_tf.testing.workers import RoundsResult, Workers, run_rounds
 
 SIZE = 3  # workers
 SEED = 7
@@ -265,7 +265,7 @@ def _epsilon(dtype: tf.DType) -> float:
     return epsilon
 
 
-def _first_lane(outcome: Outcome) -> dict[str, list]:
+def _first_lane(outcome: RoundsResult) -> dict[str, list]:
     workers = range(len(outcome.totals))
     return {
         "totals": [outcome.totals[w][0] for w in workers],

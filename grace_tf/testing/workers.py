@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.aggregation.schedule_stages import Placed, Stages
+from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
@@ -20,7 +20,7 @@ from grace_tf.core.rounds import Payload, Request
 from grace_tf.line.plan import Plan, make_plan
 from grace_tf.line.round_driver import communicate
 from grace_tf.line.settings import settings
-from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.base import CollectiveRecord, Transport
 from grace_tf.transports.loopback import Loopback
 
 
@@ -71,11 +71,11 @@ class Workers:
 
     def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """The same without the function around it: eager, or part of the caller's graph."""
-        placed = self._place(grads[0])
-        return self._stages.run(placed, self.transport, [list(m) for m in grads], self._summed)
+        stage_plans = self._place(grads[0])
+        return self._stages.run(stage_plans, self.transport, [list(m) for m in grads], self._summed)
 
     @property
-    def handed(self) -> list[Handed]:
+    def handed(self) -> list[CollectiveRecord]:
         """What one worker handed to collectives, in the stage that ran last; as last traced."""
         return self._stages.handed
 
@@ -83,7 +83,7 @@ class Workers:
         """The plan for gradients like these, of a schedule's first stage; makes its state."""
         return self._place(grads).plans[0]
 
-    def _place(self, grads: Sequence[tf.Tensor]) -> Placed:
+    def _place(self, grads: Sequence[tf.Tensor]) -> StagePlans:
         paths = self._paths or [str(i) for i in range(len(grads))]
         specs = [tf.TensorSpec(g.shape, g.dtype) for g in grads]
         stages = self.settings.stages
@@ -99,7 +99,7 @@ class Workers:
 
 
 @dataclasses.dataclass
-class Outcome:
+class RoundsResult:
     """What came of one lane group on all workers: `totals[w][lane]`, …, `requests[w][round]`."""
 
     totals: list[list[tf.Tensor]]
@@ -137,7 +137,7 @@ def run_rounds(
     xs: Sequence[Sequence[tf.Tensor]],
     states: Sequence[Sequence[dict[str, tf.Tensor]]],
     contexts: Sequence[Context],
-) -> Outcome:
+) -> RoundsResult:
     """Runs a lane group's rounds on all workers in lock-step, over the real wire, without memory.
 
     `xs[w]`, `states[w]` and `contexts[w]` are worker w's.
@@ -173,4 +173,4 @@ def run_rounds(
         answered, _ = communicate(now, transport, lambda kind, dtype: 1, flagged=False)
         replies = [reply for (reply,) in answered]
     totals, sent, kept = (list(column) for column in zip(*results))
-    return Outcome(totals, sent, kept, requests)
+    return RoundsResult(totals, sent, kept, requests)

@@ -18,7 +18,7 @@ _records: contextvars.ContextVar[tuple] = contextvars.ContextVar("records", defa
 
 
 @dataclasses.dataclass(frozen=True)
-class Handed:
+class CollectiveRecord:
     """One buffer that one worker handed to a collective: what a link should see.
 
     Where every step hands over another number of elements, a variable holds the last one.
@@ -201,12 +201,12 @@ class Transport(abc.ABC):
         return tf.device(None)
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[list[Handed]]:
+    def recorded(self) -> Iterator[list[CollectiveRecord]]:
         """Within it, the list that it gives takes down what one worker hands to collectives.
 
         It takes down the calls of this thread only.  One within another counts in both.
         """
-        record: list[Handed] = []
+        record: list[CollectiveRecord] = []
         before = _records.get()
         _records.set((*before, (self, record)))
         try:
@@ -216,14 +216,14 @@ class Transport(abc.ABC):
 
     def take_down(self, kind: str, dtype: str, elements: int) -> None:
         """Takes down for `recorded` what a worker alone would hand to a collective."""
-        self._take_down([Handed(kind, dtype, elements)])
+        self._take_down([CollectiveRecord(kind, dtype, elements)])
 
     @property
     def _recording(self) -> bool:
         """Whether this thread takes down what is handed to this transport."""
         return any(transport is self for transport, _ in _records.get())
 
-    def _take_down(self, handed: Sequence[Handed]) -> None:
+    def _take_down(self, handed: Sequence[CollectiveRecord]) -> None:
         for transport, record in _records.get():
             if transport is self:
                 record += handed
@@ -236,7 +236,7 @@ class Transport(abc.ABC):
             )
         if self._recording:  # alone too: what one of several would hand over
             elements = int(buffers[0].shape.num_elements())
-            self._take_down([Handed(kind, buffers[0].dtype.name, elements)])
+            self._take_down([CollectiveRecord(kind, buffers[0].dtype.name, elements)])
 
     def _explain(self, error: Exception) -> str | None:
         """The sentence for an error that a lost worker has caused, or None; within a process there

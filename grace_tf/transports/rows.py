@@ -15,7 +15,7 @@ from typing import Callable
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.base import CollectiveRecord, Transport
 
 # Words of one gather: 4 KiB … 16 MiB, each a third or a half more than the one before, so that
 # a fifth of a message is padding.  One gather is worth it: many small ones cost 2 ms each.
@@ -83,13 +83,13 @@ class Counters:
     def __init__(self) -> None:
         self._words: dict[int, ResourceVariable] = {}  # held: traced steps assign to them
 
-    def handed(self, key: int, words: tf.Tensor) -> Handed:
+    def handed(self, key: int, words: tf.Tensor) -> CollectiveRecord:
         """What to announce for a gather of so many words, of the plan with this key."""
         if key not in self._words:
             with tf.init_scope(), tf.device("/CPU:0"):
                 self._words[key] = ResourceVariable(0, trainable=False, name="grace_tf_row_words")
         self._words[key].assign(words)
-        return Handed("gather", "int32", self._words[key])
+        return CollectiveRecord("gather", "int32", self._words[key])
 
 
 def gathered(
@@ -171,7 +171,7 @@ class GathersRows(Transport):
         totals, words = all_rows(slices[0], self._gatherer(key))
         if self._recording:
             handed = self._rows_handed.handed(key("words"), words)
-            self._take_down([Handed("gather", "int32", len(totals)), handed])
+            self._take_down([CollectiveRecord("gather", "int32", len(totals)), handed])
         return [totals]
 
     def _messages(

@@ -9,7 +9,7 @@ import pathlib
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.aggregation.consistency.plan_handshake import digest_of
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_variables
 
 group = grace_tf.init(timeout=60)
 
@@ -34,7 +34,7 @@ for _ in range(2):  # memory that TensorFlow's threads keep for later collective
 told = {
     "broadcast": added(lambda: group.broadcast(variables, 1)),
     "read": added(lambda: variables[0].read_value()),
-    "compared": added(lambda: digest_of(variables)),
+    "compared": added(lambda: digest_of_variables(variables)),
     "equal": all(bool(tf.reduce_all(v == 2.0)) for v in variables),
 }
 print(json.dumps(told))

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency.plan_handshake import (
-    Owner,
-    digest_of,
+    OptimizerInfo,
+    digest_of_text,
+    digest_of_variables,
     float_word,
-    text_digest,
 )
 from grace_tf.aggregation.state.state import State
 from grace_tf.line.inputs import has_value, local, plain
@@ -144,7 +144,7 @@ class Agreement:
         group: Group,
         state: State,
         variables: Sequence[Any],
-        owner: Callable[[], Owner],
+        optimizer_info: Callable[[], OptimizerInfo],
         late: bool,
     ) -> None:
         """Compares what is new among the values, and takes worker 0's where they differ.
@@ -164,7 +164,7 @@ class Agreement:
             return  # an eager step like the one before: asking for the settings costs more than it
         with tf.init_scope():
             weights, statistics, root = model_in_training()
-            described = owner()
+            described = optimizer_info()
             if not group.broadcasts:
                 statistics = ()  # a strategy's own business: each replica may have its own
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
@@ -198,7 +198,7 @@ def compare_inside(group: Group, state: State) -> None:
     With `hierarchical` they compress the same sum, each a piece of it, so they need the same state.
     """
     with tf.init_scope():
-        mine = digest_of(state.variables)
+        mine = digest_of_variables(state.variables)
     table = group.handshake([mine], "the comparison of states inside hosts")
     first: dict[Any, int] = {}
     for rank, host in enumerate(group.hosts):
@@ -211,16 +211,16 @@ def compare_inside(group: Group, state: State) -> None:
             )
 
 
-def _row(weights, statistics, optimizer, state: State, owner: Owner) -> Row:
+def _row(weights, statistics, optimizer, state: State, optimizer_info: OptimizerInfo) -> Row:
     groups_of = (weights, statistics, optimizer)
     shapes = [[f"{v.dtype.name}{v.shape}" for v in variables] for variables in groups_of]
-    digests = [digest_of([local(v) for v in variables]) for variables in groups_of]
+    digests = [digest_of_variables([local(v) for v in variables]) for variables in groups_of]
     return Row(
-        text_digest(str(shapes)),
+        digest_of_text(str(shapes)),
         *digests,
         state.step,
-        digest_of(state.alike_variables),
-        float_word(float("nan") if owner.rate is None else owner.rate),
+        digest_of_variables(state.alike_variables),
+        float_word(float("nan") if optimizer_info.rate is None else optimizer_info.rate),
     )
 
 

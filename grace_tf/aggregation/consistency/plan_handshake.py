@@ -48,7 +48,7 @@ _WAYS_OUT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Owner:
+class OptimizerInfo:
     """The optimizer behind a door, as workers compare it; without arguments, that of a custom loop.
 
     `config` holds its settings, without `rate`, the learning rate where that is a number.
@@ -61,24 +61,27 @@ class Owner:
     variables: Sequence[Any] = ()
 
 
-def described(owner: Callable[[], Owner]) -> Owner:
-    """What `owner()` says, read outside of what is being traced: settings may be variables."""
+def described(optimizer_info: Callable[[], OptimizerInfo]) -> OptimizerInfo:
+    """Calls `optimizer_info` outside of what is being traced, since settings may be variables."""
     with tf.init_scope():
-        return owner()
+        return optimizer_info()
 
 
-def compare(group: Group, plan: Plan, owner: Owner, reduce: str = "") -> None:
+def compare_plans(
+    group: Group, plan: Plan, optimizer_info: OptimizerInfo, reduce: str = ""
+) -> None:
     """Raises RuntimeError, alike on every worker of the group, where plans or optimizers differ.
 
     `reduce` is what the door does with the gradients, "mean" or "sum".
     """
-    settings = sorted(owner.config)
-    table = group.handshake(_words(plan, owner, reduce), "the first step's comparison")
+    settings = sorted(optimizer_info.config)
+    table = group.handshake(_words(plan, optimizer_info, reduce), "the first step's comparison")
     variable = plan.paths[0] if plan.paths else "none"
     ways_out = [way_out.format(variable=variable) for _, way_out in _WAYS_OUT]
     named = settings[: CONFIG_WORDS - 1] + ["other settings"] * (len(settings) >= CONFIG_WORDS)
     ways_out += [
-        f"their {owner.optimizer} has different settings ({name}): make it alike everywhere"
+        f"their {optimizer_info.optimizer} has different settings ({name}): make it alike "
+        "everywhere"
         for name in named
     ]
     for column, way_out in zip(np.transpose(table), ways_out):
@@ -90,16 +93,16 @@ def compare(group: Group, plan: Plan, owner: Owner, reduce: str = "") -> None:
             )
 
 
-def _words(plan: Plan, owner: Owner, reduce: str) -> list[int]:
-    settings = sorted(owner.config.items())
+def _words(plan: Plan, optimizer_info: OptimizerInfo, reduce: str) -> list[int]:
+    settings = sorted(optimizer_info.config.items())
     one_by_one, others = settings[: CONFIG_WORDS - 1], settings[CONFIG_WORDS - 1 :]
-    config = [text_digest(f"{key}={_text(value)}") for key, value in one_by_one]
-    config += [text_digest(_text(others))] * bool(others)
+    config = [digest_of_text(f"{key}={_text(value)}") for key, value in one_by_one]
+    config += [digest_of_text(_text(others))] * bool(others)
     return [
-        text_digest(f"{versions.HERE}/{wire.VERSION}"),
+        digest_of_text(f"{versions.HERE}/{wire.VERSION}"),
         plan.seed,
-        text_digest(owner.optimizer),
-        text_digest(f"{plan.layout}/{reduce}"),
+        digest_of_text(optimizer_info.optimizer),
+        digest_of_text(f"{plan.layout}/{reduce}"),
         plan.digest,
         plan.first_key,
         *config,
@@ -127,7 +130,7 @@ def _told(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def digest(arrays: Sequence[np.ndarray]) -> int:
+def digest_of_arrays(arrays: Sequence[np.ndarray]) -> int:
     """A 56-bit digest of arrays: shapes, dtypes and bits."""
     told = hashlib.blake2b(digest_size=7)
     for array in arrays:
@@ -137,8 +140,8 @@ def digest(arrays: Sequence[np.ndarray]) -> int:
     return int.from_bytes(told.digest(), "little")
 
 
-def digest_of(variables: Sequence[tf.Variable]) -> int:
-    """The `digest` of their values, read in pieces of 16 MiB."""
+def digest_of_variables(variables: Sequence[tf.Variable]) -> int:
+    """The `digest_of_arrays` of their values, read in pieces of 16 MiB."""
     told = hashlib.blake2b(digest_size=7)
     for variable in variables:
         dtype = np.dtype(variable.dtype.as_numpy_dtype)
@@ -148,9 +151,9 @@ def digest_of(variables: Sequence[tf.Variable]) -> int:
     return int.from_bytes(told.digest(), "little")
 
 
-def text_digest(text: str) -> int:
+def digest_of_text(text: str) -> int:
     """A 56-bit digest of a text."""
-    return digest([np.frombuffer(text.encode(), np.uint8)])
+    return digest_of_arrays([np.frombuffer(text.encode(), np.uint8)])
 
 
 def float_word(value: float) -> int:

@@ -50,11 +50,11 @@ class Divergence:
         count = self._counts[label]
 
         def tell(step: np.ndarray, told: np.ndarray) -> np.ndarray:
-            compare(line, f"{label}/{next(count)}", f"step {int(step)}", int(told))
+            compare_weights(line, f"{label}/{next(count)}", f"step {int(step)}", int(told))
             return np.bool_(True)
 
         def due():
-            told = tf.numpy_function(tell, [step, digest(variables)], tf.bool)
+            told = tf.numpy_function(tell, [step, digest_of_weights(variables)], tf.bool)
             with tf.control_dependencies([told]):
                 return tf.constant(True)
 
@@ -67,7 +67,7 @@ def checked(variable: Any) -> bool:
     return getattr(plain(variable), _MARK, False)
 
 
-def compare(line: Any, label: str, when: str, told: int) -> None:
+def compare_weights(line: Any, label: str, when: str, told: int) -> None:
     """Tells the other workers this one's digest; stops all where one differs from worker 0's.
 
     `label` names the comparison on all workers, `when` says in the sentence when it was.
@@ -78,7 +78,7 @@ def compare(line: Any, label: str, when: str, told: int) -> None:
         _hear(line, line.rank, [label, when, told])
 
 
-def digest(variables: Sequence[Any]) -> tf.Tensor:
+def digest_of_weights(variables: Sequence[Any]) -> tf.Tensor:
     """A 32-bit digest of the variables' bits: the sum of their words, each variable weighted.
 
     A difference in one word changes it, and one in many almost surely.

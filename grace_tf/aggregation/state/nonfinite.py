@@ -18,7 +18,7 @@ from grace_tf.ops import lists
 _LOG = logging.getLogger("grace_tf")
 
 
-class Refusal:
+class NonFiniteGuard:
     """Refuses the steps of one State that are not finite."""
 
     def __init__(self) -> None:

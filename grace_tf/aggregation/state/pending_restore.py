@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from grace_tf.aggregation.state.file_format import Saved, Table
-from grace_tf.aggregation.state.slots import Leaf, Owner
-from grace_tf.aggregation.state.variable_registry import Joined, Ordinals
+from grace_tf.aggregation.state.slots import Leaf, SlotOwner
+from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
 
 
-def stem_of(owner: Owner, name: str, name_of: Callable[[int], str | None]) -> str | None:
+def stem_of(owner: SlotOwner, name: str, name_of: Callable[[int], str | None]) -> str | None:
     """The name of an owner's leaf among all leaves, of what it is called below its variable.
 
     None where a variable has no name.
@@ -43,14 +43,14 @@ class Restored:
 
     def __init__(
         self,
-        joined: Joined | Ordinals,
+        registry: VariableRegistry | Ordinals,
         leaves: Mapping[str, Saved] | None = None,
         table: Table | None = None,
     ) -> None:
-        self._joined = joined
+        self._registry = registry
         self.leaves = dict(leaves or {})
         self.table = table
-        joined.expect({} if table is None else table.variables)
+        registry.expect({} if table is None else table.variables)
 
     def stem(self, leaf: Leaf) -> str | None:
         """The name of this leaf then; None if the file does not know its variables or its method.
@@ -61,7 +61,7 @@ class Restored:
         owner = leaf.owner
         if self.table is None:
             return _format_1(leaf, "/")
-        own, other = (stem_of(owner, name, self._joined.source) for name in leaf.names)
+        own, other = (stem_of(owner, name, self._registry.source) for name in leaf.names)
         fits = other in self.leaves and self.leaves[other].rows.shape[1:] == leaf.shape
         stem = other if fits and own not in self.leaves else own
         return stem if self.table.made.get(stem, owner.method) == owner.method else None
@@ -71,12 +71,12 @@ class Restored:
         by_name = None if self.table is None else self.stem(leaf)
         return [name for name in (by_name, _format_1(leaf, ".")) if name is not None]
 
-    def unknown(self, owner: Owner) -> str | None:
+    def unknown(self, owner: SlotOwner) -> str | None:
         """The name of an owner's variable that a table of variables lacks."""
         if self.table is None or not self.table.variables:
             return None
-        lacking = [o for o in owner.ordinals if self._joined.source(o) is None]
-        return self._joined.name(lacking[0]) if lacking else None
+        lacking = [o for o in owner.ordinals if self._registry.source(o) is None]
+        return self._registry.name(lacking[0]) if lacking else None
 
     def unused(self, size: int, workers: tuple[int, ...], table: Table) -> dict[str, np.ndarray]:
         """What these workers have not taken yet, by the names of today; entered into `table`."""
@@ -98,9 +98,9 @@ class Restored:
 
     def _today(self, source: str) -> str | None:
         if self.table is not None:
-            return self._joined.now(source)
+            return self._registry.now(source)
         try:
-            return self._joined.name(int(source))
+            return self._registry.name(int(source))
         except KeyError:
             return None  # format 1 says no more than the ordinal of a variable that is not here
 

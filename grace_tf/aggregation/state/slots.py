@@ -21,11 +21,11 @@ from grace_tf.aggregation.state.file_format import Saved
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
-from grace_tf.line.plan import Group
+from grace_tf.line.plan import LaneGroup
 
 
 @dataclasses.dataclass(frozen=True)
-class Owner:
+class SlotOwner:
     """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
 
     Where variables are merged, their compressor's state belongs to all of them.  `apart`: other
@@ -57,7 +57,7 @@ class Owner:
         return f"{name}@{self.method}-{dtype}-{sizes}" if self.apart else name
 
 
-STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
+STEP = SlotOwner("step", first=lambda: {"": np.zeros([], np.int64)})
 
 
 def _first_stored(
@@ -73,7 +73,9 @@ def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> d
     return stored
 
 
-def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) -> list[Owner]:
+def owners_of(
+    group: LaneGroup, seed: int, size: int, apart: Container[str] = ()
+) -> list[SlotOwner]:
     """The owners of what is kept for a group of lanes: of its memories, then of its compressor.
 
     `apart`: the kinds of leaves of which stages of a schedule keep their own.
@@ -83,7 +85,9 @@ def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) ->
     for lane in group.lanes:
         first = functools.partial(_fresh, _first_stored, memory, dense, lane.spec, lane.ordinal)
         ordinals = (lane.ordinal,)
-        owners.append(Owner("memory", ordinals, memory, lane.spec, "memory" in apart, dense, first))
+        owners.append(
+            SlotOwner("memory", ordinals, memory, lane.spec, "memory" in apart, dense, first)
+        )
     merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
     for spec, own in zip(group.specs, group.ordinals):
         ordinals = merged or (own,)
@@ -91,7 +95,7 @@ def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) ->
         first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
         kept_apart = "compressor" in apart
         owners.append(
-            Owner("compressor", ordinals, group.compressor, spec, kept_apart, first=first)
+            SlotOwner("compressor", ordinals, group.compressor, spec, kept_apart, first=first)
         )
     return owners
 
@@ -139,7 +143,7 @@ class Leaf(Trackable):
     """
 
     def __init__(
-        self, state: Any, owner: Owner, name: str, stem: str, variables: Sequence[tf.Variable]
+        self, state: Any, owner: SlotOwner, name: str, stem: str, variables: Sequence[tf.Variable]
     ) -> None:
         self._state = weakref.ref(state)
         self.owner, self.name, self.stem = owner, name, stem
@@ -151,8 +155,8 @@ class Leaf(Trackable):
         return self.owner.kind != "memory" or self.name in self.owner.made_by.alike
 
     @property
-    def bound(self) -> bool:
-        """Whether the workers' leaves mean something together alone: see `Memory.alike`."""
+    def set_valued(self) -> bool:
+        """True where workers' values are valid only as a set (EF21): they are reset together."""
         return self.owner.kind == "memory" and bool(self.owner.made_by.alike)
 
     @property
@@ -160,7 +164,7 @@ class Leaf(Trackable):
         """The shape of one worker's value."""
         return tuple(self.variables[0].shape)
 
-    def fits(self, owner: Owner, value: np.ndarray) -> bool:
+    def fits(self, owner: SlotOwner, value: np.ndarray) -> bool:
         """Whether this owner's leaf, which would start from `value`, may go on with this one."""
         own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
         return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
@@ -186,12 +190,12 @@ class Leaf(Trackable):
         same = saved.size == size
         whole = len(saved.workers) == saved.size
         missing = [w for w in workers if not (same and w in saved.workers or whole)]
-        if missing and not (self.alike and not self.bound):
+        if missing and not (self.alike and not self.set_valued):
             warn(
                 f"The saved state of worker {missing[0]} of {size} is not in this file, which "
                 f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero."
             )
-            if self.bound:
+            if self.set_valued:
                 return self.start()
         for worker, variable in zip(workers, self.variables):
             if same and worker in saved.workers:
@@ -257,7 +261,7 @@ class Leaf(Trackable):
         return {}  # nothing is left to be run
 
 
-class Bound:
+class PlanSlots:
     """The leaves of the groups of one plan: what a step of it reads, and writes if it is finite.
 
     `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.  Of those with
@@ -266,7 +270,7 @@ class Bound:
     """
 
     def __init__(
-        self, found: Iterable[tuple[Owner, Mapping[str, Leaf]]], by_rows: Container[int] = ()
+        self, found: Iterable[tuple[SlotOwner, Mapping[str, Leaf]]], by_rows: Container[int] = ()
     ) -> None:
         self._by_rows = by_rows
         self._leaves: dict[str, dict[int, Mapping[str, Leaf]]] = {"memory": {}, "compressor": {}}

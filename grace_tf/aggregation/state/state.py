@@ -18,12 +18,19 @@ import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.aggregation.state.file_format import Saved, Table, packed, unpacked
-from grace_tf.aggregation.state.nonfinite import Refusal
+from grace_tf.aggregation.state.nonfinite import NonFiniteGuard
 from grace_tf.aggregation.state.pending_restore import Restored, stem_of
-from grace_tf.aggregation.state.slots import STEP, Bound, Leaf, Owner, owners_of, variables_of
-from grace_tf.aggregation.state.variable_registry import Joined, Ordinals
+from grace_tf.aggregation.state.slots import (
+    STEP,
+    Leaf,
+    PlanSlots,
+    SlotOwner,
+    owners_of,
+    variables_of,
+)
+from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
 from grace_tf.line.exchange import Share
-from grace_tf.line.plan import Group
+from grace_tf.line.plan import LaneGroup
 from grace_tf.line.sparse_gradients import values_of, with_values
 
 _FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # its children of checkpoints
@@ -40,18 +47,18 @@ class State(Trackable):
       joined: says what the variables are called; without it they are called by their ordinals.
     """
 
-    def __init__(self, joined: Joined | None = None) -> None:
+    def __init__(self, registry: VariableRegistry | None = None) -> None:
         self.size = 1
         self.workers: tuple[int, ...] = ()
         self.devices: tuple[str | None, ...] = ()
-        self._joined = joined or Ordinals()
+        self._registry = registry or Ordinals()
         self._leaves: dict[str, Leaf] = {}
         # By owner's key; where stages of a schedule take turns, one for each of them.
-        self._bound: dict[tuple[str, int], list[tuple[Owner, dict[str, Leaf]]]] = {}
-        self._restored = Restored(self._joined)
+        self._slots: dict[tuple[str, int], list[tuple[SlotOwner, dict[str, Leaf]]]] = {}
+        self._restored = Restored(self._registry)
         self._lost = ""  # the sentence about a lost state, until it is told
         self._warned: set[str] = set()  # what was told of what was restored
-        self._refusal = Refusal()
+        self._nonfinite = NonFiniteGuard()
 
     def place(
         self, size: int, workers: Sequence[int], devices: Sequence, called: str = "worker"
@@ -68,7 +75,9 @@ class State(Trackable):
         self.devices, self._called = tuple(devices), called.capitalize()
         self._own(STEP)
 
-    def bound(self, groups: Sequence[Group], seed: int, apart: Container[str] = ()) -> Bound:
+    def slots_for(
+        self, groups: Sequence[LaneGroup], seed: int, apart: Container[str] = ()
+    ) -> PlanSlots:
         """What a step of these groups reads and writes; makes what does not exist yet.
 
         What another memory or compressor made for the same variable stays where its leaf has the
@@ -76,39 +85,39 @@ class State(Trackable):
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
         by_rows = {group.ordinals[0] for group in groups if group.by_rows}
-        return Bound([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
+        return PlanSlots([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
 
     def forget(self, ordinal: int) -> None:
         """Drops what is kept for a variable that is gone."""
         for stem, leaf in list(self._leaves.items()):
             if ordinal in leaf.owner.ordinals:
                 self._leaves.pop(stem, None)
-        for key, bound in list(self._bound.items()):
-            if any(ordinal in owner.ordinals for owner, _ in bound):
-                self._bound.pop(key, None)
+        for key, slots in list(self._slots.items()):
+            if any(ordinal in owner.ordinals for owner, _ in slots):
+                self._slots.pop(key, None)
 
-    def share(self, position: int, bound: Bound, grads: list) -> Share:
+    def share(self, position: int, slots: PlanSlots, grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
         step = self._leaves["step"].read(position)
-        memory, compressor = bound.read("memory", position), bound.read("compressor", position)
+        memory, compressor = slots.read("memory", position), slots.read("compressor", position)
         return Share(grads, memory, compressor, step)
 
     def commit(
-        self, position: int, bound: Bound, result: Share
+        self, position: int, slots: PlanSlots, result: Share
     ) -> list[tf.Tensor | tf.IndexedSlices]:
         """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
         grads = [values_of(g) for g in result.grads]
 
         def keep():
-            bound.assign("memory", position, result.memory)
-            bound.assign("compressor", position, result.compressor)
+            slots.assign("memory", position, result.memory)
+            slots.assign("compressor", position, result.compressor)
             self._leaves["step"].variables[position].assign_add(1)
 
         def tell():
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
-            self._refusal.told(result.step, result.own_finite(), who)
+            self._nonfinite.told(result.step, result.own_finite(), who)
 
-        committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
+        committed = self._nonfinite.gradients(grads, result.finite, keep, tell) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     @property
@@ -123,13 +132,13 @@ class State(Trackable):
 
     def realign(self) -> None:
         """Starts anew what means something on all workers together alone, and warns of it."""
-        bound = [leaf for leaf in list(self._leaves.values()) if leaf.bound]
-        for leaf in bound:
+        together = [leaf for leaf in list(self._leaves.values()) if leaf.set_valued]
+        for leaf in together:
             leaf.start()
-        if bound:
+        if together:
             self._warn(
-                f"Some workers have restored their state of the memory {bound[0].owner.method} and "
-                "others have not: all start from zero."
+                f"Some workers have restored their state of the memory {together[0].owner.method} "
+                "and others have not: all start from zero."
             )
 
     @property
@@ -159,7 +168,7 @@ class State(Trackable):
 
     def _described(self) -> Table:
         made = {stem: leaf.owner.method for stem, leaf in list(self._leaves.items())}
-        return Table(self._joined.table, made)
+        return Table(self._registry.table, made)
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Takes in saved arrays, now and for leaves that are yet to be made.
@@ -172,12 +181,12 @@ class State(Trackable):
         anew.
         """
         leaves, table = unpacked(arrays)
-        self._restored = Restored(self._joined, leaves, table)
+        self._restored = Restored(self._registry, leaves, table)
         self._take_all(leaves)
 
     def lose(self, source: str, steps: int = 1) -> None:
         """Starts anew, since `source`, of so many steps, holds no state; warns once of a loss."""
-        self._restored = Restored(self._joined)
+        self._restored = Restored(self._registry)
         for leaf in list(self._leaves.values()):
             leaf.start()
         self._lost = (
@@ -231,12 +240,12 @@ class State(Trackable):
         for name in self._restored.children(leaf):
             self._handle_deferred_dependencies(name=name, trackable=leaf)
 
-    def _own(self, owner: Owner, staged: bool = False) -> dict[str, Leaf]:
+    def _own(self, owner: SlotOwner, staged: bool = False) -> dict[str, Leaf]:
         """An owner's leaves; makes their variables, each with its first value or what was saved.
 
         Without `staged` what else was made for the same variables does not come again.
         """
-        known = self._bound.get(owner.key, [])
+        known = self._slots.get(owner.key, [])
         for other, leaves in known:
             if other == owner:
                 return leaves
@@ -246,7 +255,7 @@ class State(Trackable):
         leaves = {}
         for name, value in first.items():
             own = owner.leaf_name(name, value.shape, value.dtype.name)
-            stem = stem_of(owner, own, self._joined.name)
+            stem = stem_of(owner, own, self._registry.name)
             leaf = self._leaves.get(stem)
             if leaf is None or not leaf.fits(owner, value):
                 known = [each for each in known if leaf not in each[1].values()]
@@ -255,13 +264,13 @@ class State(Trackable):
                 with tf.init_scope():
                     self._take(leaf)
             leaves[name] = leaf
-        self._bound[owner.key] = [*(known if staged else ()), (owner, leaves)]
+        self._slots[owner.key] = [*(known if staged else ()), (owner, leaves)]
         return leaves
 
-    def _devices(self, owner: Owner) -> Sequence[str | None]:
+    def _devices(self, owner: SlotOwner) -> Sequence[str | None]:
         if not owner.ordinals or len(self.workers) > 1:
             return self.devices  # several workers compute each on its own device
-        return [self._joined.device(owner.ordinals[0]) or self.devices[0]]
+        return [self._registry.device(owner.ordinals[0]) or self.devices[0]]
 
     def _tell_loss(self) -> None:
         if self._lost:
@@ -280,7 +289,7 @@ class State(Trackable):
 
     def _restore_from_tensors(self, restored):
         table = Table.of(restored["table"].numpy())
-        self._restored = Restored(self._joined, {}, table)
+        self._restored = Restored(self._registry, {}, table)
         self._take_all(table.made)
         return {}  # nothing is left to be run
 
@@ -295,6 +304,6 @@ class State(Trackable):
         """
         old = _FORMAT_1.fullmatch(name)
         if old:
-            bound = self._bound.get((old[2], int(old[1])), [(None, {})])
-            return bound[-1][1].get(old[3])
+            slots = self._slots.get((old[2], int(old[1])), [(None, {})])
+            return slots[-1][1].get(old[3])
         return self._leaves.get(name) if name == "step" else None

@@ -30,8 +30,8 @@ class _Known:
     ordinal: int | None = None
 
 
-class Joined:
-    """Who has joined, in the order of joining.
+class VariableRegistry:
+    """The variables that have joined, in the order of joining.
 
     A variable's name is its path; further variables of the same path are called `path~1`,
     `path~2`, … in the order of joining, as nothing else tells them apart.
@@ -187,7 +187,7 @@ def _part(joined: weakref.ref, key: int, reference: weakref.ref) -> None:
 
 
 class Ordinals:
-    """Stands in for `Joined` where variables have nothing but ordinals: these are their names."""
+    """A `VariableRegistry` for variables that have nothing but ordinals: these are their names."""
 
     @property
     def table(self) -> dict[str, tuple[int, Shape]]:
