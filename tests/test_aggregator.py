@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.marks import aggregated

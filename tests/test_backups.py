@@ -1,20 +1,13 @@
 """Killed trainings go on from their backups with the same bits; no file has two writers."""
 
-import io
-import json
-import pathlib
-import re
-import sys
-
 import keras
 import numpy as np
 import pytest
+from launch import launch
 from models import KERAS_3, model
 
 import grace_tf
-from grace_tf.cli import launcher
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "backups.py"
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program
 KILLED = 137  # 128 + SIGKILL
@@ -22,16 +15,12 @@ FILES = ["all.weights.h5", "best.weights.h5", "rank1/all.weights.h5", "rank1/bes
 ZERO = "residuals start from zero"
 
 
-def launch(folder, surroundings, *arguments):
+def trained(folder, surroundings, *arguments):
     """The exit code, the lines of JSON of every process, and everything that was printed."""
-    out = io.StringIO()
-    words = [str(word) for word in (folder, surroundings, METHOD, *arguments)]
     processes = 1 if surroundings == "mirrored" else 2
-    command = [sys.executable, "-u", str(PROGRAM), *words]
-    code = launcher.run(command, processes, timeout=240, linger=20, stdout=out, stderr=out)
-    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-    told = [[json.loads(text) for who, text in said if who == str(r)] for r in range(processes)]
-    return code, told, out.getvalue()
+    words = folder, surroundings, METHOD, *arguments
+    run = launch("backups.py", *words, workers=processes, linger=20)
+    return run.code, run.answers(), run.text
 
 
 def steps(told):
@@ -42,7 +31,7 @@ def steps(told):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """What the two workers of a process group say of a training that nothing interrupts."""
-    code, told, everything = launch(tmp_path_factory.mktemp("whole"), "group")
+    code, told, everything = trained(tmp_path_factory.mktemp("whole"), "group")
     assert code == 0, everything[-4000:]
     assert all(sorted(steps(lines)) == list(range(1, STEPS + 1)) for lines in told)
     return told
@@ -56,9 +45,9 @@ def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_p
     rank = 0 if surroundings == "mirrored" else int(draw.integers(2))
     if surroundings == "group":
         kill, rank = 2 * SAVE_FREQ, 1
-    code, _, everything = launch(tmp_path, surroundings, kill, rank)
+    code, _, everything = trained(tmp_path, surroundings, kill, rank)
     assert code == KILLED, everything[-4000:]
-    code, told, everything = launch(tmp_path, surroundings)
+    code, told, everything = trained(tmp_path, surroundings)
     assert code == 0, everything[-4000:]
     lost = [line for line in everything.splitlines() if ZERO in line and '"file"' not in line]
     assert not lost

@@ -2,8 +2,8 @@
 
 import keras
 import tensorflow as tf
-from conftest import mirrored
 from models import compiled, fit, model, replicas_of, sha, shas
+from replicas import mirrored
 
 import grace_tf
 

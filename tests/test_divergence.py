@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_faults import last, launch
+from test_faults import faulty, last
 
 from grace_tf import divergence
 from grace_tf.cli import launcher
@@ -19,7 +19,7 @@ SENTENCE = (
 @pytest.mark.parametrize("fault", ["rate", "bits"])
 @pytest.mark.parametrize("engine", ["group", "strategy"])
 def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault):
-    code, printed, said = launch(engine, fault, program="divergence.py")
+    code, printed, said = faulty(engine, fault, program="divergence.py")
     everything = printed + "\n".join(sum(said.values(), []))
     assert code not in (0, launcher.TIMED_OUT), everything
     for rank in "01":
@@ -29,7 +29,7 @@ def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault)
 
 @pytest.mark.parametrize("how", ["loop", "eager"])
 def test_a_custom_loop_ends_soon_after_the_step_that_compares(how):
-    code, printed, said = launch(how, program="divergence.py")
+    code, printed, said = faulty(how, program="divergence.py")
     assert code not in (0, launcher.TIMED_OUT), said
     for rank in "01":
         assert re.match(SENTENCE.format("step 7"), last(said[rank])), said

@@ -1,15 +1,12 @@
 """A fault on one of two workers ends the other with one sentence that names worker and cause."""
 
-import io
-import pathlib
 import re
-import sys
 
 import pytest
+from launch import launch
 
 from grace_tf.cli import launcher
 
-PROGRAMS = pathlib.Path(__file__).parent / "programs"
 AGAIN = r"; start all of them again\."
 GONE = "worker 1 is gone without a word: it was killed, crashed or lost its machine"
 UNEVEN = (
@@ -36,19 +33,13 @@ SENTENCES = {
 }
 
 
-def launch(*arguments, workers=2, program="faults.py"):
+def faulty(*arguments, workers=2, program="faults.py"):
     """The exit code, what was printed, and the lines on stderr of each worker and the launcher."""
-    out, err = io.StringIO(), io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAMS / program), *arguments]
     # All get time to say their sentence, but for a stopped one, which would never end.
     linger = 1 if "SIGSTOP" in arguments else 60
-    code = launcher.run(command, workers, timeout=200, linger=linger, stdout=out, stderr=err)
-    said = {who: [] for who in [*map(str, range(workers)), "grace_tf"]}
-    for line in err.getvalue().splitlines():
-        match = re.match(r"\[(\d+|grace_tf)\] (.*\S)", line)
-        if match:
-            said[match[1]].append(match[2])
-    return code, out.getvalue(), said
+    run = launch(program, *arguments, workers=workers, linger=linger)
+    said = {**{str(rank): lines for rank, lines in enumerate(run.err)}, "grace_tf": run.launcher}
+    return run.code, "\n".join(sum(run.out, [])), said
 
 
 def last(lines):
@@ -59,7 +50,7 @@ def last(lines):
 @pytest.mark.parametrize("fault", SENTENCES)
 @pytest.mark.parametrize("engine", ["group", "strategy"])
 def test_the_survivor_says_whose_fault_it_was(engine, fault):
-    code, printed, said = launch(engine, fault)
+    code, printed, said = faulty(engine, fault)
     everything = "\n".join(f"[{who}] {line}" for who, lines in said.items() for line in lines)
     assert code not in (0, launcher.TIMED_OUT), everything
     assert "trained" not in printed
@@ -72,7 +63,7 @@ def test_the_survivor_says_whose_fault_it_was(engine, fault):
 
 
 def test_a_worker_with_fewer_batches_is_told_though_nothing_tells_their_number():
-    code, _, said = launch("group", "fewer unknown")
+    code, _, said = faulty("group", "fewer unknown")
     assert code not in (0, launcher.TIMED_OUT), said
     for rank in "01":
         assert re.search(UNEVEN.format(""), last(said[rank])), said
@@ -80,7 +71,7 @@ def test_a_worker_with_fewer_batches_is_told_though_nothing_tells_their_number()
 
 @pytest.mark.parametrize("engine, fault", [("group", "SIGKILL"), ("strategy", "exit")])
 def test_the_fault_may_be_worker_0_s_on_whom_tensorflow_s_services_depend(engine, fault):
-    code, _, said = launch(engine, fault, "0")
+    code, _, said = faulty(engine, fault, "0")
     assert code not in (0, launcher.TIMED_OUT), said
     sentence = SENTENCES[fault][0].replace("worker 1", "worker 0")
     assert re.search(f"^Worker 1 of 2 cannot go on, {sentence}$", last(said["1"])), said
@@ -89,7 +80,7 @@ def test_the_fault_may_be_worker_0_s_on_whom_tensorflow_s_services_depend(engine
 @pytest.mark.parametrize("engine", ["group", "strategy"])
 def test_nothing_is_said_where_nothing_is_wrong(engine):
     """Two calls of fit, after which one worker ends some time before the other."""
-    code, printed, said = launch(engine, "none")
+    code, printed, said = faulty(engine, "none")
     assert code == 0, said
     assert printed.count("trained") == 2
     for lines in said.values():
@@ -98,13 +89,13 @@ def test_nothing_is_said_where_nothing_is_wrong(engine):
 
 @pytest.mark.parametrize("fault", ["raise", "exit", "SIGKILL"])
 def test_a_custom_loop_ends_with_the_sentence_below_tensorflow_s_own_words(fault):
-    code, _, said = launch("loop", fault)
+    code, _, said = faulty("loop", fault)
     assert code not in (0, launcher.TIMED_OUT)
     assert re.match(f"Worker 0 of 2 cannot go on, .*{SENTENCES[fault][0]}", said["0"][-1]), said
 
 
 def test_three_workers_learn_the_cause_from_worker_0():
-    code, _, said = launch("group", "raise", workers=3)
+    code, _, said = faulty("group", "raise", workers=3)
     assert code == 1, said
     for rank in "02":
         sentence = (

@@ -1,17 +1,11 @@
 """Two workers whose first steps differ, in real processes: taken from worker 0, or refused."""
 
-import io
-import json
-import pathlib
 import re
-import sys
 
 import tensorflow as tf
+from launch import launch
 from models import KERAS_3
 
-from grace_tf.cli import launcher
-
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "first_step.py"
 START = r"^Workers cannot train together, "
 NEW = r"^The workers started with different weights; all have taken worker 0's \(\d+ variables, "
 MISTAKES = {
@@ -24,17 +18,12 @@ MISTAKES = {
 }
 
 
-def launch(engine):
+def first_steps(engine):
     """{case: what each of the two workers said}."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), engine]
-    code = launcher.run(command, 2, timeout=240, linger=30, stdout=out, stderr=out)
-    assert code == 0, out.getvalue()[-4000:]
-    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
     cases = {}
-    for worker, text in said:
-        told = json.loads(text)
-        cases.setdefault(told.pop("case"), {})[int(worker)] = told
+    for worker, answers in enumerate(launch("first_step.py", engine).succeeded().answers()):
+        for told in answers:
+            cases.setdefault(told.pop("case"), {})[worker] = told
     assert all(sorted(told) == [0, 1] for told in cases.values()), cases
     return {name: (told[0], told[1]) for name, told in cases.items()}
 
@@ -45,7 +34,7 @@ class FirstStep:
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.cases = launch(cls.engine)
+        cls.cases = first_steps(cls.engine)
 
     def test_mistakes_end_in_the_same_sentence_on_every_worker(self):
         for name, sentence in MISTAKES.items():

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from models import KERAS_3, replicas_of
+from replicas import mirrored
 
 import grace_tf
 

@@ -1,10 +1,7 @@
 """Every Group passes the same checks: processes, a strategy's processes, and threads of a test."""
 
 import functools
-import io
 import itertools
-import pathlib
-import sys
 import threading
 from concurrent import futures
 from unittest import mock
@@ -13,17 +10,16 @@ import group_contract
 import numpy as np
 import pytest
 import tensorflow as tf
+from launch import launch
 
 import grace_tf
 from grace_tf import reduction, stages
-from grace_tf.cli import launcher
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.group import Group
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.process_group import ProcessGroup
 from grace_tf.transports.rows import all_rows
 
-PROGRAMS = pathlib.Path(__file__).parent / "programs"
 SIZE = 3
 
 
@@ -100,11 +96,8 @@ def in_threads(body):
 
 @pytest.mark.parametrize("engine, workers", [("group", 2), ("group", 3), ("strategy", 2)])
 def test_processes(engine, workers):
-    out, err = io.StringIO(), io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAMS / "group_contract.py"), engine]
-    code = launcher.run(command, workers, timeout=200, stdout=out, stderr=err)
-    assert code == 0, err.getvalue()
-    assert out.getvalue().count("held") == workers
+    run = launch("group_contract.py", engine, workers=workers).succeeded()
+    assert run.out == [["held"]] * workers
 
 
 def test_threads():

@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from horovod_runs import Run, needs_horovod
+from horovod_runs import answers_of, launch_horovod, lines_of, needs_horovod
+from launch import launch
 
 from grace_tf.cli import launcher
 from grace_tf.cli.addresses import environments
@@ -23,7 +24,7 @@ CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
 def one_after_the_other(*programs, workers):
     """A run of several programs in the same processes; each must have come to its end."""
     words = " -- ".join(programs).split()
-    run = Run("under_horovod.py", *words, workers=workers)
+    run = launch_horovod("under_horovod.py", *words, workers=workers)
     assert run.code == 0, run.text
     return run
 
@@ -43,7 +44,7 @@ def three():
 @needs_horovod
 @pytest.mark.parametrize("workers", ["two", "three"])
 def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
-    for lines in request.getfixturevalue(workers).said(CONTRACT):
+    for lines in lines_of(request.getfixturevalue(workers), CONTRACT):
         assert lines == ["held"]
 
 
@@ -82,7 +83,7 @@ def test_last_words_wait_for_horovods_end_but_not_without_bound():
 @needs_horovod
 @pytest.mark.parametrize("workers", ["two", "three"])
 def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
-    told = request.getfixturevalue(workers).answers(FIT)
+    told = answers_of(request.getfixturevalue(workers), FIT)
     for i, method in enumerate(METHODS):
         both = {tuple(worker[i]["shas"]) for worker in told}  # of two trainings
         assert len(both) == 1, (method, both)
@@ -92,21 +93,21 @@ def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
 
 @needs_horovod
 def test_fit_ends_with_the_bits_of_a_process_group(two):
-    plain = Run("train.py", "fit", *METHODS, horovod=False)
+    plain = launch("train.py", "fit", *METHODS)
     assert plain.code == 0, plain.text
     # Sums of three would depend on the engine's order.
-    assert two.answers(FIT) == plain.answers()
+    assert answers_of(two, FIT) == plain.answers()
 
 
 @needs_horovod
 def test_the_callback_keeps_workers_alike(two):
-    first, second = two.answers("train.py callback")
+    first, second = answers_of(two, "train.py callback")
     assert first[-1] == second[-1]
 
 
 @needs_horovod
 def test_a_nan_on_one_worker_leaves_state_untouched_on_all(two):
-    first, second = two.answers("train.py nan")
+    first, second = answers_of(two, "train.py nan")
     for answers in first, second:
         middle = [answer for answer in answers if "leaves" in answer]
         assert len(middle) == 2
@@ -119,7 +120,7 @@ def test_a_nan_on_one_worker_leaves_state_untouched_on_all(two):
 
 @needs_horovod
 def test_everything_finds_the_workers_without_init(two):
-    for rank, answers in enumerate(two.answers("horovod_calls.py calls")):
+    for rank, answers in enumerate(answers_of(two, "horovod_calls.py calls")):
         (answer,) = answers
         assert answer["expected"] == 2
         assert answer["who"] == [rank, rank, 2]
@@ -135,13 +136,13 @@ def test_everything_finds_the_workers_without_init(two):
 
 @needs_horovod
 def test_horovod_that_was_shut_down_is_told(three):
-    for (answer,) in three.answers("horovod_calls.py end"):
+    for (answer,) in answers_of(three, "horovod_calls.py end"):
         assert "Horovod has" in answer["shut down"]
 
 
 @needs_horovod
 def test_nothing_is_said_where_nothing_is_wrong(two):
-    assert all(lines == ["trained"] for lines in two.said("faults.py group none"))
+    assert all(lines == ["trained"] for lines in lines_of(two, "faults.py group none"))
     assert not [line for lines in two.err for line in lines if "cannot go on" in line]
 
 
@@ -159,7 +160,7 @@ SENTENCES = {
 @pytest.mark.parametrize("fault", SENTENCES)
 def test_the_survivor_says_whose_fault_it_was(fault):
     linger = 1 if fault == "SIGSTOP" else 60
-    run = Run("under_horovod.py", "faults.py", "group", fault, linger=linger)
+    run = launch_horovod("under_horovod.py", "faults.py", "group", fault, linger=linger)
     assert run.code not in (0, launcher.TIMED_OUT), run.text
     last = re.sub(r"^\w+Error: ", "", run.err[0][-1])
     assert re.match(f"Worker 0 of 2 cannot go on, {SENTENCES[fault]}{AGAIN}", last), run.text
@@ -169,7 +170,7 @@ def test_the_survivor_says_whose_fault_it_was(fault):
 @needs_horovod
 @pytest.mark.parametrize("how", [[], ["eager"], ["meet"]])
 def test_a_worker_that_does_not_take_part_is_named(how):
-    run = Run("horovod_calls.py", "late", *how, linger=1)
+    run = launch_horovod("horovod_calls.py", "late", *how, linger=1)
     assert run.code not in (0, launcher.TIMED_OUT), run.text
     assert re.search("worker 1 (did not take part|has not answered)", run.err[0][-1]), run.text
 

@@ -4,7 +4,7 @@ import sys
 from unittest import mock
 
 import pytest
-from horovod_runs import Run, needs_horovod
+from horovod_runs import launch_horovod, needs_horovod
 
 from grace_tf import group
 from grace_tf.transports import horovod, horovod_sets
@@ -12,7 +12,7 @@ from grace_tf.transports import horovod, horovod_sets
 
 @needs_horovod
 def test_process_sets_train_different_models_in_one_job():
-    run = Run("horovod_sets.py", "sets", workers=3)
+    run = launch_horovod("horovod_sets.py", "sets", workers=3)
     assert run.code == 0, run.text
     (first, one), (alone, other), (second, same) = run.answers()
     assert [answer["who"] for answer in (first, alone, second)] == [[0, 0, 2], [0, 1, 1], [1, 2, 2]]
@@ -31,7 +31,7 @@ def test_process_sets_train_different_models_in_one_job():
 
 @needs_horovod
 def test_a_failure_is_told_within_its_set():
-    run = Run("horovod_sets.py", "fault", workers=3)
+    run = launch_horovod("horovod_sets.py", "fault", workers=3)
     assert run.code == 1, run.text
     assert run.err[0][-1].endswith(
         "Worker 0 of 2 cannot go on, worker 1 failed: ValueError: boom; start all of them again."
@@ -41,7 +41,7 @@ def test_a_failure_is_told_within_its_set():
 
 @needs_horovod
 def test_parts_of_a_group_carry_among_their_workers_only():
-    run = Run("horovod_sets.py", "parts", workers=4)
+    run = launch_horovod("horovod_sets.py", "parts", workers=4)
     assert run.code == 0, run.text
     for rank, (answer,) in enumerate(run.answers()):
         refused = answer["refused"]
@@ -53,7 +53,7 @@ def test_parts_of_a_group_carry_among_their_workers_only():
 
 @needs_horovod
 def test_parts_need_process_sets_that_horovod_knows_or_takes():
-    run = Run("horovod_sets.py", "static", workers=4)
+    run = launch_horovod("horovod_sets.py", "static", workers=4)
     assert run.code == 0, run.text
     # All workers say the same: what the first part lacks.
     for (answer,) in run.answers():

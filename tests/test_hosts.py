@@ -1,55 +1,31 @@
 """hierarchical=True: inside a host gradients are added up, and only the sums are compressed."""
 
-import io
-import json
-import pathlib
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from horovod_runs import needs_horovod
+from launch import launch
+from replicas import mirrored
 
 import grace_tf
-from grace_tf.cli import launcher
 from grace_tf.lanes import lane_of
 from grace_tf.row_rules import PLAIN_ROWS
 from grace_tf.settings import settings
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
 
-PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
-
-def launch(*arguments, workers=4, horovod=False):
+def told_by(*arguments, workers=4, horovod=False):
     """What each worker printed as JSON, and everything that was printed."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAMS / "hosts.py"), *arguments]
-    code = launcher.run(
-        command,
-        workers,
-        timeout=240,
-        linger=30,
-        stdout=out,
-        stderr=out,
-        prefix="always",
-        horovod=horovod,
-    )
-    assert code == 0, out.getvalue()[-4000:]
-    said = [[] for _ in range(workers)]
-    for line in out.getvalue().splitlines():
-        rank, _, text = line.partition("] ")
-        if text.startswith("{"):
-            said[int(rank[1:])].append(json.loads(text))
-    return said, out.getvalue()
+    run = launch("hosts.py", *arguments, workers=workers, horovod=horovod).succeeded()
+    return run.answers(), run.text
 
 
 @pytest.mark.parametrize("engine", ["group", pytest.param("horovod", marks=needs_horovod)])
 def test_a_host_counts_as_one_worker(engine):
     """Two hosts end as two workers do that have the mean gradients of the hosts, bit for bit."""
-    said, printed = launch(engine, horovod=engine == "horovod")
+    said, printed = told_by(engine, horovod=engine == "horovod")
     for rank, lines in enumerate(said):
         calls, *steps, narrow, rows, stopped, refused = lines
         assert (calls.pop("size"), calls.pop("workers"), calls.pop("gradients")) == (
@@ -70,7 +46,7 @@ def test_a_host_counts_as_one_worker(engine):
 
 
 def test_hosts_with_other_numbers_of_workers_are_refused():
-    said, _ = launch("uneven")
+    said, _ = told_by("uneven")
     for (told,) in said:
         assert "equally many workers on each host" in told["refused"]
         assert "3 on 127.0.0.1, 1 on 127.0.0.2" in told["refused"]
@@ -78,14 +54,14 @@ def test_hosts_with_other_numbers_of_workers_are_refused():
 
 @needs_horovod
 def test_horovod_has_to_take_process_sets():
-    said, _ = launch("horovod", "fixed", horovod=True)
+    said, _ = told_by("horovod", "fixed", horovod=True)
     for (told,) in said:
         assert 'call hvd.init(process_sets="dynamic")' in told["refused"]
 
 
 def test_the_devices_of_a_process_of_a_strategy_are_a_host():
     """Two processes of two devices each; a worker alone whose gradients are means does the same."""
-    said, _ = launch("strategy", workers=2)
+    said, _ = told_by("strategy", workers=2)
     assert said[0] == said[1]
     assert len(said[0]) == 7
     for told in said[0]:

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from models import KERAS_3, compiled, data, fit, model, replicas_of, sha, shas
+from replicas import mirrored
 
 import grace_tf
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from models import KERAS_3, compiled, data, fit, loss_scaled, model, sha, shas, step_function
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from models import (
     KERAS_3,
     compiled,
@@ -23,6 +22,7 @@ from models import (
     shas,
     slots,
 )
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.core import registry

@@ -1,25 +1,20 @@
 """Gradients that would be reduced by nobody, or twice, and fits that would wait for ever."""
 
-import io
 import json
-import pathlib
-import re
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
 from models import KERAS_3, compiled, replicas_of
+from replicas import mirrored
 
 import grace_tf
 from grace_tf import group
-from grace_tf.cli import launcher
 from grace_tf.keras import repairs
 
 SGD = keras.optimizers.SGD
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "callback_refusals.py"
 
 
 class OneOfTwo:
@@ -150,14 +145,7 @@ def test_synchronised_statistics_are_refused_where_keras_would_not_synchronise(o
 
 
 def test_the_callback_refuses_what_would_hang():
-    out = io.StringIO()
-    code = launcher.run(
-        [sys.executable, "-u", str(PROGRAM)], 2, timeout=120, stdout=out, stderr=out
-    )
-    assert code == 0, out.getvalue()[-4000:]
-    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-    told = {int(worker): json.loads(text) for worker, text in said}
-    assert set(told) == {0, 1}
+    told = [answer for (answer,) in launch("callback_refusals.py").succeeded().answers()]
     for worker, logged in ((0, "loss, val_loss"), (1, "loss")):
         assert told[worker]["same"] is None
         assert told[worker]["one validates"] == (

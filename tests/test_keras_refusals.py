@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
 from models import KERAS_3, compiled, fit, loss_scaled, program, replicas_of, sha
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from conftest import mirrored
 from models import compiled, data, fit, model, scope, sha
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -4,24 +4,18 @@ The program is tests/programs/real_models.py, which says what each kind is.
 """
 
 import functools
-import io
 import json
-import pathlib
 import re
-import sys
 
 import numpy as np
 import pytest
+import real_models  # noqa: E402
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
+from real_models import METHODS  # noqa: E402
+from replicas import mirrored
 
 import grace_tf
-from grace_tf.cli import launcher
-
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "real_models.py"
-sys.path.insert(0, str(PROGRAM.parent))
-import real_models  # noqa: E402
-from real_models import METHODS  # noqa: E402
 
 APPLICATIONS = ("resnet50", "efficientnet")
 KINDS = [kind for kind in real_models.KINDS if kind not in ("jit_compile", *APPLICATIONS)]
@@ -44,15 +38,12 @@ def check(result, replicas):
 @functools.cache
 def launched(pairs):
     """What two processes say of each (kind, method), and everything they printed."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), *(word for pair in pairs for word in pair)]
-    launcher.run(command, 2, timeout=900, linger=45, stdout=out, stderr=out)
+    run = launch("real_models.py", *(word for pair in pairs for word in pair), timeout=900)
     said = {}
-    for line in out.getvalue().splitlines():
-        if told := re.search(r'\{"worker": \d.*', line):
-            result = json.loads(told[0])
-            said.setdefault((result["kind"], result["method"]), []).append(result)
-    return said, out.getvalue()
+    for told in re.findall(r'\{"worker": \d.*', run.text):
+        result = json.loads(told)
+        said.setdefault((result["kind"], result["method"]), []).append(result)
+    return said, run.text
 
 
 @pytest.mark.parametrize("kind, method", IN_PROCESSES)

@@ -1,20 +1,12 @@
 """MultiWorkerMirroredStrategy: two processes end with the bits of two replicas of one process."""
 
-import io
-import json
-import pathlib
-import re
-import sys
-
 import keras
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
 from models import loop, model, sha
+from replicas import mirrored
 
 import grace_tf
-from grace_tf.cli import launcher
-
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "multiworker.py"
 
 
 def wrapped(method):
@@ -24,22 +16,17 @@ def wrapped(method):
     return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
-def launch(*arguments):
+def trained(*arguments):
     """The exit code, what each of the two workers said, and everything that was printed."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), *arguments]
-    # The other worker gets time to say its own sentence after the first has failed.
-    code = launcher.run(command, 2, timeout=280, linger=45, stdout=out, stderr=out)
-    said = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-    workers = [[json.loads(text) for who, text in said if who == rank] for rank in "01"]
-    return code, workers, out.getvalue()
+    run = launch("multiworker.py", *arguments)
+    return run.code, run.answers(), run.text
 
 
 class MultiWorkerTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        code, cls.workers, everything = launch()
+        code, cls.workers, everything = trained()
         assert code == 0, everything[-4000:]
 
     def test_workers_end_with_the_same_bits_as_replicas(self):
@@ -78,7 +65,7 @@ class MultiWorkerTest(tf.test.TestCase):
 class DifferTest(tf.test.TestCase):
     def test_workers_that_differ_raise_one_sentence(self):
         """Both the same; where one does not compress at all, each its own in bounded time."""
-        _, (first, second), everything = launch("differ")
+        _, (first, second), everything = trained("differ")
         self.assertLen(first, 5, everything[-4000:])
         self.assertEqual(first[:4], second[:4])
         told = {name: value for line in first for name, value in line.items()}

@@ -1,20 +1,16 @@
 """Variables in pieces of a bounded size: none is lost, and few bytes are held at a time."""
 
-import io
-import json
 import math
-import pathlib
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from launch import launch
 
-from grace_tf.cli import launcher
 from grace_tf.handshake import digest, digest_of
 from grace_tf.transports.pieces import boxes, packed
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "broadcast_memory.py"
 SHAPES = [(), (0,), (7,), (3, 5), (1, 40), (2, 3, 11), (4, 0, 2), (1, 1, 1, 30)]
 LIMITS = [1, 8, 24, 100, 10_000]
 PIECE = 16 << 20
@@ -73,7 +69,7 @@ def test_a_digest_in_pieces_is_that_of_the_whole():
 
 
 def test_a_variable_of_a_strategy_gets_the_bytes_on_all_its_devices():
-    from conftest import mirrored
+    from replicas import mirrored
 
     strategy = mirrored(2)
     with strategy.scope():
@@ -87,13 +83,9 @@ def test_a_variable_of_a_strategy_gets_the_bytes_on_all_its_devices():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 def test_broadcast_and_comparison_hold_a_few_pieces_of_a_model():
-    out, err = io.StringIO(), io.StringIO()
-    code = launcher.run(
-        [sys.executable, "-u", str(PROGRAM)], 2, timeout=200, stdout=out, stderr=err
-    )
-    assert code == 0, err.getvalue()
-    answers = [json.loads(line.split(" ", 1)[1]) for line in out.getvalue().splitlines()]
-    assert len(answers) == 2
+    # Cold, since a fork shares the memory of its parent.
+    told = launch("broadcast_memory.py", cold=True).succeeded().answers()
+    answers = [answer for (answer,) in told]
     for told in answers:
         assert told["equal"]
         # Less than the model, which was held four times.  Usually it is 4 to 7 pieces; on a busy

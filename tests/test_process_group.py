@@ -1,33 +1,20 @@
 """The process group: collectives between real processes, calls of grace_tf.group, failures."""
 
 import functools
-import io
-import json
-import os
-from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from launch import launch
 
-from grace_tf.cli import launcher
-
-PROGRAMS = Path(__file__).parent / "programs"
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 @functools.cache
 def run(program, workers, *arguments, linger=0.0):
     """(exit code, {rank: its line of JSON}, everything printed) of a run of a program."""
-    out, err = io.StringIO(), io.StringIO()
-    path = [str(Path(launcher.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    surroundings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "CUDA_VISIBLE_DEVICES": "-1"}
-    with mock.patch.dict(os.environ, surroundings):
-        command = [str(PROGRAMS / program), *arguments]
-        code = launcher.run(command, workers, timeout=120, linger=linger, stdout=out, stderr=err)
-    lines = [line.split(" ", 1) for line in out.getvalue().splitlines()]
-    answers = {int(where[1:-1]): json.loads(text) for where, text in lines if text.startswith("{")}
-    return code, answers, out.getvalue() + err.getvalue()
+    ended = launch(program, *arguments, workers=workers, linger=linger)
+    answers = {rank: told[-1] for rank, told in enumerate(ended.answers()) if told}
+    return ended.code, answers, ended.text
 
 
 class CollectivesTest(tf.test.TestCase):

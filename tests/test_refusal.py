@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import tensorflow as tf
-from conftest import mirrored
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.testing.workers import Workers

@@ -1,20 +1,16 @@
 """Sparse gradients that are compressed: rows all the way, and as if they had been dense."""
 
-import io
-import json
-import pathlib
 import re
-import sys
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
+from replicas import mirrored
 
 import grace_tf
 from grace_tf.chunks import Chunks
-from grace_tf.cli import launcher
 from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.plan import make_plan
@@ -315,13 +311,7 @@ def test_under_a_strategy_replicas_end_alike_where_the_dense_exchange_ends():
 
 
 def test_two_processes():
-    out = io.StringIO()
-    program = pathlib.Path(__file__).parent / "programs" / "tables.py"
-    command = [sys.executable, "-u", str(program)]
-    code = launcher.run(command, 2, timeout=600, stdout=out, stderr=out)
-    assert code == 0, out.getvalue()[-4000:]
-    told = re.findall(r"^\[\d\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-    first, second = (json.loads(text) for text in told)
+    ((first,), (second,)) = launch("tables.py", timeout=600).succeeded().answers()
     for answer in (first, second):
         large = answer.pop("large")
         assert large["moved"] and large["handed"] == ["gather", "gather"]

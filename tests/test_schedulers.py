@@ -8,8 +8,8 @@ import subprocess
 import sys
 from unittest import mock
 
-import conftest
 import pytest
+import replicas
 from test_meeting import free
 
 import grace_tf
@@ -126,9 +126,9 @@ def test_a_process_may_say_that_it_is_alone(surroundings):
     with pytest.raises(RuntimeError, match="to be 8 workers .by srun.*MultiWorkerMirroredStrategy"):
         grace_tf.rank()
     with pytest.raises(RuntimeError, match="within its process, one of several .by srun."):
-        refuse_half_a_reduction(conftest.mirrored(2))
+        refuse_half_a_reduction(replicas.mirrored(2))
     assert grace_tf.init(size=1).size == grace_tf.size() == 1
-    refuse_half_a_reduction(conftest.mirrored(2))
+    refuse_half_a_reduction(replicas.mirrored(2))
     assert between_processes().size == 1
 
 

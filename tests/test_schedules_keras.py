@@ -1,17 +1,14 @@
 """Schedules follow an optimizer's iterations: in fit, in loops, under strategies, in files."""
 
 import functools
-import io
 import json
 import logging
-import pathlib
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
 from models import (
     KERAS_3,
     compiled,
@@ -24,14 +21,13 @@ from models import (
     sha,
     shas,
 )
+from replicas import mirrored
 from schedule_cases import MIXED, SPEC, STEPS, digest, gradients_of
 
 import grace_tf
-from grace_tf.cli import launcher
 from grace_tf.keras import aggregator_of
 from grace_tf.testing.workers import Workers
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "scheduled.py"
 BYTES = (852, 260, 436, 112)  # of the stages of SPEC: matrices of 8 × 16 and 16 × 4, and biases
 SENT = [BYTES[0]] * 2 + [BYTES[1]] * 2 + [BYTES[2]] * 2 + [BYTES[3]] * 4
 
@@ -153,12 +149,8 @@ def test_accumulated_steps_count_once(replicas):
 @functools.cache
 def of_two_processes(kind):
     """What two workers print."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), kind]
-    code = launcher.run(command, 2, timeout=280, stdout=out, stderr=out)
-    assert code == 0, out.getvalue()[-4000:]
-    lines = [line.split(" ", 1) for line in out.getvalue().splitlines()]
-    return {int(who[1:-1]): json.loads(text) for who, text in lines if text.startswith("{")}
+    told = launch("scheduled.py", kind).succeeded().answers()
+    return {worker: answers[-1] for worker, answers in enumerate(told)}
 
 
 def test_plain_processes():

@@ -1,28 +1,20 @@
 """Sparse gradients (IndexedSlices) that are not compressed stay rows, through every door."""
 
-import io
-import json
-import pathlib
-import re
-import sys
-
+import embeddings  # noqa: E402
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import mirrored
+from launch import launch
 from models import KERAS_3, compiled, embedding, embedding_loop, sha, shas, tokens
+from replicas import mirrored
 
 import grace_tf
-from grace_tf.cli import launcher
 from grace_tf.keras import aggregator_of
 from grace_tf.plan import make_plan
 from grace_tf.settings import settings
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.rows import SIZES
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "programs"))
-import embeddings  # noqa: E402
 
 # What carries every element, beside a table that nothing compresses.
 MIXED = {"compressor": "topk:ratio=1.0", "memory": "none", "exclude": ".*table.*"}
@@ -163,12 +155,8 @@ class ProcessesTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        out = io.StringIO()
-        command = [sys.executable, "-u", embeddings.__file__]
-        code = launcher.run(command, 2, timeout=240, stdout=out, stderr=out)
-        assert code == 0, out.getvalue()[-4000:]
-        told = re.findall(r"^\[(\d)\] (\{.*\})$", out.getvalue(), re.MULTILINE)
-        cls.answers = {int(rank): json.loads(text) for rank, text in told}
+        told = launch("embeddings.py").succeeded().answers()
+        cls.answers = {rank: answers[-1] for rank, answers in enumerate(told)}
 
     def test_adam_is_fed_the_rows_of_all_workers_in_their_order(self):
         for name, make in OPTIMIZERS.items():
@@ -235,12 +223,6 @@ class ProcessesTest(tf.test.TestCase):
 class StaticRowsTest(tf.test.TestCase):
     def test_static_batches_with_repeated_rows_end_with_the_same_bits(self):
         """Without the sum of repeated rows SGD and Adagrad scatter them in no fixed order."""
-        out = io.StringIO()
-        program = pathlib.Path(embeddings.__file__).with_name("static_rows.py")
-        code = launcher.run(
-            [sys.executable, "-u", str(program)], 2, timeout=240, stdout=out, stderr=out
-        )
-        self.assertEqual(code, 0, out.getvalue()[-4000:])
-        told = [re.findall(rf"^\[{r}\] (\w{{12}})$", out.getvalue(), re.MULTILINE) for r in "01"]
+        told = launch("static_rows.py").succeeded().out
         self.assertLen(told[0], 2)
         self.assertEqual(*told)

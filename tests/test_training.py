@@ -1,26 +1,23 @@
 """Whole trainings in real processes: what every worker ends with, and what must not train on."""
 
-import io
 import json
 import pathlib
 import re
 import subprocess
 import sys
 
-import conftest
 import keras
 import numpy as np
 import pytest
+import replicas
 import tensorflow as tf
+import train
+from launch import launch
 
 import grace_tf
 from grace_tf.cli import launcher
 
-HERE = pathlib.Path(__file__).parent
-PROGRAM = HERE / "programs" / "train.py"
-sys.path.insert(0, str(PROGRAM.parent))
-import train  # noqa: E402
-
+PROGRAM = pathlib.Path(train.__file__)
 METHODS = [
     *grace_tf.available(),
     "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest",
@@ -28,20 +25,6 @@ METHODS = [
     "qsgd:rounding=nearest>two_hop",
     "natural>two_hop",
 ]
-
-
-def launch(*arguments: str, workers: int = 2) -> tuple[int, dict[int, str]]:
-    """The exit code of the program, and what each worker printed."""
-    out = io.StringIO()
-    command = [sys.executable, "-u", str(PROGRAM), *arguments]
-    # The others get time to say their own sentence after the first has failed.
-    code = launcher.run(command, workers, timeout=240, linger=45, stdout=out, stderr=out)
-    said = {rank: "" for rank in range(workers)}
-    for line in out.getvalue().splitlines():
-        match = re.match(r"\[(\d+)\] (.*)", line)
-        if match:
-            said[int(match[1])] += match[2] + "\n"
-    return code, said
 
 
 def results(said: str) -> list[dict]:
@@ -52,9 +35,7 @@ class FitTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        code, said = launch("fit", *METHODS)
-        assert code == 0, said
-        cls.workers = [results(said[rank]) for rank in range(2)]
+        cls.workers = launch("train.py", "fit", *METHODS).succeeded().answers()
 
     def test_workers_and_runs_end_with_the_same_bits(self):
         self.assertEqual([r["method"] for r in self.workers[0]], METHODS)
@@ -65,7 +46,7 @@ class FitTest(tf.test.TestCase):
         self.assertLen({r["shas"][0] for r in self.workers[0]}, len(METHODS))
 
     def test_mirrored_replicas_agree_with_processes(self):
-        strategy = conftest.mirrored(2)
+        strategy = replicas.mirrored(2)
         for result in self.workers[0]:
             with strategy.scope():
                 net = train.compiled(
@@ -102,9 +83,8 @@ class FitTest(tf.test.TestCase):
 
 class NonFiniteTest(tf.test.TestCase):
     def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
-        code, said = launch("nan")
-        self.assertEqual(code, 0, said)
-        first, second = (results(said[rank]) for rank in range(2))
+        run = launch("train.py", "nan").succeeded()
+        first, second = run.answers()
         self.assertEqual(first, second)
         plain, plain_end, scaled, scaled_end = first
         for step in (plain, scaled):
@@ -116,14 +96,13 @@ class NonFiniteTest(tf.test.TestCase):
         self.assertTrue(scaled["weights_untouched"] and scaled["weights_finite"])
         self.assertEqual(scaled_end["end"], 6)
         for rank, what in enumerate(["a gradient of another worker, or the sum", "its gradient"]):
-            self.assertIn(f"Worker {rank} of 2: in step 5 {what}", said[rank])
+            self.assertIn(f"Worker {rank} of 2: in step 5 {what}", run.said()[rank])
 
 
 class CallbackTest(tf.test.TestCase):
     def test_weights_are_broadcast_and_metrics_and_statistics_become_means(self):
-        code, said = launch("callback")
-        self.assertEqual(code, 0, said)
-        (*before0, after0), (*before1, after1) = (results(said[rank]) for rank in range(2))
+        run = launch("train.py", "callback").succeeded()
+        (*before0, after0), (*before1, after1) = run.answers()
         self.assertEqual(after0, after1)
         for epoch, (own0, own1) in enumerate(zip(before0, before1)):
             self.assertNotEqual(own0["own"], own1["own"])
@@ -147,8 +126,9 @@ class CallbackTest(tf.test.TestCase):
     ],
 )
 def test_mistakes_end_in_one_sentence_on_every_worker(mistake, sentences):
-    code, said = launch(mistake)
-    assert code not in (0, launcher.TIMED_OUT)
+    run = launch("train.py", mistake)
+    said = run.said()
+    assert run.code not in (0, launcher.TIMED_OUT)
     for rank, sentence in enumerate(sentences):
         assert "trained" not in said[rank]
         # Keras 2 puts its own lines between the error's name and the sentence.

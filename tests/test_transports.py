@@ -5,7 +5,7 @@ from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
-from conftest import mirrored
+from replicas import mirrored
 
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import ReplicaContext, across_replicas, spans_processes

@@ -1,8 +1,8 @@
 """Two hops: where they are taken, what they cost, and what belongs to them."""
 
-import conftest
 import numpy as np
 import pytest
+import replicas
 import tensorflow as tf
 from test_two_hops import SHAPES, gradients, hopping
 
@@ -122,7 +122,7 @@ def test_the_order_of_a_strategys_replicas():
 
 
 def test_four_replicas_end_alike():
-    strategy = conftest.mirrored(4)
+    strategy = replicas.mirrored(4)
     grads = gradients(4, ((300_000,), (700,)))
     with strategy.scope():
         variables = [tf.Variable(tf.zeros(shape)) for shape in ((300_000,), (700,))]

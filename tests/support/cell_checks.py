@@ -9,8 +9,8 @@ import cell_features
 import numpy as np
 from cell_engine import RATE, STEPS, Engine
 from cell_runs import ENGINES
-from conftest import mirrored
 from models import KERAS_3
+from replicas import mirrored
 
 MATRIX_OF = "2.21" if KERAS_3 else "2.15"  # the column of docs/engines.md that this Keras makes
 STRATEGIES = ("Mirrored 2", "MWMS 2", "MWMS 3", "MWMS 2 × 2")

@@ -147,7 +147,7 @@ def slots(optimizer):
 
 def program(name, *arguments):
     """The last line that a program of tests/programs prints, run in a fresh process."""
-    file = pathlib.Path(__file__).parent / "programs" / name
+    file = pathlib.Path(__file__).parents[1] / "programs" / name
     done = subprocess.run(
         [sys.executable, str(file), *map(str, arguments)],
         capture_output=True,

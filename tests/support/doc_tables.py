@@ -13,7 +13,7 @@ from cell_runs import CELLS, ENGINES
 
 from grace_tf.cli import bench, describe, tables
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 DIGITS = RESULTS / "digits.jsonl"

@@ -8,7 +8,7 @@ import json
 import pathlib
 import sys
 
-import conftest  # noqa: F401  (four virtual CPUs)
+import replicas  # noqa: F401  (four virtual CPUs)
 from cell_checks import MATRIX_OF, answer
 from cell_runs import ENGINES, HAS_HOROVOD, Runs, cells_of
 from doc_tables import MATRIX, matrix

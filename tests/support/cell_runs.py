@@ -5,16 +5,11 @@ from __future__ import annotations
 import fcntl
 import functools
 import importlib.util
-import io
 import json
-import os
 import pathlib
-import re
-from unittest import mock
 
-from grace_tf.cli import launcher
+from launch import launch
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "cells.py"
 # By the name in the matrix: the program's name for the engine, and its processes.
 ENGINES = {
     "alone": ("alone", 1),
@@ -75,15 +70,8 @@ def _run(engine, folder):
     """Runs an engine's program: its exit code, [rank, facts] of each line, the end of the rest."""
     name, processes = ENGINES[engine]
     folder.mkdir()
-    out = io.StringIO()
-    words = [str(PROGRAM), name, str(folder), "--cells", *cells_of(engine)]
-    path = [str(pathlib.Path(launcher.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    surroundings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "CUDA_VISIBLE_DEVICES": "-1"}
-    with mock.patch.dict(os.environ, surroundings):
-        code = launcher.run(
-            words, processes, timeout=900, stdout=out, stderr=out, horovod=name == "horovod"
-        )
-    lines = [re.match(r"\[(\d)\] (.*)", line) for line in out.getvalue().splitlines()]
-    told = [(int(m[1]), json.loads(m[2])) for m in lines if m and m[2].startswith('{"cell"')]
-    rest = [m[0] for m in lines if m and not m[2].startswith('{"cell"')]
-    return {"code": code, "told": told, "printed": "\n".join(rest)[-6000:]}
+    words = "cells.py", name, folder, "--cells", *cells_of(engine)
+    run = launch(*words, workers=processes, timeout=900, linger=5, horovod=name == "horovod")
+    told = [(rank, answer) for rank, answers in enumerate(run.answers()) for answer in answers]
+    rest = [line for line in run.text.splitlines() if '{"cell"' not in line]
+    return {"code": run.code, "told": told, "printed": "\n".join(rest)[-6000:]}
