@@ -1,6 +1,6 @@
 """The tables of the README and of docs/, each made of what is committed under benchmarks/results.
 
-Renew them all by: python tests/doc_tables.py
+Renew them all by: python tests/support/doc_tables.py
 """
 
 import functools

@@ -77,3 +77,16 @@ class SameBits(tf.test.TestCase):
             native.set_isa("auto")
             native.set_threads(0)
         super().tearDown()
+
+
+def isas():
+    """Those this processor has."""
+    names = []
+    for name in ("generic", "avx2", "avx512"):
+        try:
+            native.set_isa(name)
+        except ValueError:
+            continue
+        names.append(name)
+    native.set_isa("auto")
+    return names

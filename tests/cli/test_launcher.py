@@ -20,7 +20,7 @@ from unittest import mock
 
 from grace_tf.cli import endings, hosts, launcher, places, signals
 
-PROGRAM = str(Path(__file__).parent / "programs" / "launched.py")
+PROGRAM = str(Path(__file__).parents[1] / "programs" / "launched.py")
 
 
 def run(*words, workers=2, **keywords):

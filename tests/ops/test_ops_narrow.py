@@ -4,7 +4,7 @@ import numpy as np
 import numpy_ops
 import pytest
 import tensorflow as tf
-from test_ops_native import isas
+from ops_cases import isas
 
 from grace_tf import ops
 from grace_tf.ops import lists, mixed, narrow, native

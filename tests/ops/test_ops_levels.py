@@ -6,9 +6,8 @@ import numpy as np
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits
+from ops_cases import SameBits, isas
 from test_ops_lists import EDGES, SHORT, key_for, spoilt, values
-from test_ops_native import isas
 
 from grace_tf import ops
 from grace_tf.ops import levels, native, reference_levels

@@ -16,7 +16,7 @@ import grace_tf
 from grace_tf.cli import doctor
 from grace_tf.keras import repairs
 
-SCRIPT = pathlib.Path(__file__).parents[1] / ".ci" / "horovod"
+SCRIPT = pathlib.Path(__file__).parents[2] / ".ci" / "horovod"
 
 
 def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():

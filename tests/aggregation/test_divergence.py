@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_faults import faulty, last
+from faulty import faulty, last
 
 from grace_tf import divergence
 from grace_tf.cli import launcher

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_cuda_emulated import library, pytestmark  # noqa: F401
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "benchmarks" / "gpu_kernels.py"
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_kernels.py"
 LENGTHS = [70, 3, 5000, 64]
 LISTS = {"one tensor": [sum(LENGTHS)], "some": LENGTHS, "fewer": LENGTHS[:2]}
 pytestmark = [*pytestmark, pytest.mark.skipif(not SCRIPT.exists(), reason="it is not here")]

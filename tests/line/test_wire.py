@@ -1,6 +1,7 @@
 """Payloads to flat buffers and back, and the bits that must never change.
 
-`python tests/test_wire.py` writes golden.json anew; a change there needs a new `wire.VERSION`.
+`python tests/line/test_wire.py` writes tests/support/golden.json anew.  A change there needs a new
+`wire.VERSION`.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum
 
-GOLDEN = pathlib.Path(__file__).parent / "support" / "golden.json"
+GOLDEN = pathlib.Path(__file__).parents[1] / "support" / "golden.json"
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 # Matrix products round differently on every machine: golden bits are for methods of one round.
 PINNED = [spec for spec in SPECS if grace_tf.get(spec).one_round]

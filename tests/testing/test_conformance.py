@@ -30,7 +30,7 @@ from grace_tf.testing.subject import Subject
 from grace_tf.testing.workers import Workers
 from grace_tf.transports import ring
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 
 

@@ -8,7 +8,7 @@ from arrows import MAY_IMPORT
 
 from grace_tf.core import registry
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "grace_tf"
 FILES = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(p for kind in ("*.h", "*.cc", "*.cu") for p in (ROOT / "custom_ops").rglob(kind))

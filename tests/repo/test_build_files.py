@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlainWheel:

@@ -21,7 +21,7 @@ from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.ops import arguments, native
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "custom_ops"
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 pytestmark = [

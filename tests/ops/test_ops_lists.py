@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops_cases import WIDTHS, SameBits, gradient
-from test_ops_native import isas
+from ops_cases import WIDTHS, SameBits, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops import lists, native

@@ -12,7 +12,7 @@ import pytest
 import grace_tf
 from grace_tf.cli import launcher
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(workers, example, *arguments):
@@ -97,6 +97,6 @@ def test_custom_loop_learns_in_under_60_lines():
 
 
 def test_every_example_is_run_by_a_test():
-    sources = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    sources = [path.read_text() for path in Path(__file__).parents[1].glob("*/test_*.py")]
     for example in EXAMPLES.glob("*.py"):
         assert any(example.name in source for source in sources), example.name

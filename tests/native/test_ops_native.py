@@ -11,25 +11,12 @@ import numpy_ops
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
-from ops_cases import KEY, LENGTHS, LONG, SameBits, everything, gradient
+from ops_cases import KEY, LENGTHS, LONG, SameBits, everything, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops import native
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
-
-
-def isas():
-    """Those this processor has."""
-    names = []
-    for name in ("generic", "avx2", "avx512"):
-        try:
-            native.set_isa(name)
-        except ValueError:
-            continue
-        names.append(name)
-    native.set_isa("auto")
-    return names
 
 
 @needs_native

@@ -11,7 +11,7 @@ import pytest
 import grace_tf.version
 from grace_tf.ops import native
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = sorted((ROOT / "custom_ops" / "kernels").glob("*.*"))
 EACH = sorted((ROOT / "custom_ops" / "kernels" / "each").glob("*.*"))
 GLUE = sorted((ROOT / "custom_ops" / "ops").glob("*.*"))

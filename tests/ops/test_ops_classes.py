@@ -7,8 +7,7 @@ import numpy as np
 import numpy_classes as own
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient
-from test_ops_native import isas
+from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops import classes, native

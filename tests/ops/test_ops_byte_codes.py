@@ -8,8 +8,7 @@ import numpy_byte_codes as own
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import KEY, SameBits, gradient
-from test_ops_native import isas
+from ops_cases import KEY, SameBits, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops import byte_codes, native

@@ -17,7 +17,7 @@ from grace_tf import group, schedulers
 from grace_tf.schedulers import first_host
 from grace_tf.surroundings import between_processes, refuse_half_a_reduction
 
-PROGRAM = pathlib.Path(__file__).parent / "programs" / "started.py"
+PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "started.py"
 ROOT = pathlib.Path(grace_tf.__file__).parents[1]
 NAMES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "HOROVOD_SIZE")
 PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_")

@@ -22,7 +22,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_are_fresh(name):
     found = table_in(page_of(name).read_text(encoding="utf-8"), name)
-    assert found == TABLES[name](), "stale; renew it by: python tests/doc_tables.py"
+    assert found == TABLES[name](), "stale; renew it by: python tests/support/doc_tables.py"
 
 
 def test_the_digits_are_of_every_method_and_good_enough():

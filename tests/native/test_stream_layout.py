@@ -10,7 +10,7 @@ import sysconfig
 import pytest
 import tensorflow as tf
 
-SOURCES = pathlib.Path(__file__).resolve().parents[1] / "custom_ops" / "tests" / "tensorflow"
+SOURCES = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "tests" / "tensorflow"
 HEADERS = pathlib.Path(tf.sysconfig.get_include())
 COMPILER = shlex.split(sysconfig.get_config_var("CXX") or "g++")[0]
 

@@ -19,7 +19,7 @@ from grace_tf import leaves, ops
 from grace_tf.cli import doctor
 from grace_tf.ops import choice, cuda, lists, native
 
-KERNELS = pathlib.Path(__file__).resolve().parent.parent / "custom_ops" / "kernels"
+KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
 LAUNCHERS = KERNELS / "launchers.h"
 needs_sources = pytest.mark.skipif(not LAUNCHERS.exists(), reason="the C++ sources are not here")
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
