@@ -3,7 +3,7 @@
 import re
 
 import tensorflow as tf
-from launch import launch
+from launch import launch_once
 from models import KERAS_3
 
 START = r"^Workers cannot train together, "
@@ -21,7 +21,7 @@ MISTAKES = {
 def first_steps(engine):
     """{case: what each of the two workers said}."""
     cases = {}
-    for worker, answers in enumerate(launch("first_step.py", engine).succeeded().answers()):
+    for worker, answers in enumerate(launch_once("first_step.py", engine).succeeded().answers()):
         for told in answers:
             cases.setdefault(told.pop("case"), {})[worker] = told
     assert all(sorted(told) == [0, 1] for told in cases.values()), cases

@@ -115,6 +115,7 @@ def reply_to(request, payload, kind, draw):
     return {name: damaged(part, kind, draw) for name, part in payload.items()}
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_damaged_payload_gives_one_error_or_a_result_alike(spec):
     compressor = registry.get(spec)
@@ -168,6 +169,7 @@ def other_dtype(part):
     return tf.cast(part, tf.float64)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("spec", [s for s in SPECS if registry.get(s).one_round])
 @pytest.mark.parametrize("damage", [short, long, ranked, other_dtype, None])
 def test_parts_of_another_shape_or_dtype_are_refused(spec, damage):

@@ -60,6 +60,8 @@ def fused_specs():
 
 
 SPECS_AND_MEMORIES = list(fused_specs())
+NAMES = {entry.name for entry in registry.entries()}
+needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 
 def gradients(shapes, step):
@@ -79,7 +81,10 @@ def gradients(shapes, step):
 
 
 def run(spec, memory, shapes, summed, traced, bad=None, numbers=(0, 1, 2)):
-    """The aggregates, the states and what was sent, of each of the steps of these numbers."""
+    """The aggregates, the states and what was sent, of each of the steps of these numbers.
+
+    `bad` has, by the number of a step, a value that is put into a gradient of worker 1.
+    """
     transport = Recording(SIZE)
     workers = Workers(SIZE, spec, memory=memory, summed=summed, transport=transport)
 
@@ -91,8 +96,8 @@ def run(spec, memory, shapes, summed, traced, bad=None, numbers=(0, 1, 2)):
     told = []
     for number in numbers:
         grads = gradients(shapes, number)
-        if bad is not None and number == 1:
-            grads[1][0].flat[0] = bad
+        if bad and number in bad:
+            grads[1][0].flat[0] = bad[number]
         results, sent = step(*[[tf.constant(g) for g in mine] for mine in grads])
         told.append([t.numpy() for mine in results for t in mine])
         told[-1] += [words.numpy() for words in sent]
@@ -116,7 +121,8 @@ def assert_same(fused, composed):
             assert bits(x) == bits(y), f"step {number}, array {i} of {len(a)}: {x} is not {y}"
 
 
-@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@needs_native
+@pytest.mark.rotated
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
 def test_a_fused_form_is_its_composition(spec, memory, corner):
@@ -132,8 +138,10 @@ def test_a_fused_form_is_its_composition(spec, memory, corner):
             assert_same(fused, run(spec, memory, shapes, summed, traced, numbers=numbers))
 
 
-@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
-@pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
+# The twins of single operations, with other hyperparameters, are compared in tests/ops.
+@needs_native
+@pytest.mark.rotated
+@pytest.mark.parametrize("spec, memory", [one for one in SPECS_AND_MEMORIES if one[0] in NAMES])
 def test_a_fused_form_is_the_composition_of_reference_operations(spec, memory):
     shapes = [(33,), (5, 7), (513,)]
     exact = spec.split(":")[0] not in SUMMED_OTHERWISE
@@ -149,15 +157,16 @@ def test_a_fused_form_is_the_composition_of_reference_operations(spec, memory):
             np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(x).max(), rtol=0)
 
 
-@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@needs_native
+@pytest.mark.rotated
 @pytest.mark.parametrize("spec, memory", SPECS_AND_MEMORIES)
-def test_a_fused_form_sees_what_is_not_finite(spec, memory, bad):
-    told = run(spec, memory, CORNERS["odd"], False, False, bad)
-    assert all(np.isnan(total).all() for total in told[1][: SIZE * len(CORNERS["odd"])])
+def test_a_fused_form_sees_what_is_not_finite(spec, memory):
+    shapes, bad = [(5, 7), (33,), ()], {0: np.nan, 1: np.inf, 2: -np.inf}
+    for step in run(spec, memory, shapes, False, False, bad):
+        assert all(np.isnan(total).all() for total in step[: SIZE * len(shapes)])
 
 
-@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@needs_native
 @pytest.mark.parametrize("memory", ["lowpass", "lowpass:beta=1", "residual:dtype=int8"])
 @pytest.mark.parametrize("spec", ["qsgd:rounding=nearest", "topk:ratio=0.1|values=fp16"])
 def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
@@ -173,7 +182,7 @@ def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
         assert_same(run(spec, memory, shapes, True, False), fused)
 
 
-@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@needs_native
 def test_a_memory_that_changes_another_acts_by_itself():
     """A subclass of a memory does not use the fused form of its base class.
 

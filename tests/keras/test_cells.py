@@ -5,17 +5,8 @@ One program trains all cells of an engine (programs/cells.py); its run is shared
 
 import pytest
 from cell_checks import MATRIX_OF, answer
-from cell_runs import CELLS, ENGINES, HAS_HOROVOD, Runs, cells_of
+from cell_runs import CELLS, ENGINES, HAS_HOROVOD, cells_of
 from doc_tables import matrix
-
-
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory, worker_id):
-    """With pytest-xdist each worker has a folder of its own, in one that they share."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own if worker_id == "master" else own.parent) / "cells"
-    folder.mkdir(exist_ok=True)
-    return Runs(folder)
 
 
 def all_cells():
@@ -28,8 +19,8 @@ def all_cells():
 
 
 @pytest.mark.parametrize("engine, cell", list(all_cells()))
-def test_a_cell(engine, cell, runs):
-    assert answer(runs, engine, cell) == matrix()[MATRIX_OF, engine, cell]
+def test_a_cell(engine, cell):
+    assert answer(engine, cell) == matrix()[MATRIX_OF, engine, cell]
 
 
 def test_the_matrix_has_all_cells():

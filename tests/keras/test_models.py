@@ -3,7 +3,6 @@
 The program is tests/programs/real_models.py, which says what each kind is.
 """
 
-import functools
 import json
 import re
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import real_models  # noqa: E402
 import tensorflow as tf
-from launch import launch
+from launch import launch_once
 from real_models import METHODS  # noqa: E402
 from replicas import mirrored
 
@@ -35,10 +34,9 @@ def check(result, replicas):
         assert result["losses"][-1] < result["losses"][0]
 
 
-@functools.cache
 def launched(pairs):
     """What two processes say of each (kind, method), and everything they printed."""
-    run = launch("real_models.py", *(word for pair in pairs for word in pair), timeout=900)
+    run = launch_once("real_models.py", *(word for pair in pairs for word in pair), timeout=900)
     said = {}
     for told in re.findall(r'\{"worker": \d.*', run.text):
         result = json.loads(told)

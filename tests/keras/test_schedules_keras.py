@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from launch import launch
+from launch import launch_once
 from models import (
     KERAS_3,
     compiled,
@@ -146,10 +146,9 @@ def test_accumulated_steps_count_once(replicas):
     assert [sent for _, sent in watch.seen[1::2]] == [*BYTES[:1] * 2, *BYTES[1:2] * 2, BYTES[2]]
 
 
-@functools.cache
 def of_two_processes(kind):
     """What two workers print."""
-    told = launch("scheduled.py", kind).succeeded().answers()
+    told = launch_once("scheduled.py", kind).succeeded().answers()
     return {worker: answers[-1] for worker, answers in enumerate(told)}
 
 

@@ -12,7 +12,7 @@ import pytest
 import replicas
 import tensorflow as tf
 import train
-from launch import launch
+from launch import launch, launch_once
 
 import grace_tf
 from grace_tf.cli import launcher
@@ -35,7 +35,7 @@ class FitTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.workers = launch("train.py", "fit", *METHODS).succeeded().answers()
+        cls.workers = launch_once("train.py", "fit", *METHODS).succeeded().answers()
 
     def test_workers_and_runs_end_with_the_same_bits(self):
         self.assertEqual([r["method"] for r in self.workers[0]], METHODS)

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from launch import launch
+from launch import launch, launch_once
 from models import KERAS_3, compiled, embedding, embedding_loop, sha, shas, tokens
 from replicas import mirrored
 
@@ -155,7 +155,7 @@ class ProcessesTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        told = launch("embeddings.py").succeeded().answers()
+        told = launch_once("embeddings.py").succeeded().answers()
         cls.answers = {rank: answers[-1] for rank, answers in enumerate(told)}
 
     def test_adam_is_fed_the_rows_of_all_workers_in_their_order(self):

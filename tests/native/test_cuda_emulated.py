@@ -56,6 +56,7 @@ def steps(spec):
     return results
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_method_gives_the_same_bits(library, spec):
     expected = steps(spec)

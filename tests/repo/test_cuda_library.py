@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 from test_build_files import BROKEN, built_package, needs_setuptools, setup_file
 
-import grace_tf
 from grace_tf import leaves, ops
 from grace_tf.cli import doctor
 from grace_tf.ops import choice, cuda, lists, native
@@ -23,12 +22,6 @@ KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
 LAUNCHERS = KERNELS / "launchers.h"
 needs_sources = pytest.mark.skipif(not LAUNCHERS.exists(), reason="the C++ sources are not here")
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
-needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not here")
-# What is said of the sources alone need not be tested for every installed package.
-needs_checkout = pytest.mark.skipif(
-    not KERNELS.is_relative_to(pathlib.Path(grace_tf.__file__).resolve().parents[1]),
-    reason="the package that is tested is not that of these sources",
-)
 
 
 def built_of_these_sources():
@@ -83,40 +76,6 @@ def test_the_list_operations_have_kernels_for_gpus():
 def test_every_kernel_for_gpus_stands_beside_one_for_cpus():
     for file in KERNELS.glob("*.cu"):
         assert file.with_suffix(".cc").exists() or file.stem == "library", file.name
-
-
-@needs_nvcc
-@needs_checkout
-@pytest.mark.slow
-@pytest.mark.parametrize("source", sorted(KERNELS.glob("*.cu")), ids=lambda path: path.stem)
-def test_no_kernel_spills_registers(source, tmp_path):
-    *flags, _ = setup_file()[1]["COMPILE_CUDA"]  # without -c
-    # `make -C custom_ops cuda` does it for all architectures; this is what data centres have.
-    told = subprocess.run(
-        ["nvcc", *flags, "-cubin", "-arch=sm_90", "-Xptxas=-v,-warn-spills", str(source)]
-        + ["-o", str(tmp_path / "cubin")],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stderr
-    spills = [int(count) for count in re.findall(r"(\d+) bytes spill", told)]
-    assert sum(spills) == 0, told
-    assert len(spills) >= 2 or source.stem == "library"
-    assert max(map(int, re.findall(r"Used (\d+) registers", told)), default=0) <= 128, told
-
-
-@needs_nvcc
-@needs_checkout
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "source", sorted((KERNELS.parent / "tests").glob("cuda_*_test.cc")), ids=lambda path: path.stem
-)
-def test_the_tests_of_the_kernels_compile_for_a_gpu(source, tmp_path):
-    # The flags are those of `make -C custom_ops gpu-test`. Only running the tests needs a GPU.
-    options = ["-std=c++17", "-DGRACE_ON_GPU", "-x", "c++", "-Xcompiler=-fsyntax-only"]
-    command = ["nvcc", *options, "-c", str(source), "-o", str(tmp_path / "unused.o")]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
 
 
 @needs_sources

@@ -8,7 +8,7 @@ import re
 import cell_features
 import numpy as np
 from cell_engine import RATE, STEPS, Engine
-from cell_runs import ENGINES
+from cell_runs import ENGINES, facts_of
 from models import KERAS_3
 from replicas import mirrored
 
@@ -29,9 +29,9 @@ REFUSALS = {
 }
 
 
-def answer(runs, engine, cell):
+def answer(engine, cell):
     """`yes`, or `refused: why`; AssertionError where the cell is neither."""
-    methods = {method: facts for (of, method), facts in runs.of(engine).items() if of == cell}
+    methods = {method: facts for (of, method), facts in facts_of(engine).items() if of == cell}
     assert {"none", "mixed"} <= set(methods)
     sentences = {told.get("refused") for workers in methods.values() for told in workers}
     if sentences != {None}:
@@ -44,9 +44,9 @@ def answer(runs, engine, cell):
         assert len(workers) == ENGINES[engine][1]
         end = common_end(workers)
         if engine in OF_TWO and (engine, cell) not in OTHER_BITS:
-            assert end == common_end(runs.of("Mirrored 2")[cell, method]), method
+            assert end == common_end(facts_of("Mirrored 2")[cell, method]), method
         if method != "plain":
-            CHECKS[cell](Found(runs, engine, method), workers)
+            CHECKS[cell](Found(engine, method), workers)
     assert common_end(methods["none"]) != common_end(methods["mixed"])
     if "plain" in methods:
         assert common_end(methods["plain"]) == common_end(methods["none"])
@@ -68,12 +68,12 @@ def common_end(workers):
 class Found:
     """What else is known: other cells of this engine, and this cell elsewhere."""
 
-    def __init__(self, runs, engine, method):
-        self._runs, self.engine, self.method = runs, engine, method
+    def __init__(self, engine, method):
+        self.engine, self.method = engine, method
 
     def cell(self, name, engine=None):
         """The facts of each worker."""
-        return self._runs.of(engine or self.engine)[name, self.method]
+        return facts_of(engine or self.engine)[name, self.method]
 
 
 def close(one, other, tolerance=1e-5):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import importlib.util
-import json
-import pathlib
 
-from launch import launch
+import launch
 
 # By the name in the matrix: the program's name for the engine, and its processes.
 ENGINES = {
@@ -43,35 +40,16 @@ def cells_of(engine):
     return OF_TWO_DEVICES if engine == "MWMS 2 × 2" else tuple(CELLS)
 
 
-class Runs:
-    """What the programs have said; `folder` is one for all processes of pytest."""
-
-    def __init__(self, folder):
-        self._folder = pathlib.Path(folder)
-        self.of = functools.cache(self._of)
-
-    def _of(self, engine):
-        """`{(cell, method): [facts of each worker]}`, from the one run of the engine's program."""
-        name = engine.replace(" ", "_")
-        with open(self._folder / f"{name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-            kept = self._folder / f"{name}.json"
-            if not kept.exists():
-                kept.write_text(json.dumps(_run(engine, self._folder / name)))
-            run = json.loads(kept.read_text())
-        assert run["code"] == 0, f"exit code {run['code']}\n{run['printed']}"
-        facts = {}
-        for rank, told in run["told"]:
-            facts.setdefault((told["cell"], told["method"]), {})[rank] = told
-        return {key: [workers[rank] for rank in sorted(workers)] for key, workers in facts.items()}
-
-
-def _run(engine, folder):
-    """Runs an engine's program: its exit code, [rank, facts] of each line, the end of the rest."""
+@functools.cache
+def facts_of(engine):
+    """`{(cell, method): [facts of each worker]}`, from the one run of the engine's program."""
     name, processes = ENGINES[engine]
-    folder.mkdir()
+    folder = launch.SHARED / "cells" / engine.replace(" ", "_")
     words = "cells.py", name, folder, "--cells", *cells_of(engine)
-    run = launch(*words, workers=processes, timeout=900, linger=5, horovod=name == "horovod")
-    told = [(rank, answer) for rank, answers in enumerate(run.answers()) for answer in answers]
-    rest = [line for line in run.text.splitlines() if '{"cell"' not in line]
-    return {"code": run.code, "told": told, "printed": "\n".join(rest)[-6000:]}
+    keywords = {"workers": processes, "timeout": 900, "linger": 5}
+    run = launch.launch_once(*words, horovod=name == "horovod", **keywords).succeeded()
+    facts = {}
+    for answers in run.answers():
+        for told in answers:
+            facts.setdefault((told["cell"], told["method"]), []).append(told)
+    return facts

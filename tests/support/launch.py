@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import io
 import json
 import os
@@ -15,6 +17,7 @@ from fork_server import ForkServer
 import grace_tf
 from grace_tf.cli import launcher, places
 
+SHARED: pathlib.Path | None = None  # the folder of `launch_once`, which conftest.py gives
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
 WARM = ForkServer()
 
@@ -65,6 +68,21 @@ def launch(program, *arguments, workers=2, timeout=500, linger=60.0, horovod=Fal
     with mock.patch.dict(os.environ, surroundings()), mock.patch.object(places, "_child", child):
         code = launcher.run(words, workers, stdout=out, stderr=err, **keywords)
     return Run(code, out.getvalue(), err.getvalue(), workers)
+
+
+def launch_once(program, *arguments, **keywords):
+    """The run that `launch` makes of these arguments, made once for all processes of pytest."""
+    words = json.dumps([program, *map(str, arguments), sorted(keywords.items())])
+    name = f"run-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    with open(SHARED / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        kept = SHARED / f"{name}.json"
+        if not kept.exists():
+            run = launch(program, *arguments, **keywords)
+            kept.write_text(json.dumps(vars(run)))
+    run = Run.__new__(Run)
+    vars(run).update(json.loads(kept.read_text()))
+    return run
 
 
 def surroundings() -> dict[str, str]:

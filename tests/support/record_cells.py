@@ -8,20 +8,22 @@ import json
 import pathlib
 import sys
 
+import launch
 import replicas  # noqa: F401  (four virtual CPUs)
 from cell_checks import MATRIX_OF, answer
-from cell_runs import ENGINES, HAS_HOROVOD, Runs, cells_of
+from cell_runs import ENGINES, HAS_HOROVOD, cells_of
 from doc_tables import MATRIX, matrix
 
 
 def main(folder):
-    pathlib.Path(folder).mkdir(exist_ok=True)
-    runs, answers = Runs(folder), matrix() if MATRIX.exists() else {}
+    launch.SHARED = pathlib.Path(folder)
+    launch.SHARED.mkdir(exist_ok=True)
+    answers = matrix() if MATRIX.exists() else {}
     for engine in ENGINES:
         if engine.startswith("Horovod") and not HAS_HOROVOD:
             continue
         for cell in cells_of(engine):
-            answers[MATRIX_OF, engine, cell] = answer(runs, engine, cell)
+            answers[MATRIX_OF, engine, cell] = answer(engine, cell)
     names = "tensorflow", "engine", "cell", "answer"
     lines = [json.dumps(dict(zip(names, (*key, said)))) for key, said in answers.items()]
     MATRIX.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -31,12 +31,19 @@ from grace_tf.testing.workers import Workers
 from grace_tf.transports import ring
 
 ROOT = pathlib.Path(__file__).parents[2]
-SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.rotated
+@pytest.mark.parametrize("spec", [entry.name for entry in registry.entries()])
 def test_registered(spec):
     check_compressor(spec)
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("spec", [spec for entry in registry.entries() for spec in entry.examples])
+def test_examples_of_what_is_registered(spec):
+    # The statistics and the training of the checks that are not quick are those of the name's.
+    check_compressor(spec, quick=True)
 
 
 @pytest.fixture

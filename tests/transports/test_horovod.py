@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 from horovod_runs import answers_of, launch_horovod, lines_of, needs_horovod
-from launch import launch
+from launch import launch_once
 
 from grace_tf.cli import launcher
 from grace_tf.cli.addresses import environments
@@ -24,9 +24,7 @@ CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
 def one_after_the_other(*programs, workers):
     """A run of several programs in the same processes; each must have come to its end."""
     words = " -- ".join(programs).split()
-    run = launch_horovod("under_horovod.py", *words, workers=workers)
-    assert run.code == 0, run.text
-    return run
+    return launch_once("under_horovod.py", *words, workers=workers, horovod=True).succeeded()
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +91,7 @@ def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
 
 @needs_horovod
 def test_fit_ends_with_the_bits_of_a_process_group(two):
-    plain = launch("train.py", "fit", *METHODS)
+    plain = launch_once("train.py", "fit", *METHODS)
     assert plain.code == 0, plain.text
     # Sums of three would depend on the engine's order.
     assert answers_of(two, FIT) == plain.answers()

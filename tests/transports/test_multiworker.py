@@ -2,7 +2,7 @@
 
 import keras
 import tensorflow as tf
-from launch import launch
+from launch import launch_once
 from models import loop, model, sha
 from replicas import mirrored
 
@@ -18,7 +18,7 @@ def wrapped(method):
 
 def trained(*arguments):
     """The exit code, what each of the two workers said, and everything that was printed."""
-    run = launch("multiworker.py", *arguments)
+    run = launch_once("multiworker.py", *arguments)
     return run.code, run.answers(), run.text
 
 

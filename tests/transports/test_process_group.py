@@ -1,18 +1,15 @@
 """The process group: collectives between real processes, calls of grace_tf.group, failures."""
 
-import functools
-
 import numpy as np
 import tensorflow as tf
-from launch import launch
+from launch import launch_once
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
-@functools.cache
 def run(program, workers, *arguments, linger=0.0):
     """(exit code, {rank: its line of JSON}, everything printed) of a run of a program."""
-    ended = launch(program, *arguments, workers=workers, linger=linger)
+    ended = launch_once(program, *arguments, workers=workers, linger=linger)
     answers = {rank: told[-1] for rank, told in enumerate(ended.answers()) if told}
     return ended.code, answers, ended.text
 
