@@ -45,7 +45,7 @@ MISSED = {
 
 def version() -> str:
     names: dict = {}
-    exec((HERE / "grace_tf" / "version.py").read_text(), names)
+    exec((HERE / "grace_tf" / "core" / "version.py").read_text(), names)
     return names["__version__"]
 
 

@@ -29,9 +29,9 @@ import tempfile
 import time
 from typing import Any
 
-from grace_tf.cli.addresses import environments
-from grace_tf.cli.machine import machine
-from grace_tf.cli.places import Local
+from grace_tf.cli.bench.machine import machine
+from grace_tf.cli.run.addresses import environments
+from grace_tf.cli.run.places import Local
 from grace_tf.cli.tables import print_table
 
 ENGINES = ("group", "strategy", "horovod")

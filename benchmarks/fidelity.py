@@ -23,11 +23,11 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from grace_tf.cli.machine import machine
+from grace_tf.cli.bench.machine import machine
 from grace_tf.cli.tables import markdown, print_table, progress
 from grace_tf.core import registry
 from grace_tf.core.specs import spec_of
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
 from grace_tf.testing import Workers
 
 SHAPE = (1024, 64)

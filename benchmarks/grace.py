@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli.machine import machine, seconds
+from grace_tf.cli.bench.machine import machine, seconds
 from grace_tf.cli.tables import print_table, progress
 
 DRAWS = 20  # compressions that an error is the mean of

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli.machine import machine
+from grace_tf.cli.bench.machine import machine
 from grace_tf.cli.models import MODELS
 
 METHODS = [

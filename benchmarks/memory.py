@@ -130,7 +130,7 @@ def main() -> None:
             flush=True,
         )
     if args.out:
-        from grace_tf.cli.machine import machine
+        from grace_tf.cli.bench.machine import machine
 
         here = machine(1, args.repeats, args.model)
         head = {

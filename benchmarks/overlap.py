@@ -50,7 +50,7 @@ if args.engine == "strategy":
 import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
-from grace_tf.cli.machine import machine  # noqa: E402
+from grace_tf.cli.bench.machine import machine  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
 if args.engine == "horovod":

@@ -39,7 +39,7 @@ elif args.engine == "strategy":
 import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
-from grace_tf.cli.machine import machine  # noqa: E402
+from grace_tf.cli.bench.machine import machine  # noqa: E402
 
 rank, size = 0, strategy.num_replicas_in_sync
 if args.engine == "strategy":

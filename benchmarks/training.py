@@ -25,11 +25,11 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from grace_tf.cli.machine import machine
+from grace_tf.cli.bench.machine import machine
 from grace_tf.cli.tables import print_table, progress
 from grace_tf.core import registry
 from grace_tf.core.specs import spec_of
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
 from grace_tf.testing import Workers
 
 WORKERS, BATCH = 4, 32  # images per worker and step

@@ -3,7 +3,7 @@
 model.compile(optimizer=grace_tf.wrap(opt, "qsgd"), ...)
 """
 
-from grace_tf.cli import start_up as _start_up
+from grace_tf.cli.run import start_up as _start_up
 
 _start_up.hide()  # only where this process is the command line
 
@@ -22,14 +22,17 @@ if tuple(int(x) for x in _tf.__version__.split(".")[:2]) < (2, 15):
     raise ImportError(f"{_NEEDED} (this is {_tf.__version__}).")
 
 from grace_tf import keras, schedules, testing  # noqa: E402
-from grace_tf.aggregator import Aggregator  # noqa: E402
+from grace_tf.aggregation.aggregator import Aggregator  # noqa: E402
+from grace_tf.aggregation.all_reduce import all_reduce  # noqa: E402
 from grace_tf.core.compressor import Compressor  # noqa: E402
 from grace_tf.core.context import Context  # noqa: E402
 from grace_tf.core.memory import Memory  # noqa: E402
 from grace_tf.core.registry import available, get, recipe, register  # noqa: E402
+from grace_tf.core.version import __version__  # noqa: E402
 from grace_tf.distribute import CompressedAllReduce  # noqa: E402
-from grace_tf.functional import all_reduce  # noqa: E402
-from grace_tf.group import (  # noqa: E402
+from grace_tf.keras import unwrap, wrap  # noqa: E402
+from grace_tf.line.grace_params import from_params  # noqa: E402
+from grace_tf.transports.world import (  # noqa: E402
     barrier,
     broadcast,
     init,
@@ -38,9 +41,6 @@ from grace_tf.group import (  # noqa: E402
     shard,
     size,
 )
-from grace_tf.keras import unwrap, wrap  # noqa: E402
-from grace_tf.params import from_params  # noqa: E402
-from grace_tf.version import __version__  # noqa: E402
 
 __all__ = [
     "Aggregator",
@@ -68,3 +68,7 @@ __all__ = [
     "unwrap",
     "wrap",
 ]
+
+
+def __dir__() -> list:
+    return sorted(__all__)

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 
 import grace_tf
-from grace_tf.cli import bench, describe, doctor, launcher, start_up
+from grace_tf.cli import describe, doctor, launcher
+from grace_tf.cli.bench import codecs
 from grace_tf.cli.models import MODELS
+from grace_tf.cli.run import start_up
 from grace_tf.cli.tables import markdown, print_table, progress
 from grace_tf.core.scheduled import Scheduled
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
 from grace_tf.testing import conformance
 
 WRONG_ARGUMENT = 2  # as argparse
@@ -114,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("target", help="a spec, module:Class or file.py:Class")
     sub.add_argument("--quick", action="store_true", help="fewer shapes and draws")
 
-    bench.add_arguments(command("bench", bench.main, "the speed of the codecs on this machine"))
+    codecs.add_arguments(command("bench", codecs.main, "the speed of the codecs on this machine"))
     launcher.add_arguments(
         command("run", launcher.main, "start worker processes, here and on other hosts")
     )

@@ -13,10 +13,10 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
-from grace_tf.aggregator import Aggregator
-from grace_tf.gradients import gradient_of
+from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.keras import repairs
-from grace_tf.surroundings import other_door, refuse_half_a_reduction, refuse_xla
+from grace_tf.line.inputs import gradient_of
+from grace_tf.transports.find_workers import other_door, refuse_half_a_reduction, refuse_xla
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import reduced_rows
 

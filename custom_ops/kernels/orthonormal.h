@@ -12,7 +12,7 @@ namespace grace {
 // What is left of a column below this share of its square is rounding.
 constexpr float kNegligible = 0x1p-32f;
 
-// The basis of each P of a list, by classical Gram-Schmidt; grace_tf/ops/reference_low_rank.py says
+// The basis of each P of a list, by classical Gram-Schmidt; grace_tf/ops/reference/low_rank.py says
 // in which order everything is computed.
 void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                      const float* p, float* basis);

@@ -8,7 +8,7 @@
 namespace grace {
 namespace {
 
-// 127 levels on each side of zero and a scale for each 256 elements, as reference_narrow.py says.
+// 127 levels on each side of zero and a scale for each 256 elements, as ops/reference/narrow_storage.py says.
 const ListCode kBytes{{127, 8, 256}, Norm::kMax};
 
 // The bytes of one tensor: words of codes, then scales.

@@ -11,8 +11,8 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.specs import name_of, spec_of
-from grace_tf.plan import make_plan
-from grace_tf.settings import Settings, settings
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import Settings, settings
 from grace_tf.testing.workers import Workers
 from grace_tf.transports.base import Transport
 

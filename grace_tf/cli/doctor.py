@@ -17,12 +17,12 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from grace_tf import group
 from grace_tf.cli.tables import print_table
+from grace_tf.core.version import __version__
 from grace_tf.keras import repairs
-from grace_tf.ops import cuda, native
-from grace_tf.transports import lifeline
-from grace_tf.version import __version__
+from grace_tf.ops.backend import cuda, native
+from grace_tf.transports import world
+from grace_tf.transports.lifeline import lifeline
 
 
 def main(options: argparse.Namespace) -> int:
@@ -91,7 +91,7 @@ def cuda_library() -> str:
 
 def _surroundings() -> str:
     try:
-        expected = group.expected_size()
+        expected = world.expected_size()
     except ValueError as error:
         return str(error)
     if expected == 1:

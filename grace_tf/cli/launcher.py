@@ -22,13 +22,13 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from grace_tf.cli.addresses import environments, exported
-from grace_tf.cli.endings import ending, failed_first
-from grace_tf.cli.far_end import CANNOT_START, NOT_FOUND, signal_all
-from grace_tf.cli.hosts import is_this_machine, of_workers, parse_hosts
-from grace_tf.cli.places import SSH, CannotReach, Local, Place, Remote, wait_for_all
-from grace_tf.cli.screen import PREFIXES, Screen
-from grace_tf.cli.signals import Signals, Stopped
+from grace_tf.cli.run.addresses import environments, exported
+from grace_tf.cli.run.endings import ending, failed_first
+from grace_tf.cli.run.far_end import CANNOT_START, NOT_FOUND, signal_all
+from grace_tf.cli.run.hosts import is_this_machine, of_workers, parse_hosts
+from grace_tf.cli.run.places import SSH, CannotReach, Local, Place, Remote, wait_for_all
+from grace_tf.cli.run.screen import PREFIXES, Screen
+from grace_tf.cli.run.signals import Signals, Stopped
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
 _AT_ONCE = 8  # connections that are being made; sshd takes 10 (MaxStartups)

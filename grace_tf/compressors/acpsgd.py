@@ -9,8 +9,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import alternating, lists, low_rank
-from grace_tf.ops.alternating import Bases, Products
+from grace_tf.ops import lists, low_rank, two_sided_low_rank
+from grace_tf.ops.two_sided_low_rank import Bases, Products
 
 
 @register("acpsgd", family="low rank", paper="arXiv:2306.08881", examples=("acpsgd:rank=2",))
@@ -77,24 +77,24 @@ class ACPSGD(Compressor):
     def rounds(self, xs, states, ctx):
         sizes, shapes = [self._size(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
         bases = _bases(states, sizes)
-        mine, _, _ = alternating.alternate(xs, None, 1.0, bases, sizes)
+        mine, _, _ = two_sided_low_rank.alternate(xs, None, 1.0, bases, sizes)
         (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
         sums = mine._replace(**reply)
-        totals, _ = alternating.expand_sides(bases, sums, 1.0, sizes, shapes)
+        totals, _ = two_sided_low_rank.expand_sides(bases, sums, 1.0, sizes, shapes)
         sent = None
         if ctx.needs_sent:
-            sent, _ = alternating.expand_sides(bases, mine, 1.0, sizes, shapes)
+            sent, _ = two_sided_low_rank.expand_sides(bases, mine, 1.0, sizes, shapes)
         return totals, sent, _states(sums, bases, sizes, ctx.step)
 
 
 def _bases(states, sizes):
     """Orthonormal columns from what was received last."""
-    return alternating.bases([state["factors"] for state in states if state], sizes)
+    return two_sided_low_rank.bases([state["factors"] for state in states if state], sizes)
 
 
 def _states(sums: Products, bases: Bases, sizes, step):
     """The next states: of the half that is second in this step, what the first has not captured."""
-    factors = iter(alternating.turned(sums, bases, step, sizes))
+    factors = iter(two_sided_low_rank.turned(sums, bases, step, sizes))
     return [{"factors": next(factors)} if size.rank else {} for size in sizes]
 
 
@@ -104,10 +104,10 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     sizes = [compressor._size(spec) for spec in ctx.specs]
     bases = _bases(states, sizes)
     gradients = xs, residuals_of(memories), ctx.multiplier
-    mine, kept, finite = alternating.alternate(*gradients, bases, sizes)
+    mine, kept, finite = two_sided_low_rank.alternate(*gradients, bases, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
     sums = mine._replace(**reply)
     shapes = [spec.shape for spec in ctx.specs]
-    means, finite = alternating.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
+    means, finite = two_sided_low_rank.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
     next_states = _states(sums, bases, sizes, ctx.step)
     return Outcome(means, settled(memories, kept), next_states, finite)

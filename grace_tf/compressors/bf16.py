@@ -7,7 +7,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import cast_lists, lists
+from grace_tf.ops import cast, lists
 
 
 @register("bf16", family="cast", paper="arXiv:1905.12322", memory="none")
@@ -52,8 +52,8 @@ class BF16(Compressor):
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """One read: the sum with the residual, its cast, what the cast loses, and the flag."""
     residuals = residuals_of(memories)
-    halves, kept, finite = cast_lists.cast_list(xs, residuals, ctx.multiplier, tf.bfloat16)
+    halves, kept, finite = cast.cast_list(xs, residuals, ctx.multiplier, tf.bfloat16)
     (reply,) = yield Sum([{"values": halves}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    means, finite = cast_lists.uncast_list(reply["values"], shapes, 1 / ctx.size)
+    means, finite = cast.uncast_list(reply["values"], shapes, 1 / ctx.size)
     return Outcome(means, settled(memories, kept), states, finite)

@@ -8,9 +8,9 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, sampled_lists
-from grace_tf.ops.arguments import ListKey
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import index_sets, lists, sampled_top_k
+from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -71,13 +71,13 @@ class DGC(Compressor):
 
     def _sampling(self, spec):
         n = spec.shape.num_elements()
-        return sampled_lists.sampling_of(n, max(1, int(self.ratio * n)), self.sample)
+        return sampled_top_k.sampling_of(n, max(1, int(self.ratio * n)), self.sample)
 
     def compress(self, x, ctx):
         (sampling,) = samplings = [self._sampling(ctx.spec)]
         # Without a sample nothing is drawn, so any key serves.
         key = ctx.list_key() if sampling.stride > 1 else ListKey(0, 0, 0, ctx.variables, 0)
-        found = sampled_lists.sampled_k_list([x], None, 1.0, samplings, key)
+        found = sampled_top_k.sampled_k_list([x], None, 1.0, samplings, key)
         return self._payload(found, ctx)
 
     def _payload(self, found, ctx):
@@ -104,7 +104,7 @@ class DGC(Compressor):
         """What a fused form sends of a lane group."""
         samplings = [self._sampling(spec) for spec in ctx.specs]
         key = ctx.list_key()
-        return sampled_lists.sampled_k_list(xs, residuals, ctx.multiplier, samplings, key, momentum)
+        return sampled_top_k.sampled_k_list(xs, residuals, ctx.multiplier, samplings, key, momentum)
 
     def gathered(self, found, ctx):
         """The means over the workers of what they selected, and whether these are finite."""

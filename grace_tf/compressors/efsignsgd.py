@@ -12,7 +12,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, check_block, scaled_sign_list, sum_scaled_sign_list
 
 

@@ -8,8 +8,8 @@ from grace_tf.core.registry import get, register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, sparse_lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -100,7 +100,7 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """
     ks = [compressor.count(spec) for spec in ctx.specs]
     lengths, shapes = zip(*[(spec.shape.num_elements(), spec.shape) for spec in ctx.specs])
-    values, own, residuals, finite = sparse_lists.top_k_list(
+    values, own, residuals, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
     payload = {"values": values, "indices": index_sets.pack_list(own, None, lengths, ks)}
@@ -109,12 +109,12 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     sums, finite = index_sets.scatter_list(*parts, 1.0)
     if ctx.size == 1:  # what was selected is all that there is
         return Outcome(sums, settled(memories, residuals), states, finite)
-    largest, kept, _, _ = sparse_lists.top_k_list(sums, None, 1.0, ks)
+    largest, kept, _, _ = selection.top_k_list(sums, None, 1.0, ks)
     if residuals is not None:
         sent = _where_kept(values, own, kept, ctx, ks)
-        residuals = sparse_lists.refine_list(residuals, own, values, sent, ks)
+        residuals = selection.refine_list(residuals, own, values, sent, ks)
     best = one_row({"values": largest, "indices": kept})
-    means, finite = sparse_lists.scatter_list(
+    means, finite = selection.scatter_list(
         best["values"], best["indices"], None, ks, shapes, 1 / ctx.size
     )
     return Outcome(means, settled(memories, residuals), states, finite)

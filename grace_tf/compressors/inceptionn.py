@@ -12,9 +12,9 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import classes, lists
-from grace_tf.ops.carrier import one_row
-from grace_tf.ops.classes import Classes, Room
+from grace_tf.ops import lists, size_classes
+from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops.size_classes import Classes, Room
 
 
 @register(
@@ -76,7 +76,7 @@ class Inceptionn(Compressor):
         return Room(*[max(1, int(each * n)) for each in (self.bytes, self.halves, self.wholes)])
 
     def wire(self, spec):
-        sizes = classes.lengths(spec.shape.num_elements(), self._room(spec))
+        sizes = size_classes.lengths(spec.shape.num_elements(), self._room(spec))
         return {
             name: tf.TensorSpec([size], tf.float32 if name == "wholes" else tf.int32)
             for name, size in sizes._asdict().items()
@@ -99,11 +99,11 @@ class Inceptionn(Compressor):
 
     def _encode(self, xs, residuals, multiplier, ctx):
         rooms = [self._room(spec) for spec in ctx.specs]
-        return classes.encode_classes(xs, residuals, multiplier, self._bound, rooms, ctx.step)
+        return size_classes.encode_classes(xs, residuals, multiplier, self._bound, rooms, ctx.step)
 
     def _decode(self, payloads, factor, ctx):
         rooms, shapes = [self._room(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
-        return classes.decode_classes(Classes(**payloads), shapes, factor, self._bound, rooms)
+        return size_classes.decode_classes(Classes(**payloads), shapes, factor, self._bound, rooms)
 
 
 @fuses(Inceptionn, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))

@@ -8,7 +8,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import byte_codes, lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register("natural", family="quantisation", paper="arXiv:1905.10988", memory="none")

@@ -7,7 +7,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.dgc import MomentumCorrection
-from grace_tf.ops import lists, mixed
+from grace_tf.ops import lists, weighted_sum
 
 
 @register("none", family="dense", paper="-", memory="none")
@@ -60,6 +60,8 @@ def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
     if momentum.limit is not None:
         totals = [memory.clipped(total * tf.constant(factor), 1) for total in totals]
         factor = 1.0
-    us = mixed.mix_list(totals, factor, momentum.states, momentum.factor)
-    velocities = mixed.mix_list(totals, factor, us, momentum.factor) if momentum.nesterov else us
+    us = weighted_sum.mix_list(totals, factor, momentum.states, momentum.factor)
+    velocities = (
+        weighted_sum.mix_list(totals, factor, us, momentum.factor) if momentum.nesterov else us
+    )
     return Outcome(velocities, [{"u": u} for u in us], states)

@@ -11,8 +11,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import levels, lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import lists, quantization
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -85,9 +85,9 @@ class QSGD(Compressor):
     @property
     def _code(self):
         if self.norm == "minmax":
-            return levels.Code(2**self.bits - 1, self.bits, self.block, self.norm)
+            return quantization.Code(2**self.bits - 1, self.bits, self.block, self.norm)
         s = self.levels if self.levels is not None else 2 ** (self.bits - 1) - 1
-        return levels.Code(s, (2 * s).bit_length(), self.block, self.norm)
+        return quantization.Code(s, (2 * s).bit_length(), self.block, self.norm)
 
     def wire(self, spec):
         n, floats = spec.shape.num_elements(), 2 if self.norm == "minmax" else 1
@@ -110,12 +110,12 @@ class QSGD(Compressor):
             random = ctx.list_key()
         elif self.rounding == "stratified":
             order = ctx.stage(0).draw
-            random = levels.Strata(ctx.shared_list_key(), order, ctx.worker, ctx.size)
-        return levels.encode(xs, residuals, multiplier, self._code, random)
+            random = quantization.Strata(ctx.shared_list_key(), order, ctx.worker, ctx.size)
+        return quantization.encode(xs, residuals, multiplier, self._code, random)
 
     def _decode(self, rows, factor, ctx):
         shapes = [spec.shape for spec in ctx.specs]
-        return levels.decode(rows["levels"], rows["scales"], shapes, factor, self._code)
+        return quantization.decode(rows["levels"], rows["scales"], shapes, factor, self._code)
 
     def compress_list(self, xs, ctx):
         encoded = self._encode(xs, None, 1.0, ctx)

@@ -9,8 +9,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, sparse_lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import lists, selection
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -90,7 +90,7 @@ class RandomK(Compressor):
     def _scattered(self, values, factor, ctx):
         ks, scales = [self.count(s) for s in ctx.specs], [self.scale(s) for s in ctx.specs]
         parts = ks, [spec.shape for spec in ctx.specs], ctx.shared_list_key()
-        return sparse_lists.scatter_random_list(values, *parts, factor, scales)
+        return selection.scatter_random_list(values, *parts, factor, scales)
 
 
 @fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
@@ -98,7 +98,7 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """The indices are drawn in O(k); what is read and written is the residual."""
     ks = [compressor.count(spec) for spec in ctx.specs]
     key, residuals = ctx.shared_list_key(), residuals_of(memories)
-    values, kept, finite = sparse_lists.random_k_list(xs, residuals, ctx.multiplier, ks, key)
+    values, kept, finite = selection.random_k_list(xs, residuals, ctx.multiplier, ks, key)
     (reply,) = yield Sum([{"values": values}], finite)
     means, finite = compressor._scattered(reply["values"], 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)

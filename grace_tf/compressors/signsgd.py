@@ -9,7 +9,7 @@ from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.momentum import Momentum
 from grace_tf.memories.none import NoMemory
 from grace_tf.ops import lists
-from grace_tf.ops.carrier import carried, one_row
+from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.scaled_signs import momentum_sign_list
 
 

@@ -11,8 +11,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, min_max, quantiles, sparse_lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import index_sets, lists, min_max_sketch, quantiles, selection
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -86,7 +86,7 @@ class Sketch(Compressor):
     def _entries(self, specs, variables):
         lengths = [spec.shape.num_elements() for spec in specs]
         sketched = (self.rows, self.columns, self.quantiles // self.groups) if self.rows else None
-        return min_max.entries_of(lengths, self.ratio, self.quantiles, variables, sketched)
+        return min_max_sketch.entries_of(lengths, self.ratio, self.quantiles, variables, sketched)
 
     def compress(self, x, ctx):
         return self.compress_list([x], ctx)
@@ -103,7 +103,7 @@ class Sketch(Compressor):
         entries = self._entries(ctx.specs, ctx.variables)
         chosen = [ops.top_k(tf.reshape(x, [-1]), k) for x, k in zip(xs, entries.ks)]
         values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-        return min_max.encode(values, indices, self._key(ctx), entries)[0]
+        return min_max_sketch.encode(values, indices, self._key(ctx), entries)[0]
 
     def decompress_list(self, payload, ctx):
         return index_sets.without_faults(self._decode(one_row(payload), 1.0, ctx))
@@ -118,12 +118,12 @@ class Sketch(Compressor):
 
     def _encode_largest(self, xs, residuals, ctx):
         entries, key = self._entries(ctx.specs, ctx.variables), self._key(ctx)
-        values, indices, kept, finite = sparse_lists.top_k_list(
+        values, indices, kept, finite = selection.top_k_list(
             xs, residuals, ctx.multiplier, entries.ks
         )
-        payload, sent = min_max.encode(values, indices, key, entries, kept is not None)
+        payload, sent = min_max_sketch.encode(values, indices, key, entries, kept is not None)
         if kept is not None:
-            kept = sparse_lists.refine_list(kept, indices, values, sent, entries.ks)
+            kept = selection.refine_list(kept, indices, values, sent, entries.ks)
         return payload, kept, finite
 
     def _decode(self, payloads, factor, ctx):
@@ -132,7 +132,7 @@ class Sketch(Compressor):
             parts = payloads["ids"], payloads["means"]
             return quantiles.decode_list(*parts, shapes, factor, self.quantiles)
         entries = self._entries(ctx.specs, ctx.variables)
-        parts = min_max.decode(payloads, self._key(ctx), entries), payloads["indices"]
+        parts = min_max_sketch.decode(payloads, self._key(ctx), entries), payloads["indices"]
         return index_sets.scatter_list(*parts, None, entries.ks, shapes, factor)
 
 

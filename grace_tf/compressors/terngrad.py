@@ -9,8 +9,8 @@ from grace_tf.core.hyperparameters import check_choice, check_integer, check_num
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.ops import lists, trits
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import lists, ternary
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -73,7 +73,7 @@ class TernGrad(Compressor):
         return 2 if self.packing == "bits" else None
 
     def wire(self, spec):
-        words = trits.word_count(spec.shape.num_elements(), self._bits)
+        words = ternary.word_count(spec.shape.num_elements(), self._bits)
         digits = tf.TensorSpec([words], tf.int32)
         scale = tf.TensorSpec([1], tf.float32)
         return (
@@ -81,8 +81,8 @@ class TernGrad(Compressor):
         )
 
     def compress_list(self, xs, ctx):
-        scales, _ = trits.scales_of(xs, 1.0, self.clip)
-        words = trits.encode(xs, 1.0, scales, scales, self._bits, ctx.list_key())
+        scales, _ = ternary.scales_of(xs, 1.0, self.clip)
+        words = ternary.encode(xs, 1.0, scales, scales, self._bits, ctx.list_key())
         return {"trits": words, "scale": scales}
 
     def decompress_list(self, payload, ctx):
@@ -99,7 +99,7 @@ class TernGrad(Compressor):
         return self._decode(payloads["trits"], payloads["scale"], 1.0, ctx)[0][0]
 
     def _decode(self, words, scales, factor, ctx):
-        return trits.decode(words, scales, [spec.shape for spec in ctx.specs], factor, self._bits)
+        return ternary.decode(words, scales, [spec.shape for spec in ctx.specs], factor, self._bits)
 
     def _summed(self, xs, multiplier, ctx):
         """The two rounds of a shared scale; returns (own words, sums, scales), rows of one."""
@@ -108,10 +108,10 @@ class TernGrad(Compressor):
                 f"terngrad: its sums have room for workers={self.workers}, but there are "
                 f"{ctx.size} workers; set workers={ctx.size} or more."
             )
-        own, finite = trits.scales_of(xs, multiplier, self.clip)
+        own, finite = ternary.scales_of(xs, multiplier, self.clip)
         (first,) = yield Max([{"scale": own}], finite)
         scales = first["scale"]
-        words = trits.encode(xs, multiplier, own, scales, self._bits, ctx.list_key())
+        words = ternary.encode(xs, multiplier, own, scales, self._bits, ctx.list_key())
         (second,) = yield Sum([{"sums": words}])
         rows = one_row({"own": words, "sums": second["sums"], "scales": scales})
         return rows["own"], rows["sums"], rows["scales"]
@@ -131,9 +131,9 @@ def in_two_passes(compressor, memory, xs, memories, states, ctx):
     if compressor.shared:
         _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)
     else:
-        own, finite = trits.scales_of(xs, ctx.multiplier, compressor.clip)
+        own, finite = ternary.scales_of(xs, ctx.multiplier, compressor.clip)
         key = ctx.list_key()
-        words = trits.encode(xs, ctx.multiplier, own, own, compressor._bits, key)
+        words = ternary.encode(xs, ctx.multiplier, own, own, compressor._bits, key)
         (reply,) = yield Gather([{"trits": words, "scale": own}], finite)
         words, scales = reply["trits"], reply["scale"]
     means, finite = compressor._decode(words, scales, 1 / ctx.size, ctx)

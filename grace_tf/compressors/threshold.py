@@ -9,8 +9,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, sparse_lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -95,7 +95,7 @@ class Threshold(Compressor):
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Selection, compaction, residual and flag from one read where the capacity suffices."""
     ms = [compressor.most(spec) for spec in ctx.specs]
-    values, indices, counts, kept, finite = sparse_lists.threshold_list(
+    values, indices, counts, kept, finite = selection.threshold_list(
         xs, residuals_of(memories), ctx.multiplier, compressor.threshold, ms
     )
     words = index_sets.pack_list(

@@ -9,8 +9,8 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, sparse_lists
-from grace_tf.ops.carrier import one_row
+from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -99,7 +99,7 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     outer = getattr(compressor, "outer", compressor)
     composite = outer is not compressor
     ks = [outer.count(spec) for spec in ctx.specs]
-    values, indices, kept, finite = sparse_lists.top_k_list(
+    values, indices, kept, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
     lengths = [spec.shape.num_elements() for spec in ctx.specs]
@@ -107,7 +107,7 @@ def in_one_pass(compressor, memory, xs, memories, states, ctx):
     if composite:
         payload, decoded = compressor.compress_parts(payload, ks, ctx)
         if kept is not None:
-            kept = sparse_lists.refine_list(kept, indices, values, decoded["values"], ks)
+            kept = selection.refine_list(kept, indices, values, decoded["values"], ks)
     (reply,) = yield Gather([payload], finite)
     if composite:
         reply = compressor.decompress_parts(reply, ks, ctx)

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops.backend.arguments import ListKey
 
 SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw alike
 _DEEPEST = 84  # the last draw of a stage three deep

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from grace_tf.ops.carrier import joined
+from grace_tf.ops.backend.carrier import joined
 
 Payload = dict[str, tf.Tensor]
 

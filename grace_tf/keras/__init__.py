@@ -8,8 +8,8 @@ from grace_tf.keras import backups, copies, guards, own_files, repairs, synchron
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.own_files import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
-from grace_tf.surroundings import several
-from grace_tf.transports import lifeline
+from grace_tf.transports.find_workers import several
+from grace_tf.transports.lifeline import lifeline
 
 __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 

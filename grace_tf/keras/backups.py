@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from grace_tf.keras.own_files import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.surroundings import together
+from grace_tf.transports.find_workers import together
 
 KEPT = 2
 TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own

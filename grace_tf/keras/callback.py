@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import group, keys
 from grace_tf.keras.first_step import without_own_gradients
-from grace_tf.surroundings import several
+from grace_tf.line import collective_keys
+from grace_tf.transports import world
+from grace_tf.transports.find_workers import several
 
 _PIECE = 8192  # float64 values of one collective: TensorFlow ties a key to a size
 
@@ -54,7 +55,7 @@ class Callback(keras.callbacks.Callback):
         own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         own = without_own_gradients(optimizer, own)
         seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}
-        group.broadcast(list(seen.values()), self._root)
+        world.broadcast(list(seen.values()), self._root)
 
     def on_epoch_end(self, epoch, logs=None):
         connected = several()
@@ -85,7 +86,7 @@ def _mean(connected: Any, values: np.ndarray) -> np.ndarray:
     """The mean over workers of a float64 vector that has one length everywhere."""
     pieces = np.pad(values, [0, -values.size % _PIECE]).reshape([-1, _PIECE])
     try:
-        sums = [connected.sum([tf.constant(piece)], keys.EPOCH)[0] for piece in pieces]
+        sums = [connected.sum([tf.constant(piece)], collective_keys.EPOCH)[0] for piece in pieces]
     except tf.errors.OpError as error:
         raise RuntimeError(connected.explain(error)) from error
     return tf.concat(sums, 0).numpy()[: values.size] / connected.size

@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
-from grace_tf.aggregator import Aggregator
+from grace_tf.aggregation.aggregator import Aggregator
+from grace_tf.aggregation.claimed import aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files import InFiles, SavedState
 from grace_tf.keras.first_step import building, owner_of
@@ -34,8 +35,7 @@ from grace_tf.keras.optimizers import (
     parts,
 )
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.marks import aggregated
-from grace_tf.settings import Settings, from_config
+from grace_tf.line.settings import Settings, from_config
 
 _KEY = "grace"  # of the settings in the config of a wrapped optimizer
 

@@ -12,8 +12,8 @@ import os
 import keras
 import numpy as np
 
-from grace_tf.aggregator import Aggregator
-from grace_tf.saved import as_key, from_keys
+from grace_tf.aggregation.aggregator import Aggregator
+from grace_tf.aggregation.state.file_format import as_key, from_keys
 
 _FILE = "grace.npz"  # among a model's assets, where earlier versions kept the state
 

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.divergence import checked
-from grace_tf.handshake import Owner
+from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.consistency.weight_drift import checked
 from grace_tf.keras.optimizers import innermost, is_horovods, parts
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.surroundings import several
-from grace_tf.variables import has_value
+from grace_tf.line.inputs import has_value
+from grace_tf.transports.find_workers import several
 
 # Settings that may differ: names are counted in each process, and "grace" is compared by the plan.
 _FREE = ("name", "grace")

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf import keys
+from grace_tf.aggregation.claimed import aggregated
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import is_horovods
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.marks import aggregated
-from grace_tf.surroundings import compresses, several
-from grace_tf.transports import lifeline
+from grace_tf.line import collective_keys
+from grace_tf.transports.find_workers import compresses, several
+from grace_tf.transports.lifeline import lifeline
 
 
 def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
@@ -30,7 +30,7 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     connected = several()
     if connected is None:
         return finite
-    return tf.equal(connected.sum([bad[None]], keys.FINITE)[0][0], 0.0)
+    return tf.equal(connected.sum([bad[None]], collective_keys.FINITE)[0][0], 0.0)
 
 
 def _guard(own):

@@ -7,7 +7,7 @@ from typing import Any
 
 from grace_tf.core.specs import spec_of
 from grace_tf.keras.optimizers import parts
-from grace_tf.settings import Settings
+from grace_tf.line.settings import Settings
 
 
 def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:

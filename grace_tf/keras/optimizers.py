@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.variables import local, plain
+from grace_tf.line.inputs import local, plain
 
 _ignoring: set[type] = set()
 

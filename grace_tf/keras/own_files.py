@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
-from grace_tf.surroundings import several, together
+from grace_tf.transports.find_workers import several, together
 
 LOG = logging.getLogger("grace_tf")
 

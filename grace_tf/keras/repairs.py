@@ -49,7 +49,7 @@ def name_the_variables_of_gradients() -> None:
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    from grace_tf.surroundings import compresses
+    from grace_tf.transports.find_workers import compresses
 
     own = TFOptimizer._all_reduce_sum_gradients
 

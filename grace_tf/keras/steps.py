@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from grace_tf.transports.connections import SILENT, Lifeline
-from grace_tf.transports.farewells import counted
-from grace_tf.transports.lifeline import first_line
-from grace_tf.transports.waits import under_way
+from grace_tf.transports.lifeline.connections import SILENT, Lifeline
+from grace_tf.transports.lifeline.farewells import counted
+from grace_tf.transports.lifeline.lifeline import first_line
+from grace_tf.transports.lifeline.waits import under_way
 
 # Seconds in a step that another worker does not take, before it counts as one too many: this worker
 # may be about to find that its data end too.  Where their number is unknown that may take as many

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.surroundings import several
+from grace_tf.transports.find_workers import several
 
 _MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
 # SyncBatchNormalization of Keras 2 derives from it too.

@@ -19,15 +19,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import agreement, divergence, sharding
+from grace_tf.aggregation.consistency import initial_values, weight_drift
 from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.synchronised import refuse_unsynchronised
-from grace_tf.surroundings import several, together
-from grace_tf.transports import lifeline
-from grace_tf.transports.lifeline import Lifeline
+from grace_tf.transports import data_shards
+from grace_tf.transports.find_workers import several, together
+from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.lifeline import Lifeline
 from grace_tf.transports.tf_distribute import spans_processes
 
 _LOG = logging.getLogger("grace_tf")
@@ -105,9 +106,9 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
         def end_epoch(epoch, logs):
             weights = first_step.compared_weights(model)
             if weights:
-                told = int(divergence.digest(weights))
+                told = int(weight_drift.digest(weights))
                 label = f"fit {taken.call}/{epoch}"
-                divergence.compare(line, label, f"the end of epoch {epoch + 1}", told)
+                weight_drift.compare(line, label, f"the end of epoch {epoch + 1}", told)
             taken.end_epoch(bool(model.stop_training))
 
         epochs = keras.callbacks.LambdaCallback(
@@ -127,7 +128,7 @@ def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) 
     if not spans_processes(strategy):
         if isinstance(x, np.ndarray):
             taken.compare_data(x)
-    elif sharding.taken() and not _said_who_deals and not _as_it_is(x):
+    elif data_shards.taken() and not _said_who_deals and not _as_it_is(x):
         _said_who_deals = True
         if several().rank == 0:
             _LOG.warning(
@@ -232,7 +233,7 @@ def _ending(own: Callable) -> Callable:
 
 def install() -> None:
     """Puts this around the methods of `keras.Model`."""
-    agreement.model_in_training = lambda: first_step.values_of(trained_model())
+    initial_values.model_in_training = lambda: first_step.values_of(trained_model())
     for held, names in (
         (_models, ("fit", "train_on_batch")),
         (_evaluating, ("evaluate", "predict", "test_on_batch")),

@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.aggregator import Aggregator
+from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.keras.classes import Wrapped, attach, detach
 from grace_tf.keras.optimizers import bases, innermost, is_horovods, parts
-from grace_tf.settings import settings
-from grace_tf.surroundings import refuse_parameter_servers
+from grace_tf.line.settings import settings
+from grace_tf.transports.find_workers import refuse_parameter_servers
 
 
 def wrap(

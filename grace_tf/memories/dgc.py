@@ -7,7 +7,7 @@ import tensorflow as tf
 from grace_tf.core.hyperparameters import check_choice, check_number
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
-from grace_tf.ops.sampled_lists import Momentum, clip_factor
+from grace_tf.ops.sampled_top_k import Momentum, clip_factor
 
 
 @register("dgc", family="momentum", paper="arXiv:1712.01887")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
-from grace_tf.ops import mixed
+from grace_tf.ops import weighted_sum
 
 
 @register("diana", family="estimates", paper="arXiv:1901.09269")
@@ -47,11 +47,11 @@ class DIANA(Memory):
 
     def compensate_list(self, xs, states, ctx):
         own = [state["own"] for state in states]
-        return mixed.mix_list(xs, 1.0, own, -1.0), [None] * len(xs)
+        return weighted_sum.mix_list(xs, 1.0, own, -1.0), [None] * len(xs)
 
     def settle_list(self, carries, sent, totals, states, ctx):
         own, server = ([state[name] for state in states] for name in ("own", "server"))
-        own = mixed.mix_list(sent, self.alpha, own, 1.0)
-        learnt = mixed.mix_list(totals, self.alpha, server, 1.0)
-        aggregates = mixed.mix_list(totals, 1.0, server, 1.0)
+        own = weighted_sum.mix_list(sent, self.alpha, own, 1.0)
+        learnt = weighted_sum.mix_list(totals, self.alpha, server, 1.0)
+        aggregates = weighted_sum.mix_list(totals, 1.0, server, 1.0)
         return aggregates, [{"own": h, "server": H} for h, H in zip(own, learnt)]

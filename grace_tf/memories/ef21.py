@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
-from grace_tf.ops import mixed
+from grace_tf.ops import weighted_sum
 
 
 @register("ef21", family="estimates", paper="arXiv:2106.05203")
@@ -39,10 +39,10 @@ class EF21(Memory):
 
     def compensate_list(self, xs, states, ctx):
         own = [state["own"] for state in states]
-        return mixed.mix_list(xs, 1.0, own, -1.0), [None] * len(xs)
+        return weighted_sum.mix_list(xs, 1.0, own, -1.0), [None] * len(xs)
 
     def settle_list(self, carries, sent, totals, states, ctx):
         own, server = ([state[name] for state in states] for name in ("own", "server"))
-        own = mixed.mix_list(sent, 1.0, own, 1.0)
-        server = mixed.mix_list(totals, 1.0, server, 1.0)
+        own = weighted_sum.mix_list(sent, 1.0, own, 1.0)
+        server = weighted_sum.mix_list(totals, 1.0, server, 1.0)
         return server, [{"own": h, "server": H} for h, H in zip(own, server)]

@@ -6,7 +6,7 @@ from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import settles_after
-from grace_tf.ops import mixed
+from grace_tf.ops import weighted_sum
 
 
 @register("lowpass", family="error feedback", paper="arXiv:2104.11125")
@@ -54,5 +54,5 @@ class LowPass(Memory):
 def filtered(memory, before, after):
     """What a fused form kept goes through the filter, in one more pass over memory."""
     old, kept = ([state["residual"] for state in states] for states in (before, after))
-    mixes = mixed.mix_list(kept, memory.beta, old, 1 - memory.beta)
+    mixes = weighted_sum.mix_list(kept, memory.beta, old, 1 - memory.beta)
     return [{"residual": each} for each in mixes]

@@ -7,7 +7,7 @@ import tensorflow as tf
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
-from grace_tf.ops import narrow
+from grace_tf.ops import narrow_storage
 
 
 @register(
@@ -62,16 +62,18 @@ class Residual(Memory):
     def store(self, states, ctx):
         if self.dtype == "float32":
             return states
-        store = narrow.to_halves_list if self.dtype == "bf16" else narrow.to_bytes_list
+        store = (
+            narrow_storage.to_halves_list if self.dtype == "bf16" else narrow_storage.to_bytes_list
+        )
         return settled(states, store(residuals_of(states), ctx.list_key()))
 
     def load(self, stored, specs):
         (dtype,) = {state["residual"].dtype for state in stored}
         if dtype == tf.uint16:
-            return settled(stored, narrow.from_halves_list(residuals_of(stored)))
+            return settled(stored, narrow_storage.from_halves_list(residuals_of(stored)))
         if dtype == tf.int8:
             shapes = [spec.shape for spec in specs]
-            return settled(stored, narrow.from_bytes_list(residuals_of(stored), shapes))
+            return settled(stored, narrow_storage.from_bytes_list(residuals_of(stored), shapes))
         return stored
 
 

@@ -12,13 +12,14 @@ of element i in its bit i. Bits beyond the last element are zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import arguments, choice, native, reference
+from grace_tf.ops import choice, reference
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.arguments import Key
+from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.choice import chosen, using
-from grace_tf.ops.words import packed_words
 
 __all__ = [
     "Key",
@@ -40,25 +41,6 @@ __all__ = [
     "using",
     "vote_signs",
 ]
-
-
-class Key(NamedTuple):
-    """Names one stream of random words; equal keys give equal words on every machine.
-
-    The stream is Philox4x32-10 under the key words (seed, worker) with the counter words (i / 4
-    low, i / 4 high, step, variable << 8 | draw): word i is the (i mod 4)-th of that block.
-    """
-
-    seed: int | tf.Tensor
-    """Any integer; its low 32 bits count."""
-    worker: int | tf.Tensor
-    """This worker's number, or 0xFFFFFFFF for streams that all workers share; low 32 bits."""
-    step: int | tf.Tensor
-    """The number of the training step; low 32 bits."""
-    variable: int
-    """The ordinal of the variable, 0 to 2^24 - 1."""
-    draw: int
-    """Which of a variable's draws within one step, 0 to 255."""
 
 
 def random_words(n: int, key: Key) -> tf.Tensor:

@@ -5,8 +5,8 @@ in a word, the first in its lowest byte; the words of a tensor's codes follow th
 before it, and bytes beyond a tensor's last code are zero.
 
 The operations run natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_byte_codes`, which defines the meaning; both give the same bits. The
-encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `sparse_lists`, and return as
+`grace_tf.ops.reference.byte_codes`, which defines the meaning; both give the same bits. The
+encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`, and return as
 they do the new residuals, acc minus what is sent, and whether every acc is finite. The decoders sum
 what N workers sent, from zero and in worker order, a denormal partial sum becoming 0, and return
 the sums times `factor`, of the given shapes, and whether every product is finite. So a zero that is
@@ -19,10 +19,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import arguments, lists, native
-from grace_tf.ops import reference_byte_codes as reference
-from grace_tf.ops.arguments import ListKey
-from grace_tf.ops.sparse_lists import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops import lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.reference import byte_codes as reference
+from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = [
     "byte_words",

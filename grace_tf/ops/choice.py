@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as _graphs
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import cuda, native, reference
+from grace_tf.ops import reference
+from grace_tf.ops.backend import cuda, native
 
 _IMPLEMENTATIONS = {"native": native, "reference": reference}
 _forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("forced", default=None)

@@ -18,7 +18,7 @@ bits. Bits set beyond the k-th count for nothing. An entry that lacks its bit, o
 more, is n: outside.
 
 The operations run natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_index_sets`, which gives the same bits. The parts of the tensors of a list,
+`grace_tf.ops.reference.index_sets`, which gives the same bits. The parts of the tensors of a list,
 of `lengths[i]` elements and with up to `ks[i]` entries, lie one after another.
 """
 
@@ -29,10 +29,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import arguments, lists, native
-from grace_tf.ops import reference_index_sets as reference
-from grace_tf.ops.reference_index_sets import index_layout
-from grace_tf.ops.sparse_lists import dims_of, scalar, shaped_like
+from grace_tf.ops import lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.reference import index_sets as reference
+from grace_tf.ops.reference.index_sets import index_layout
+from grace_tf.ops.selection import dims_of, scalar, shaped_like
 
 __all__ = ["index_words", "pack_list", "scatter_list", "unpack_list"]
 

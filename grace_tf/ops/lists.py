@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import arguments, choice, native
-from grace_tf.ops.arguments import ListKey, Strata
-from grace_tf.ops.words import packed_words
+from grace_tf.ops import choice
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.arguments import ListKey, Strata
+from grace_tf.ops.backend.words import packed_words
 
 
 class Quantized(NamedTuple):
@@ -61,8 +62,8 @@ def quantize_list(
         words_i = quantize(acc_i, scales_i, levels, bits, block, key with variable variables[i])
         kept_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
 
-    key None rounds to the nearest; `grace_tf.ops.levels` says what "minmax" and `Strata` mean.
-    Raises ValueError and TypeError as those do.
+    key None rounds to the nearest; `grace_tf.ops.quantization` says what "minmax" and `Strata`
+    mean. Raises ValueError and TypeError as those do.
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)

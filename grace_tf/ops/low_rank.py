@@ -5,10 +5,10 @@ P [rows, rank] and Q [columns, rank]; rank 0 says that it has none and travels d
 matrices lie end to end in one tensor, `p` or `basis`, and so do the Q, and the dense tensors.
 
 The operations run natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_low_rank`. `orthonormal`, `expand` and `unit_columns` give the same bits
+`grace_tf.ops.reference.low_rank`. `orthonormal`, `expand` and `unit_columns` give the same bits
 either way. `project` and `reproject` do not: native ones give the same bits on every instruction
 set and for any number of threads, but they sum in another order than TensorFlow's matrix products.
-The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `sparse_lists`.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import arguments, lists, native
-from grace_tf.ops import reference_low_rank as reference
-from grace_tf.ops.sparse_lists import Kept, Tensors, kept_list, scalar, shaped_like
+from grace_tf.ops import lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.reference import low_rank as reference
+from grace_tf.ops.selection import Kept, Tensors, kept_list, scalar, shaped_like
 
 __all__ = [
     "MatrixSize",

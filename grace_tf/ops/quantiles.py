@@ -21,8 +21,8 @@ without elements has the mean 0.
 
 Ids are bit planes of ceil(log2 q) bits, as `ops.quantize` writes its codes. The operations run
 natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_quantiles`, which gives the same bits. The encoder works on
-acc_i = xs_i * multiplier + residuals_i, as those of `sparse_lists`.
+`grace_tf.ops.reference.quantiles`, which gives the same bits. The encoder works on
+acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import arguments, lists, native
-from grace_tf.ops import reference_quantiles as reference
-from grace_tf.ops.reference_quantiles import id_bits
-from grace_tf.ops.sparse_lists import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
-from grace_tf.ops.words import packed_words
+from grace_tf.ops import lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import quantiles as reference
+from grace_tf.ops.reference.quantiles import id_bits
+from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["decode_list", "encode_list", "id_bits", "id_words"]
 

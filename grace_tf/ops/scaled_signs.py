@@ -13,8 +13,8 @@ chunks. One-sided sums are multiplied by the float64 reciprocal of their number 
 two-sided ones are divided by it.
 
 The operations run natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_scaled_signs`; both give the same bits. The encoders work on
-acc_i = xs_i * multiplier + residuals_i, as those of `sparse_lists`.
+`grace_tf.ops.reference.scaled_signs`; both give the same bits. The encoders work on
+acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import arguments, lists, native
-from grace_tf.ops import reference_scaled_signs as reference
-from grace_tf.ops.sparse_lists import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
-from grace_tf.ops.words import packed_words
+from grace_tf.ops import lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import scaled_signs as reference
+from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["Cells", "ScaledSigns", "momentum_sign_list", "scaled_sign_list", "sum_scaled_sign_list"]
 

@@ -8,9 +8,9 @@ of index, with 0 for those of the other side, filled up with zeros to a power of
 adjacent pairs, then pairs of pairs; the quotient is rounded to float32. An empty side has mean 0.
 
 The operations run natively, one node a list, where `lists.runs_here` says so, and else through
-`grace_tf.ops.reference_two_means`, which gives the same bits. The parts of the tensors of a list
+`grace_tf.ops.reference.two_means`, which gives the same bits. The parts of the tensors of a list
 lie one after another. The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of
-`sparse_lists`.
+`selection`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import arguments, index_sets, lists, native
-from grace_tf.ops import reference_two_means as reference
-from grace_tf.ops.reference_low_rank import accs
-from grace_tf.ops.sparse_lists import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
-from grace_tf.ops.words import packed_words
+from grace_tf.ops import index_sets, lists
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import two_means as reference
+from grace_tf.ops.reference.low_rank import accs
+from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["TwoMeans", "scatter_means_list", "two_means_list"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import two_hops
+from grace_tf.line import two_hops
 from grace_tf.testing import cases
 from grace_tf.testing.arrays import same_bits
 from grace_tf.testing.subject import NOT_CLAIMED, SEED, SIZE, Subject, Verdict, demand

@@ -12,14 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from grace_tf.aggregation.schedule_stages import Placed, Stages
+from grace_tf.aggregation.state.state import State
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload, Request
-from grace_tf.lockstep import communicate
-from grace_tf.plan import Plan, make_plan
-from grace_tf.settings import settings
-from grace_tf.stages import Placed, Stages
-from grace_tf.state import State
+from grace_tf.line.plan import Plan, make_plan
+from grace_tf.line.round_driver import communicate
+from grace_tf.line.settings import settings
 from grace_tf.transports.base import Handed, Transport
 from grace_tf.transports.loopback import Loopback
 

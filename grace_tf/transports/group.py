@@ -15,7 +15,7 @@ from grace_tf.transports.pieces import packed
 from grace_tf.transports.rows import GathersRows
 
 if TYPE_CHECKING:
-    from grace_tf.transports.connections import Lifeline
+    from grace_tf.transports.lifeline.connections import Lifeline
 
 HANDSHAKE_WORDS = 64
 

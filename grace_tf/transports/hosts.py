@@ -101,7 +101,7 @@ class Hosts(Transport):
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        raise AssertionError("With hierarchical no rows are compressed: see row_rules.py.")
+        raise AssertionError("With hierarchical no rows are compressed: see line/sparse_policy.py.")
 
     def _explain(self, error: Exception) -> str | None:
         return self._everyone._explain(error)

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from grace_tf.transports import lifeline
-from grace_tf.transports.connections import Lifeline
 from grace_tf.transports.group import Group
+from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.connections import Lifeline
 from grace_tf.transports.process_group import local_rank
 from grace_tf.transports.ring import Ring
 from grace_tf.transports.tf_distribute import ReplicaContext, members

@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from grace_tf.transports import collectives, lifeline, rendezvous
+from grace_tf.transports import collectives, rendezvous
 from grace_tf.transports.group import Group
+from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.ring import GROUP_KEY, Ring
-from grace_tf.transports.waits import Waits
 
 _HANDSHAKE_KEY = 1
 _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16

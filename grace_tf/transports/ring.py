@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.transports import collectives
+from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.rows import GathersRows
-from grace_tf.transports.waits import Waits
 
 GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")

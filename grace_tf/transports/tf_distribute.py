@@ -114,7 +114,7 @@ class ReplicaContext(Transport):
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        # A traced step gathers messages of any length here; in a loop rows are dense (plans.py).
+        # A traced step gathers messages of any length here; in a loop the plan makes rows dense.
         # TensorFlow ends the process where all messages are empty.
         return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]
 

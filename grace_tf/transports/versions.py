@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf.version import __version__
+from grace_tf.core.version import __version__
 
 LONGEST = 80  # bytes
 HERE = f"grace_tf {__version__} and TensorFlow {tf.__version__}"[:LONGEST]

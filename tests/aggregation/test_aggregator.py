@@ -10,7 +10,7 @@ import tensorflow as tf
 from replicas import mirrored
 
 import grace_tf
-from grace_tf.marks import aggregated
+from grace_tf.aggregation.claimed import aggregated
 from grace_tf.transports.loopback import Loopback
 
 LOSSLESS = "topk:ratio=1.0"
@@ -205,7 +205,7 @@ class AloneTest(tf.test.TestCase):
                 raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
 
         variables, (grads, *_) = some()
-        with mock.patch("grace_tf.reduction.Loopback", Broken):
+        with mock.patch("grace_tf.aggregation.step.Loopback", Broken):
             with self.assertRaisesRegex(tf.errors.ResourceExhaustedError, "out of memory"):
                 grace_tf.Aggregator("qsgd", min_elements=1)(grads, variables)
 

@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import agreement
-from grace_tf.agreement import Agreement, Row, Taken, decide
-from grace_tf.handshake import Owner, float_word
+from grace_tf.aggregation.consistency import initial_values
+from grace_tf.aggregation.consistency.initial_values import Agreement, Row, Taken, decide
+from grace_tf.aggregation.consistency.plan_handshake import Owner, float_word
+from grace_tf.aggregation.state.state import State
 from grace_tf.keras.first_step import values_of
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.state import State
 from grace_tf.testing import Workers
 
 ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1))
@@ -133,7 +133,7 @@ class StrategyTest(tf.test.TestCase):
         for value in (1.0, 2.0):
             statistics = [tf.Variable(value)]
             with mock.patch.object(
-                agreement, "model_in_training", lambda of=statistics: ((), of, 0)
+                initial_values, "model_in_training", lambda of=statistics: ((), of, 0)
             ):
                 Agreement().reach(group, state, [tf.Variable(3.0)], Owner, late=False)
             compared.append(group.row)

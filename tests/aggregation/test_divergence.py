@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from faulty import faulty, last
 
-from grace_tf import divergence
+from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.cli import launcher
 
 SENTENCE = (
@@ -41,15 +41,17 @@ class DigestTest(tf.test.TestCase):
         for dtype in (tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int64, tf.bool):
             values = [tf.cast([1, 0, 1, 0], dtype), tf.cast([0, 1], dtype)]
             variables = [tf.Variable(v) for v in values]
-            before = int(divergence.digest(variables))
-            self.assertEqual(before, int(tf.function(divergence.digest)(variables)))
+            before = int(weight_drift.digest(variables))
+            self.assertEqual(before, int(tf.function(weight_drift.digest)(variables)))
             variables[1].assign(tf.cast([1, 1], dtype))
-            self.assertNotEqual(before, int(divergence.digest(variables)))
+            self.assertNotEqual(before, int(weight_drift.digest(variables)))
         one = np.float32(1.0)
         near = np.nextafter(one, 2)
-        told = {int(divergence.digest([tf.Variable([v, one])])) for v in (one, near, -one, 0.0)}
+        told = {int(weight_drift.digest([tf.Variable([v, one])])) for v in (one, near, -one, 0.0)}
         self.assertLen(told, 4)
 
     def test_equal_values_of_other_variables_differ(self):
         one, two = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
-        self.assertNotEqual(int(divergence.digest([one, two])), int(divergence.digest([two, one])))
+        self.assertNotEqual(
+            int(weight_drift.digest([one, two])), int(weight_drift.digest([two, one]))
+        )

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import handshake
-from grace_tf.handshake import Owner
-from grace_tf.plan import make_plan
-from grace_tf.settings import settings
+from grace_tf.aggregation.consistency import plan_handshake as handshake
+from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import settings
 
 
 class Group:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from schedule_cases import SPEC, STEPS, gradients_of
 
 import grace_tf
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
 from grace_tf.testing.workers import Workers
 
 WAYS = ("arrays", "arrays, after", "checkpoint", "checkpoint, after")

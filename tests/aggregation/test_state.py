@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.plan import make_plan
-from grace_tf.settings import settings
-from grace_tf.state import State
+from grace_tf.aggregation.state.state import State
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import settings
 
 SPECS = [tf.TensorSpec([4, 3]), tf.TensorSpec([5])]
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from state_cases import TOPK, aggregator, gradients, named, residual, stepped
 
 import grace_tf
-from grace_tf.joined import matched
-from grace_tf.saved import as_key, from_keys
+from grace_tf.aggregation.state.file_format import as_key, from_keys
+from grace_tf.aggregation.state.variable_registry import matched
 
 
 def as_format_1(arrays):

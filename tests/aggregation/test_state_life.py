@@ -13,11 +13,11 @@ from state_cases import TOPK, aggregator, gradients, named, residual, stepped
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import grace_tf
-from grace_tf import divergence
+from grace_tf.aggregation.consistency import weight_drift
+from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.state.variable_registry import Joined
 from grace_tf.core import registry
-from grace_tf.handshake import Owner
-from grace_tf.joined import Joined
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
 
 
 class KeptWhole(grace_tf.Compressor):
@@ -195,7 +195,7 @@ class LifeTest(tf.test.TestCase):
             aggregate.join(model)
             plan = aggregate._plan([tf.ones(v.shape) for v in model], model, group)
             aggregate.agree(group, model, Owner, late=False)
-            with mock.patch.object(divergence.lifeline, "current", lambda: group):
+            with mock.patch.object(weight_drift.lifeline, "current", lambda: group):
                 aggregate._divergence.watch(plan, model, tf.constant(0, tf.int64))
             if i == 0:
                 self.assertLen(aggregate._agreement._agreed, 2)

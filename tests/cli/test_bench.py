@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.__main__ import main
-from grace_tf.cli import bench, bench_step, models
-from grace_tf.ops import native
+from grace_tf.cli import models
+from grace_tf.cli.bench import codecs, step
+from grace_tf.ops.backend import native
 
 SIZE = 6000
 
@@ -18,27 +19,27 @@ SIZE = 6000
 class BenchTest(tf.test.TestCase):
     def test_every_registered_method_is_measured(self):
         methods = grace_tf.available()
-        records = bench.measure(methods, SIZE, workers=2, repeats=1)
+        records = codecs.measure(methods, SIZE, workers=2, repeats=1)
         self.assertEqual([r["method"] for r in records], methods)
         for record in records:
             method = grace_tf.get(record["method"])
             spec = tf.TensorSpec(record["shape"], tf.float32)
             self.assertEqual(spec.shape.num_elements(), SIZE)
             self.assertEqual(record["wire_bytes"], method.nbytes(spec))
-            stages = {stage for stage in bench.STAGES if f"{stage}_ms" in record}
+            stages = {stage for stage in codecs.STAGES if f"{stage}_ms" in record}
             if not method.one_round:
                 self.assertEqual(stages, {"step"})
             elif method.commutes_with_sum:
                 self.assertEqual(stages, {"compress", "decompress", "step"})
             else:
-                self.assertEqual(stages, set(bench.STAGES))
+                self.assertEqual(stages, set(codecs.STAGES))
             for stage in stages:
                 ratio = record[f"{stage}_ms"] / record["read_ms"]
                 self.assertAllClose(record[f"{stage}_reads"], ratio)
 
     def test_the_error_is_of_what_was_sent(self):
         methods = ["none", "fp16", "topk:ratio=1.0", "topk:ratio=0.5", "signsgd"]
-        records = bench.measure(methods, SIZE, workers=3, repeats=1)
+        records = codecs.measure(methods, SIZE, workers=3, repeats=1)
         none, fp16, all_kept, half, signs = [r["relative_error"] for r in records]
         self.assertEqual((none, all_kept), (0.0, 0.0))
         self.assertBetween(fp16, 1e-5, 2**-11)
@@ -48,7 +49,7 @@ class BenchTest(tf.test.TestCase):
     def test_progress_is_told_as_often_as_announced(self):
         """The bar's total is counted before; it must end full."""
         for against in (None, "reference"):
-            with mock.patch.object(bench, "progress") as progress, redirect_stdout(io.StringIO()):
+            with mock.patch.object(codecs, "progress") as progress, redirect_stdout(io.StringIO()):
                 options = ["--methods", "qsgd", "topk", "--sizes", "1e3,2e3", "--repeats", "2"]
                 main(["bench", *options, *(["--against", against] if against else [])])
             shown = progress.return_value.__enter__.return_value
@@ -56,7 +57,7 @@ class BenchTest(tf.test.TestCase):
             self.assertEqual(shown.say.call_args_list[-1][0][0], "2,000 elements: done.")
 
     def test_the_tensor_is_a_matrix_as_square_as_can_be(self):
-        shapes = [bench._shape(n) for n in (1_000_000, 12, 7)]
+        shapes = [codecs._shape(n) for n in (1_000_000, 12, 7)]
         self.assertEqual(shapes, [(1000, 1000), (4, 3), (7, 1)])
 
 
@@ -77,8 +78,8 @@ def test_json_lines_begin_with_the_machine(tmp_path, capsys):
 class StepTest(tf.test.TestCase):
     def test_a_whole_step_is_measured_with_its_state_and_its_nodes(self):
         shapes = [(40, 30), (2000,), (7,)]
-        with mock.patch.dict(bench_step.MODELS, {"toy": lambda: shapes}):
-            records = bench_step.measure(["qsgd", "topk"], "toy", repeats=2)
+        with mock.patch.dict(step.MODELS, {"toy": lambda: shapes}):
+            records = step.measure(["qsgd", "topk"], "toy", repeats=2)
         for record, memory in zip(records, ("none", "residual")):
             self.assertEqual((record["elements"], record["memory"]), (3207, memory))
             self.assertAllClose(record["step_reads"], record["step_ms"] / record["read_ms"])
@@ -88,7 +89,7 @@ class StepTest(tf.test.TestCase):
     def test_nodes_of_called_functions_count(self):
         inner = tf.function(lambda x: x + x * x)
         outer = tf.function(lambda x: inner(x)).get_concrete_function(tf.constant(1.0))
-        self.assertGreaterEqual(bench_step.count_nodes(outer.graph), 2 + 2)
+        self.assertGreaterEqual(step.count_nodes(outer.graph), 2 + 2)
 
     def test_a_resnet50_has_its_shapes(self):
         shapes = models.resnet50()

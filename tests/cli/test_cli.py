@@ -253,7 +253,7 @@ def test_markdown_escapes_the_bars_of_composites():
 
 class AnnouncedBytesTest(tf.test.TestCase):
     def test_dense_and_compressed_variables_and_flags_add_up(self):
-        from grace_tf.settings import settings
+        from grace_tf.line.settings import settings
 
         kernel = tf.Variable(tf.zeros([100, 100]), name="kernel")
         bias = tf.Variable(tf.zeros([100]), name="bias")

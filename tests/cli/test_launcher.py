@@ -18,7 +18,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from grace_tf.cli import endings, hosts, launcher, places, signals
+from grace_tf.cli import launcher
+from grace_tf.cli.run import endings, hosts, places, signals
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "launched.py")
 

@@ -21,7 +21,8 @@ import pytest
 from test_launcher import PROGRAM, gone
 
 import grace_tf
-from grace_tf.cli import far_end, hosts, launcher, places
+from grace_tf.cli import launcher
+from grace_tf.cli.run import far_end, hosts, places
 
 PROGRAMS = Path(PROGRAM).parent
 SSH = shlex.join([sys.executable, str(PROGRAMS / "ssh.py"), "-o", "Some=option"])
@@ -190,7 +191,8 @@ LAUNCH = """
 import json, sys, types
 package = sys.modules["grace_tf"] = types.ModuleType("grace_tf")
 package.__path__ = [sys.argv[1]]
-from grace_tf.cli import hosts, launcher
+from grace_tf.cli import launcher
+from grace_tf.cli.run import hosts
 launcher.run([sys.argv[2], "wait"], 2, hosts.parse_hosts(sys.argv[3]), ssh=sys.argv[4])
 """
 

@@ -4,7 +4,7 @@ import io
 import unittest
 from unittest import mock
 
-from grace_tf.cli import screen, start_up
+from grace_tf.cli.run import screen, start_up
 
 ERASE = screen._ERASE
 ONEDNN = (

@@ -16,7 +16,7 @@ from grace_tf import ops
 from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Gather
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 WAYS = ("native", "reference") if native.available() else ("reference",)

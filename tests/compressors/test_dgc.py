@@ -7,9 +7,9 @@ import grace_tf
 from grace_tf import ops
 from grace_tf.core.context import Context
 from grace_tf.core.registry import get_memory, resolve
+from grace_tf.line.settings import settings
 from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.ops import index_sets
-from grace_tf.settings import settings
 from grace_tf.testing import Workers, cases
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf import ops
 from grace_tf.core import registry, rounds
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers
 from grace_tf.transports.loopback import Loopback
 

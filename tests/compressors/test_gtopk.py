@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.core import registry, rounds
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 SIZE, SHAPES, K = 3, ((40, 30), (257,)), (60, 12)

@@ -8,9 +8,9 @@ import grace_tf
 from grace_tf.cli import describe
 from grace_tf.cli.models import MODELS
 from grace_tf.core.context import Context
-from grace_tf.exchange import Share, exchange
-from grace_tf.plan import make_plan
-from grace_tf.settings import settings
+from grace_tf.line.exchange import Share, exchange
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import settings
 from grace_tf.testing import Workers, cases
 from grace_tf.testing.workers import run_rounds
 from grace_tf.transports.loopback import Loopback

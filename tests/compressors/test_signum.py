@@ -9,9 +9,9 @@ from test_fused import CORNERS, assert_same, run
 import grace_tf
 from grace_tf import ops
 from grace_tf.core import registry, rounds
+from grace_tf.line.settings import from_config, settings
 from grace_tf.memories.momentum import Momentum
-from grace_tf.ops import native
-from grace_tf.settings import from_config, settings
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 SHAPE = (40, 31)

@@ -8,7 +8,8 @@ from sums import conserves
 import grace_tf
 from grace_tf.core import registry, rounds
 from grace_tf.core.context import Context
-from grace_tf.ops import index_sets, native
+from grace_tf.ops import index_sets
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 

@@ -13,9 +13,9 @@ from grace_tf.compressors.qsgd import QSGD
 from grace_tf.compressors.topk import TopK
 from grace_tf.core import registry
 from grace_tf.core.memory import Memory
+from grace_tf.line.settings import from_config
+from grace_tf.line.settings import settings as door_settings
 from grace_tf.memories.residual import Residual
-from grace_tf.settings import from_config
-from grace_tf.settings import settings as door_settings
 from grace_tf.testing import Workers
 
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]

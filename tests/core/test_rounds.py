@@ -10,8 +10,8 @@ import grace_tf
 from grace_tf.core import registry, rounds
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum, fuses
-from grace_tf.exchange import composed
-from grace_tf.lockstep import communicate
+from grace_tf.line.exchange import composed
+from grace_tf.line.round_driver import communicate
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
 from grace_tf.testing import Workers, cases

@@ -11,10 +11,10 @@ from schedule_cases import FIRSTS, SPEC, STEPS, gradients_of
 
 import grace_tf
 from grace_tf import schedules
+from grace_tf.aggregation.schedule_stages import _LOG
 from grace_tf.core import registry
-from grace_tf.plan import make_plan
-from grace_tf.settings import from_config, settings
-from grace_tf.stages import _LOG
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import from_config, settings
 from grace_tf.testing.workers import Workers
 
 STAGES = ("none", "powersgd:rank=1", "powersgd:rank=2", "topk:ratio=0.1")

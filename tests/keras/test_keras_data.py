@@ -6,8 +6,8 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import sharding
 from grace_tf.keras import training
+from grace_tf.transports import data_shards
 
 X = np.ones((4, 2), np.float32)
 
@@ -30,7 +30,7 @@ class LookAtDataTest(tf.test.TestCase):
             patch = mock.patch.object(training, name, value)
             patch.start()
             self.addCleanup(patch.stop)
-        patch = mock.patch.object(sharding, "_taken", False)
+        patch = mock.patch.object(data_shards, "_taken", False)
         patch.start()
         self.addCleanup(patch.stop)
         self.taken = mock.Mock()
@@ -48,10 +48,10 @@ class LookAtDataTest(tf.test.TestCase):
         self.taken.compare_data.assert_called_once_with(X)
 
     def test_a_share_of_a_share_is_said_once(self):
-        sharding.share(X, 0, 1, False)  # alone: no share was taken
+        data_shards.share(X, 0, 1, False)  # alone: no share was taken
         with self.assertNoLogs("grace_tf"):
             self.look(X, spans=True)
-        sharding.share(X, 1, 2, False)
+        data_shards.share(X, 1, 2, False)
         auto = tf.data.experimental.AutoShardPolicy
         with self.assertNoLogs("grace_tf"):
             self.look(X, spans=False)

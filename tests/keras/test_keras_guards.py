@@ -11,8 +11,8 @@ from models import KERAS_3, compiled, replicas_of
 from replicas import mirrored
 
 import grace_tf
-from grace_tf import group
 from grace_tf.keras import repairs
+from grace_tf.transports import world
 
 SGD = keras.optimizers.SGD
 
@@ -34,7 +34,7 @@ class OneOfTwo:
 
 @pytest.fixture
 def one_of_two(monkeypatch):
-    monkeypatch.setattr(group, "_current", OneOfTwo())
+    monkeypatch.setattr(world, "_current", OneOfTwo())
 
 
 def optimizers():
@@ -52,7 +52,7 @@ def test_in_a_group_a_plain_optimizer_takes_aggregated_gradients_only(monkeypatc
         first, second = tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))
         (total,) = aggregated(first)
         with monkeypatch.context() as patch:
-            patch.setattr(group, "_current", OneOfTwo())
+            patch.setattr(world, "_current", OneOfTwo())
             optimizer.apply_gradients([(total, first), (None, second)])
             for pairs in ([(total, second)], [(total, first), (total, second)]):
                 with pytest.raises(RuntimeError, match=r"worker 1 of 2, but its SGD is not wrap"):
@@ -170,7 +170,7 @@ if KERAS_3:
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: devices)
         assert "no_xla_between_processes" in repairs.APPLIED
         assert compiled(lambda: SGD(0.1)).jit_compile is True
-        monkeypatch.setattr(group, "_current", OneOfTwo())
+        monkeypatch.setattr(world, "_current", OneOfTwo())
         assert compiled(lambda: SGD(0.1)).jit_compile is False
         assert compiled(lambda: SGD(0.1), jit_compile=True).jit_compile is True
 

@@ -11,8 +11,8 @@ import pytest
 from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
-from grace_tf import group as groups
 from grace_tf.keras import aggregator_of, backups, own_files, own_path
+from grace_tf.transports import world as groups
 
 
 def topk():

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.keras import steps
-from grace_tf.transports import connections
+from grace_tf.transports.lifeline import connections
 
 SOON = 30.0  # seconds; what is waited for comes at once
 

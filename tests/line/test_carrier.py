@@ -6,7 +6,7 @@ import tensorflow as tf
 from test_two_hops import BLOCKED, VOTES
 
 from grace_tf.core import registry
-from grace_tf.ops import carrier, native
+from grace_tf.ops.backend import carrier, native
 from grace_tf.testing.workers import Workers
 
 # What moves numbers, and has its int32 kernels for GPUs in the host's memory.

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum
-from grace_tf.lockstep import communicate, returned
+from grace_tf.line.round_driver import communicate, returned
 from grace_tf.transports.loopback import Loopback
 
 

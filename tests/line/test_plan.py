@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf import keys
 from grace_tf.compressors.topk import TopK
+from grace_tf.line import collective_keys
+from grace_tf.line.plan import keyed, make_plan
+from grace_tf.line.settings import DENSE, settings
 from grace_tf.memories.residual import Residual
-from grace_tf.plan import keyed, make_plan
-from grace_tf.settings import DENSE, settings
 from grace_tf.testing import Workers, cases
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.rows import NAMES
@@ -207,7 +207,7 @@ class DigestTest(tf.test.TestCase):
         """As on two workers: one keeps its plans, the other's are collected at once."""
         runs = []
         for kept in ([], None):
-            with mock.patch.object(keys, "_next", keys.FIRST):
+            with mock.patch.object(collective_keys, "_next", collective_keys.FIRST):
                 run = []
                 for seed in (0, 0, 1, 0):
                     made = keyed(plan(seed=seed, bucket_bytes=1))
@@ -224,7 +224,7 @@ class DigestTest(tf.test.TestCase):
         self.assertTrue(all(len(dealt) == len(plan(bucket_bytes=1).keys) for dealt in runs[0]))
 
     def test_a_process_without_keys_left_says_so(self):
-        with mock.patch.object(keys, "_next", 2**31 - len(plan().keys)):
+        with mock.patch.object(collective_keys, "_next", 2**31 - len(plan().keys)):
             self.assertEqual(keyed(plan()).keys.stop, 2**31)
             with self.assertRaisesRegex(
                 RuntimeError, "no keys left for the collectives of another"
@@ -233,8 +233,10 @@ class DigestTest(tf.test.TestCase):
 
     def test_keys_of_no_plan_lie_below_those_of_plans(self):
         theirs = {1, *range(1 << 18, (1 << 18) + (1 << 16) + 1)}  # a ProcessGroup's own
-        self.assertLen({keys.FINITE, keys.EPOCH} - theirs, 2)
-        self.assertTrue(0 < keys.FINITE < PLAN_KEYS and 0 < keys.EPOCH < PLAN_KEYS)
+        self.assertLen({collective_keys.FINITE, collective_keys.EPOCH} - theirs, 2)
+        self.assertTrue(
+            0 < collective_keys.FINITE < PLAN_KEYS and 0 < collective_keys.EPOCH < PLAN_KEYS
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from launch import launch
 from replicas import mirrored
 
 import grace_tf
-from grace_tf.chunks import Chunks
 from grace_tf.core import registry
 from grace_tf.core.context import Context
-from grace_tf.plan import make_plan
-from grace_tf.settings import settings
+from grace_tf.line.plan import make_plan
+from grace_tf.line.row_chunks import Chunks
+from grace_tf.line.settings import settings
 from grace_tf.transports.loopback import Loopback
 
 EXACT = {"compressor": "none", "memory": "residual", "min_elements": 1}

@@ -11,8 +11,8 @@ from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import aggregator_of
-from grace_tf.plan import make_plan
-from grace_tf.settings import settings
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import settings
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.rows import SIZES
 

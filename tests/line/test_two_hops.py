@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf import two_hops
 from grace_tf.core.context import Context
 from grace_tf.core.registry import get
+from grace_tf.line import two_hops
 from grace_tf.testing.workers import Workers
 
 SHAPES = ((70, 33), (5000,), (513,), (409, 3))

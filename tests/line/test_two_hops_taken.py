@@ -7,10 +7,10 @@ import tensorflow as tf
 from test_two_hops import SHAPES, gradients, hopping
 
 import grace_tf
-from grace_tf import two_hops
 from grace_tf.cli.describe import sent_by_a_worker
 from grace_tf.core.context import Context
 from grace_tf.core.registry import get, get_memory
+from grace_tf.line import two_hops
 from grace_tf.memories.residual import Residual
 from grace_tf.testing.workers import Workers
 from grace_tf.transports.tf_distribute import members

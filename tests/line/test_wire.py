@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import wire
 from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import AllToAll, Gather, Max, Sum
+from grace_tf.line import wire
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "support" / "golden.json"
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]

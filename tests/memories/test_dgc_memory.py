@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli import bench_step
+from grace_tf.cli.bench import step as bench_step
 from grace_tf.core.context import Context
 from grace_tf.core.registry import get_memory
-from grace_tf.ops import native
-from grace_tf.settings import settings
+from grace_tf.line.settings import settings
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 SIZE, STEPS, RATE = 3, 20, 0.05

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli import bench_step
+from grace_tf.cli.bench import step as bench_step
 from grace_tf.core import registry, rounds
 from grace_tf.core.memory import Memory
+from grace_tf.line.settings import settings
 from grace_tf.memories.residual import Residual
-from grace_tf.ops import native
-from grace_tf.settings import settings
+from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 SHAPE = (40, 30)

@@ -19,7 +19,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf.core import registry
 from grace_tf.core.context import Context
-from grace_tf.ops import arguments, native
+from grace_tf.ops.backend import arguments, native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "custom_ops"
@@ -95,7 +95,8 @@ def test_a_wrong_index_is_seen_where_no_error_can_be_raised(library, spec):
 def test_the_kernels_really_are_the_emulated_ones(tmp_path):
     """Without its library an operation fails, so no test here passes by the CPU's kernels."""
     program = (
-        "import tensorflow as tf; from grace_tf.ops import lists, native;"
+        "import tensorflow as tf; from grace_tf.ops import lists;"
+        "from grace_tf.ops.backend import native;"
         "native._ops(); native._settings().grace_emulate_cuda(b'/nowhere/at_all.so');"
         "lists.sign_list([tf.zeros([3])], 1.0)"
     )

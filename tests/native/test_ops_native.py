@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ops_cases import KEY, LENGTHS, LONG, SameBits, everything, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import grace_tf
 from grace_tf.cli import doctor
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 SOURCES = pathlib.Path(grace_tf.__file__).parents[1] / "custom_ops" / "tests" / "tensorflow"
 HEADERS = pathlib.Path(tf.sysconfig.get_include())

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ops_cases import KEY, LENGTHS, WIDTHS, SameBits, ballots, everything, gradient
 
 from grace_tf import ops
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 
 def implementations():

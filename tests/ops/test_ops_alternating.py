@@ -8,9 +8,10 @@ from ops_cases import gradient
 from test_ops_low_rank import KINDS, SIZES, Everywhere, everywhere, flat, ps, split
 
 from grace_tf import ops
-from grace_tf.ops import alternating, low_rank, native
-from grace_tf.ops.alternating import Bases, Products
+from grace_tf.ops import low_rank, two_sided_low_rank
+from grace_tf.ops.backend import native
 from grace_tf.ops.low_rank import MatrixSize
+from grace_tf.ops.two_sided_low_rank import Bases, Products
 
 SHAPES = [(33,), (5, 7), (2, 20, 48), (4, 9), (17, 100), (600, 16)]
 TRANSPOSED = [MatrixSize(s.columns, s.rows, s.rank) if s.rank else s for s in SIZES]
@@ -28,7 +29,7 @@ def factors(kind):
 
 def basis(seed=0):
     """Bases of normal columns."""
-    return alternating.bases([each + seed for each in factors("normal")], SIZES)
+    return two_sided_low_rank.bases([each + seed for each in factors("normal")], SIZES)
 
 
 def sums_by_halves(x):
@@ -55,7 +56,7 @@ class AlternatingTest(Everywhere):
         for kind in ("normal", "denormal"):
             given = factors(kind)
             left, right = self.same_everywhere(
-                functools.partial(alternating.bases, given, SIZES), kind
+                functools.partial(two_sided_low_rank.bases, given, SIZES), kind
             )
             parts = zip(given, [s for s in SIZES if s.rank])
             pairs = [np.split(f.numpy(), [s.rows * s.rank]) for f, s in parts]
@@ -68,7 +69,10 @@ class AlternatingTest(Everywhere):
             w = [np.clip(p, -1e30, 1e30) for p in ps(kind)]
             left = basis().left
             (rest,) = self.same_everywhere(
-                functools.partial(alternating.remove, flat(self.factors_only(w)), left, SIZES), kind
+                functools.partial(
+                    two_sided_low_rank.remove, flat(self.factors_only(w)), left, SIZES
+                ),
+                kind,
             )
             if kind in ("denormal", "of all sizes"):  # NumPy keeps denormals on the way
                 continue
@@ -81,10 +85,10 @@ class AlternatingTest(Everywhere):
         draw = np.random.default_rng(3)
         w, left = (draw.normal(size=(9, 4)).astype(np.float32) for _ in range(2))
         w[:, 0], left[:, :2] = 3e38, 1
-        rest = alternating.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
+        rest = two_sided_low_rank.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
         self.assertFalse(np.isfinite(rest[:, 0]).any())
         with ops.using("reference"):
-            theirs = alternating.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
+            theirs = two_sided_low_rank.remove(flat([w]), flat([left]), sizes).numpy().reshape(9, 4)
         for own in (rest, theirs):
             self.assert_same_bits(own[:, 1:], removed(w[:, 1:], left))
 
@@ -100,7 +104,9 @@ class AlternatingTest(Everywhere):
         products, bases = self.products(), basis()
         for factor in (1.0, 0.5):
             *totals, finite = self.same_everywhere(
-                functools.partial(alternating.expand_sides, bases, products, factor, SIZES, SHAPES),
+                functools.partial(
+                    two_sided_low_rank.expand_sides, bases, products, factor, SIZES, SHAPES
+                ),
                 f"factor {factor}",
             )
             self.assertTrue(finite)
@@ -119,7 +125,7 @@ class AlternatingTest(Everywhere):
         for step in (0, 1, 2**33, 2**33 + 1):
             turned = self.same_everywhere(
                 functools.partial(
-                    alternating.turned, products, bases, tf.constant(step, tf.int64), SIZES
+                    two_sided_low_rank.turned, products, bases, tf.constant(step, tf.int64), SIZES
                 ),
                 f"step {step}",
             )
@@ -135,7 +141,7 @@ class AlternatingTest(Everywhere):
         accs = [acc.reshape(size[:2]).astype(np.float64) for acc, size in zip(accs, SIZES)]
         first = None
         for name, (products, kept, finite) in everywhere(
-            lambda: alternating.alternate(xs, residuals, 0.7, bases, SIZES)
+            lambda: two_sided_low_rank.alternate(xs, residuals, 0.7, bases, SIZES)
         ):
             self.assertTrue(finite, name)
             sides = split(bases.left, 0), split(bases.right, 1)
@@ -164,7 +170,7 @@ class AlternatingTest(Everywhere):
                 xs[i].flat[-1] = bad
                 for name in ("native", "reference") if native.available() else ("reference",):
                     with ops.using(name):
-                        *_, finite = alternating.alternate(xs, None, 1.0, bases, SIZES)
+                        *_, finite = two_sided_low_rank.alternate(xs, None, 1.0, bases, SIZES)
                         self.assertFalse(finite, f"{name}, {bad} in {SIZES[i]}")
 
     def test_what_does_not_fit_is_refused(self):
@@ -172,13 +178,13 @@ class AlternatingTest(Everywhere):
         bases, none = Bases(tf.ones([4]), tf.ones([5])), tf.zeros([0])
         products = Products(tf.ones([4]), tf.ones([5]), none)
         for call in (
-            lambda: alternating.alternate([x], None, 1.0, Bases(*bases[::-1]), sizes),
-            lambda: alternating.bases([tf.ones([8])], sizes),
-            lambda: alternating.remove(tf.ones([5]), tf.ones([4]), sizes),
-            lambda: alternating.expand_sides(
+            lambda: two_sided_low_rank.alternate([x], None, 1.0, Bases(*bases[::-1]), sizes),
+            lambda: two_sided_low_rank.bases([tf.ones([8])], sizes),
+            lambda: two_sided_low_rank.remove(tf.ones([5]), tf.ones([4]), sizes),
+            lambda: two_sided_low_rank.expand_sides(
                 bases, products._replace(dense=tf.ones([1])), 1.0, sizes, [[4, 5]]
             ),
-            lambda: alternating.turned(Products(*products[1::-1], none), bases, 0, sizes),
+            lambda: two_sided_low_rank.turned(Products(*products[1::-1], none), bases, 0, sizes),
         ):
             with self.assertRaises(ValueError):
                 call()

@@ -11,10 +11,11 @@ import tensorflow as tf
 from ops_cases import KEY, SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import byte_codes, native
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops import byte_codes
+from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.byte_codes import byte_words
-from grace_tf.ops.reference_byte_codes import NUMBERS
+from grace_tf.ops.reference.byte_codes import NUMBERS
 
 LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 129, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]

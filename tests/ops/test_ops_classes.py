@@ -10,8 +10,9 @@ import tensorflow as tf
 from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import classes, native
-from grace_tf.ops.classes import Classes, Room, lengths
+from grace_tf.ops import size_classes
+from grace_tf.ops.backend import native
+from grace_tf.ops.size_classes import Classes, Room, lengths
 
 LENGTHS = [1, 2, 5, 31, 32, 33, 257, 2048, 2049, 5003]
 SHAPES = [[n] for n in LENGTHS]
@@ -75,7 +76,7 @@ class ClassesTest(SameBits):
             left, multiplier = (residuals, 3.0) if i % 2 else (None, 1.0)
             *_, finite = self.same_everywhere(
                 functools.partial(
-                    classes.encode_classes, xs, left, multiplier, bound, rooms(fractions), step
+                    size_classes.encode_classes, xs, left, multiplier, bound, rooms(fractions), step
                 ),
                 f"{what}, bound {bound}",
             )
@@ -88,12 +89,12 @@ class ClassesTest(SameBits):
         for what in ("gradients", "of all sizes", "huge", "tiny", "equal", "zero"):
             for bound, fractions, step in FORMS:
                 for x, n, room in zip(kinds()[what], LENGTHS, rooms(fractions)):
-                    parts, _, _ = classes.encode_classes([x], None, 1.0, bound, [room], step)
+                    parts, _, _ = size_classes.encode_classes([x], None, 1.0, bound, [room], step)
                     wanted = own.payload(x, bound, room, step)
                     for part, want, name in zip(parts, wanted, Classes._fields):
                         self.assert_same_bits(part, want, f"{name} of {n} {what}, bound {bound}")
                     rows = Classes(*[tf.stack([part, part]) for part in parts])
-                    (total,), _ = classes.decode_classes(rows, [[n]], 0.5, bound, [room])
+                    (total,), _ = size_classes.decode_classes(rows, [[n]], 0.5, bound, [room])
                     value = own.sent(x, bound, room, step)[0].astype(np.float32)
                     with np.errstate(over="ignore"):
                         twice = np.float32(0) + value + value
@@ -112,7 +113,7 @@ class ClassesTest(SameBits):
                 rows[4] = rows[4] % 300 - 20
                 self.same_everywhere(
                     functools.partial(
-                        classes.decode_classes, Classes(*rows), SHAPES, 0.3, bound, room
+                        size_classes.decode_classes, Classes(*rows), SHAPES, 0.3, bound, room
                     ),
                     f"{workers} workers, bound {bound}",
                 )
@@ -126,9 +127,13 @@ class ClassesTest(SameBits):
 
         def both():
             room = rooms((0.2, 0.05, 0.01), sizes)
-            parts, kept, _ = classes.encode_classes(xs, xs, 1.0, 10, room, 5)
+            parts, kept, _ = size_classes.encode_classes(xs, xs, 1.0, 10, room, 5)
             rows = Classes(*[part[None] for part in parts])
-            return parts, kept, classes.decode_classes(rows, [[n] for n in sizes], 1.0, 10, room)
+            return (
+                parts,
+                kept,
+                size_classes.decode_classes(rows, [[n] for n in sizes], 1.0, 10, room),
+            )
 
         with ops.using("reference"):
             wanted = flat(both())
@@ -140,17 +145,17 @@ class ClassesTest(SameBits):
 
     def test_what_does_not_fit_is_refused(self):
         x, room = tf.ones([40]), Room(4, 2, 1)
-        parts, _, _ = classes.encode_classes([x], None, 1.0, 10, [room], 0)
+        parts, _, _ = size_classes.encode_classes([x], None, 1.0, 10, [room], 0)
         rows = Classes(*[part[None] for part in parts])
         for call in (
-            lambda: classes.encode_classes([x], None, 1.0, 0, [room], 0),
-            lambda: classes.encode_classes([x], None, 1.0, 101, [room], 0),
-            lambda: classes.encode_classes([x], None, 1.0, 10, [room, room], 0),
-            lambda: classes.encode_classes([x], None, 1.0, 10, [Room(4, 0, 1)], 0),
-            lambda: classes.encode_classes([x], [x[1:]], 1.0, 10, [room], 0),
-            lambda: classes.decode_classes(rows, [[65]], 1.0, 10, [room]),
-            lambda: classes.decode_classes(rows, [[40]], 1.0, 10, [Room(5, 2, 1)]),
-            lambda: classes.decode_classes(
+            lambda: size_classes.encode_classes([x], None, 1.0, 0, [room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 101, [room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 10, [room, room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 10, [Room(4, 0, 1)], 0),
+            lambda: size_classes.encode_classes([x], [x[1:]], 1.0, 10, [room], 0),
+            lambda: size_classes.decode_classes(rows, [[65]], 1.0, 10, [room]),
+            lambda: size_classes.decode_classes(rows, [[40]], 1.0, 10, [Room(5, 2, 1)]),
+            lambda: size_classes.decode_classes(
                 rows._replace(counts=tf.zeros([2, 4], tf.int32)), [[40]], 1.0, 10, [room]
             ),
         ):

@@ -10,7 +10,8 @@ from ops_cases import SameBits
 from test_ops_low_rank import everywhere
 
 from grace_tf import ops
-from grace_tf.ops import index_sets, native
+from grace_tf.ops import index_sets
+from grace_tf.ops.backend import native
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

@@ -10,9 +10,11 @@ from ops_cases import SameBits, isas
 from test_ops_lists import EDGES, SHORT, key_for, spoilt, values
 
 from grace_tf import ops
-from grace_tf.ops import levels, native, reference_levels
-from grace_tf.ops.arguments import ListKey
-from grace_tf.ops.levels import Code, Strata
+from grace_tf.ops import quantization
+from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.quantization import Code, Strata
+from grace_tf.ops.reference import quantization as reference
 
 ALL = 0xFFFFFFFF
 
@@ -94,13 +96,13 @@ class LevelsTest(SameBits):
         kept = [part.numpy() for part in wanted[2]] if residual else []
 
         def encoded():
-            got = levels.encode(xs, residuals, multiplier, code, random)
+            got = quantization.encode(xs, residuals, multiplier, code, random)
             return got if residual else got._replace(kept=[])
 
         self.everywhere(encoded, [words, scales, *kept, np.bool_(True)], name, threads)
         totals = [b.reshape(acc.shape) for b, acc in zip(wanted[3], accs)]
         self.everywhere(
-            lambda: levels.decode(
+            lambda: quantization.decode(
                 tf.constant(words[None]), tf.constant(scales[None]), shapes, 1.0, code
             ),
             [*totals, np.bool_(True)],
@@ -142,7 +144,9 @@ class LevelsTest(SameBits):
             words, scales, back = minmax(x, 4, 40, None)
             code = Code(15, 4, 40, "minmax")
             self.everywhere(
-                lambda x=x, code=code: levels.encode([tf.constant(x)], None, 1.0, code, None)[:2],
+                lambda x=x, code=code: quantization.encode([tf.constant(x)], None, 1.0, code, None)[
+                    :2
+                ],
                 [words, scales],
                 str(x[:2]),
             )
@@ -162,7 +166,7 @@ class LevelsTest(SameBits):
                 scales.append(numpy_ops.block_scales(flat, 64, "max"))
                 words.append(self.codes(flat, scales[-1], u))
             self.everywhere(
-                lambda s=strata: levels.encode(xs, None, 1.0, Code(7, 4, 64, "max"), s)[:2],
+                lambda s=strata: quantization.encode(xs, None, 1.0, Code(7, 4, 64, "max"), s)[:2],
                 [np.concatenate(words), np.concatenate(scales)],
                 f"worker {worker} of {size}",
                 (3,),
@@ -181,7 +185,7 @@ class LevelsTest(SameBits):
         orders = set()
         for variable, step in itertools.product(range(4), range(4)):
             key = ListKey(7, ALL, step, (variable,), 0)
-            us = [reference_levels.uniforms(n, Strata(key, 1, w, size), 0) for w in range(size)]
+            us = [reference.uniforms(n, Strata(key, 1, w, size), 0) for w in range(size)]
             us = np.array(us, np.float64)
             apart = np.diff(np.sort(us, 0), axis=0)
             self.assertAllClose(apart, np.full_like(apart, 1 / size), atol=2.0**-22)
@@ -198,22 +202,22 @@ class LevelsTest(SameBits):
             with ops.using(how):
                 for i in (1, 6, 8):
                     xs = spoilt(values(EDGES, 1), i, np.float32(bad))
-                    encoded = levels.encode(xs, None, 1.0, code, None)
+                    encoded = quantization.encode(xs, None, 1.0, code, None)
                     self.assertFalse(encoded.finite)
                     rows = encoded.words[None], encoded.scales[None]
-                    self.assertFalse(levels.decode(*rows, EDGES, 1.0, code)[1])
+                    self.assertFalse(quantization.decode(*rows, EDGES, 1.0, code)[1])
 
     def test_what_does_not_fit_is_refused(self):
         xs, minmax_code = [tf.ones([40])], Code(15, 4, 32, "minmax")
         strata = Strata(ListKey(0, ALL, 0, (0,), 0), 1, 0, 3)
-        encoded = levels.encode(xs, None, 1.0, minmax_code, None)
+        encoded = quantization.encode(xs, None, 1.0, minmax_code, None)
         for call in (
-            lambda: levels.encode(xs, None, 1.0, Code(7, 4, 32, "minmax"), None),
-            lambda: levels.encode(xs, None, 1.0, Code(7, 4, 32, "mean"), None),
-            lambda: levels.encode(xs, None, 1.0, minmax_code, strata._replace(size=0)),
-            lambda: levels.encode(xs, None, 1.0, minmax_code, strata._replace(order=256)),
-            lambda: levels.encode(xs * 2, None, 1.0, minmax_code, strata),
-            lambda: levels.decode(
+            lambda: quantization.encode(xs, None, 1.0, Code(7, 4, 32, "minmax"), None),
+            lambda: quantization.encode(xs, None, 1.0, Code(7, 4, 32, "mean"), None),
+            lambda: quantization.encode(xs, None, 1.0, minmax_code, strata._replace(size=0)),
+            lambda: quantization.encode(xs, None, 1.0, minmax_code, strata._replace(order=256)),
+            lambda: quantization.encode(xs * 2, None, 1.0, minmax_code, strata),
+            lambda: quantization.decode(
                 encoded.words[None], encoded.scales[None, :2], [[40]], 1.0, minmax_code
             ),
         ):

@@ -8,7 +8,8 @@ import tensorflow as tf
 from ops_cases import WIDTHS, SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import lists, native
+from grace_tf.ops import lists
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

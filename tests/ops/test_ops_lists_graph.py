@@ -4,7 +4,8 @@ import pytest
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists, native
+from grace_tf.ops import lists
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

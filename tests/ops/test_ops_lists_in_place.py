@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf.ops import alternating, cast_lists, lists, low_rank, native, sparse_lists
+from grace_tf.ops import cast, lists, low_rank, selection, two_sided_low_rank
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -16,7 +17,7 @@ MATRICES = [
     low_rank.MatrixSize(*size) for size in ((100_000, 3, 2), (5, 1, 0), (64, 64, 2), (1, 1, 1))
 ]
 BASIS = tf.ones([sum(size.rows * size.rank for size in MATRICES)]) / 300.0
-BASES = alternating.Bases(
+BASES = two_sided_low_rank.Bases(
     BASIS, tf.ones([sum(size.columns * size.rank for size in MATRICES)]) / 8.0
 )
 KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
@@ -24,12 +25,12 @@ KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
 ENCODERS = {
     "quantize": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, 32, "max", None),
     "quantize whole": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, None, "l2", None),
-    "top_k": lambda xs, es, m: sparse_lists.top_k_list(xs, es, m, KS),
-    "threshold": lambda xs, es, m: sparse_lists.threshold_list(xs, es, m, 1.5, SIZES),
-    "random_k": lambda xs, es, m: sparse_lists.random_k_list(xs, es, m, KS, KEY),
-    "cast": lambda xs, es, m: cast_lists.cast_list(xs, es, m, tf.float16),
+    "top_k": lambda xs, es, m: selection.top_k_list(xs, es, m, KS),
+    "threshold": lambda xs, es, m: selection.threshold_list(xs, es, m, 1.5, SIZES),
+    "random_k": lambda xs, es, m: selection.random_k_list(xs, es, m, KS, KEY),
+    "cast": lambda xs, es, m: cast.cast_list(xs, es, m, tf.float16),
     "reproject": lambda xs, es, m: low_rank.reproject(xs, es, m, BASIS, MATRICES),
-    "alternate": lambda xs, es, m: alternating.alternate(xs, es, m, BASES, MATRICES),
+    "alternate": lambda xs, es, m: two_sided_low_rank.alternate(xs, es, m, BASES, MATRICES),
 }
 
 

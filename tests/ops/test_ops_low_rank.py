@@ -9,7 +9,8 @@ import tensorflow as tf
 from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import low_rank, native
+from grace_tf.ops import low_rank
+from grace_tf.ops.backend import native
 from grace_tf.ops.low_rank import MatrixSize
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())

@@ -7,10 +7,14 @@ from ops_cases import KEY, SameBits, gradient
 
 import grace_tf
 from grace_tf import ops
-from grace_tf.cli import bench_step
-from grace_tf.ops import min_max, native, reference_quantiles
+from grace_tf.cli.bench import step
+from grace_tf.ops import min_max_sketch
+from grace_tf.ops.backend import native
+from grace_tf.ops.reference import quantiles as reference
 
-TABLES = min_max.Tables(rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9))
+TABLES = min_max_sketch.Tables(
+    rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9)
+)
 
 
 def indices_of(lengths, ks):
@@ -36,10 +40,10 @@ class MinMaxTest(SameBits):
         indices = indices_of((5000, 50, 2**31 - 1 >> 8), TABLES.ks)
         low = np.random.default_rng(1).integers(0, 8, sum(TABLES.ks)).astype(np.int32)
         key = KEY._replace(variable=0)
-        found = min_max.cells_of(tf.constant(indices[None]), key, TABLES)
-        words = min_max.insert(tf.constant(low), found, TABLES)
+        found = min_max_sketch.cells_of(tf.constant(indices[None]), key, TABLES)
+        words = min_max_sketch.insert(tf.constant(low), found, TABLES)
         self.assertEqual(words.shape, [TABLES.words])
-        got = min_max.query(words[None], found, TABLES)[0].numpy()
+        got = min_max_sketch.query(words[None], found, TABLES)[0].numpy()
         random = ops.random_words(4 * TABLES.rows, key).numpy().view(np.uint32)
         at, wanted = 0, []
         for k, columns, variable in zip(TABLES.ks, TABLES.columns, TABLES.variables):
@@ -61,12 +65,14 @@ class MinMaxTest(SameBits):
 
             def of(which, sketched=sketched):
                 sizes = [lengths[i] for i in which]
-                entries = min_max.entries_of(sizes, 0.1, 64, which, sketched)
+                entries = min_max_sketch.entries_of(sizes, 0.1, 64, which, sketched)
                 chosen = [ops.top_k(xs[i], k) for i, k in zip(which, entries.ks)]
                 values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-                payload, sent = min_max.encode(values, indices, key, entries, needs_sent=True)
+                payload, sent = min_max_sketch.encode(
+                    values, indices, key, entries, needs_sent=True
+                )
                 rows = {name: part[None] for name, part in payload.items()}
-                self.assert_same_bits(sent, min_max.decode(rows, key, entries)[0])
+                self.assert_same_bits(sent, min_max_sketch.decode(rows, key, entries)[0])
                 return payload, sent
 
             whole, values = of((0, 1, 2))
@@ -80,30 +86,30 @@ class MinMaxTest(SameBits):
         if not native.available():
             self.skipTest(native.why_not())
         for sketched in (None, (2, 0.2, 8)):
-            entries = min_max.entries_of((3000, 70), 0.1, 64, (0, 1), sketched)
+            entries = min_max_sketch.entries_of((3000, 70), 0.1, 64, (0, 1), sketched)
             indices = tf.constant(indices_of((3000, 70), entries.ks))
             values = tf.constant(gradient(sum(entries.ks)))
             told = []
             for name in ("reference", "native"):
                 with ops.using(name):
-                    payload, sent = min_max.encode(values, indices, KEY, entries, True)
+                    payload, sent = min_max_sketch.encode(values, indices, KEY, entries, True)
                     rows = {part: tf.stack([words, words]) for part, words in payload.items()}
-                    got = min_max.decode(rows, KEY, entries)
+                    got = min_max_sketch.decode(rows, KEY, entries)
                     told.append([*payload.values(), sent, got])
             for a, b in zip(*told, strict=True):
                 self.assert_same_bits(a, b)
 
     def test_graphs_are_small_and_do_not_grow_with_the_number_of_workers(self):
         for sketched in (None, (2, 0.2, 8)):
-            entries = min_max.entries_of((3000, 70, 500), 0.1, 64, (0, 1, 2), sketched)
+            entries = min_max_sketch.entries_of((3000, 70, 500), 0.1, 64, (0, 1, 2), sketched)
 
             def nodes(size, entries=entries):
                 rows = {
                     name: tf.TensorSpec([size, n], tf.int32) for name, n in entries.words.items()
                 }
                 rows["means"] = tf.TensorSpec([size, 3 * 64], tf.float32)
-                decode = tf.function(lambda rows: min_max.decode(rows, KEY, entries))
-                return bench_step.count_nodes(decode.get_concrete_function(rows).graph)
+                decode = tf.function(lambda rows: min_max_sketch.decode(rows, KEY, entries))
+                return step.count_nodes(decode.get_concrete_function(rows).graph)
 
             with ops.using("reference"):
                 self.assertEqual(nodes(8), nodes(2))
@@ -114,7 +120,7 @@ class MinMaxTest(SameBits):
     def test_tables_of_too_many_cells_are_refused(self):
         n = 2**31 - 1
         with self.assertRaisesRegex(ValueError, "would have 6442450944 cells, and has fewer than"):
-            min_max.entries_of((n,), 1.0, 64, (0,), (3, 1.0, 8))
+            min_max_sketch.entries_of((n,), 1.0, 64, (0,), (3, 1.0, 8))
         sketch = grace_tf.get("sketch:ratio=0.9,rows=8,columns=1.0")
         with self.assertRaisesRegex(ValueError, "take fewer rows or columns, or a lower ratio"):
             sketch.wants(tf.TensorSpec([n], tf.float32))
@@ -125,7 +131,7 @@ class MinMaxTest(SameBits):
         x = np.concatenate([gradient(3000), more]).astype(np.float32)
         ids = np.random.default_rng(2).integers(0, 20, x.size) + 20 * (x < 0)
         ids[3000:3003], ids[3003:] = (41, 41, 42), 43
-        got = reference_quantiles.means_of(tf.constant(x), tf.constant(ids), 45).numpy()
+        got = reference.means_of(tf.constant(x), tf.constant(ids), 45).numpy()
         wanted = np.zeros(45, np.float32)
         for i in np.unique(ids):
             wanted[i] = mean_of(x[ids == i], by_bins=False)
@@ -133,15 +139,15 @@ class MinMaxTest(SameBits):
         self.assertNotEqual(mean_of(x[ids == 43]), wanted[43])
 
     def test_plain_ids_are_the_means_of_their_buckets(self):
-        entries = min_max.entries_of((999, 50), 1.0, 5, (0, 1), None)
+        entries = min_max_sketch.entries_of((999, 50), 1.0, 5, (0, 1), None)
         xs = [gradient(n) for n in (999, 50)]
         indices = tf.concat([tf.range(999), tf.range(50)], 0)
-        payload, _ = min_max.encode(tf.concat(xs, 0), indices, None, entries)
+        payload, _ = min_max_sketch.encode(tf.concat(xs, 0), indices, None, entries)
         # The second worker has the buckets of the first in reverse.
         means = tf.reverse(tf.reshape(payload["means"], [2, 5]), [1])
         other = {**payload, "means": tf.reshape(means, [-1])}
         rows = {name: tf.stack([payload[name], other[name]]) for name in payload}
-        got = min_max.decode(rows, None, entries).numpy()
+        got = min_max_sketch.decode(rows, None, entries).numpy()
         for levels, row in zip((payload["means"], other["means"]), got):
             levels = levels.numpy().reshape(2, 5)
             wanted = [own[ids_of(x, 5)] for own, x in zip(levels, xs)]

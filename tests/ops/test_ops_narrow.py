@@ -7,8 +7,9 @@ import tensorflow as tf
 from ops_cases import isas
 
 from grace_tf import ops
-from grace_tf.ops import lists, mixed, narrow, native
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops import lists, narrow_storage, weighted_sum
+from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 
 SHAPES = [(), (1,), (31,), (4, 8), (33,), (255,), (257,), (7, 101), (2049,)]
 KEY = ListKey(5, 2, 9, tuple(range(3, 3 + len(SHAPES))), 255)
@@ -89,13 +90,13 @@ def keys():
 def test_halves(kind):
     xs = tensors(kind)
     wanted = [halves_of(x, key) for x, key in zip(xs, keys())]
-    for name, got in everywhere(lambda xs: narrow.to_halves_list(xs, KEY), xs):
+    for name, got in everywhere(lambda xs: narrow_storage.to_halves_list(xs, KEY), xs):
         assert_bits(name, got, wanted)
     floats = [
         (h.reshape(-1).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(h.shape)
         for h in wanted
     ]
-    for name, got in everywhere(narrow.from_halves_list, wanted):
+    for name, got in everywhere(narrow_storage.from_halves_list, wanted):
         assert_bits(name, got, floats)
         assert all(np.isfinite(x).all() for x in got)
 
@@ -104,7 +105,7 @@ def test_halves(kind):
 def test_bytes(kind):
     xs = tensors(kind)
     wanted = [bytes_of(x, key) for x, key in zip(xs, keys())]
-    for name, got in everywhere(lambda xs: narrow.to_bytes_list(xs, KEY), xs):
+    for name, got in everywhere(lambda xs: narrow_storage.to_bytes_list(xs, KEY), xs):
         assert_bits(name, got, wanted)
     floats = []
     for stored, x in zip(wanted, xs):
@@ -113,7 +114,7 @@ def test_bytes(kind):
         scales = scales.view(np.float32)[None]
         back = numpy_ops.dequantize_sum(codes[None], scales, x.size, 127, 8, 256)
         floats.append(back.reshape(x.shape))
-    for name, got in everywhere(lambda s: narrow.from_bytes_list(s, SHAPES), wanted):
+    for name, got in everywhere(lambda s: narrow_storage.from_bytes_list(s, SHAPES), wanted):
         assert_bits(name, got, floats)
 
 
@@ -121,8 +122,8 @@ def test_bytes(kind):
 def test_one_node_a_list():
     def stored_and_loaded(xs, of_bytes):
         if of_bytes:
-            return narrow.from_bytes_list(narrow.to_bytes_list(xs, KEY), SHAPES)
-        return narrow.from_halves_list(narrow.to_halves_list(xs, KEY))
+            return narrow_storage.from_bytes_list(narrow_storage.to_bytes_list(xs, KEY), SHAPES)
+        return narrow_storage.from_halves_list(narrow_storage.to_halves_list(xs, KEY))
 
     specs = [tf.TensorSpec(shape) for shape in SHAPES]
     for of_bytes in (False, True):
@@ -144,7 +145,7 @@ def test_mixed(kind):
         flushed(flushed(b * flushed(y)) + flushed(a * flushed(x))).astype(np.float32)
         for x, y in zip(xs, ys)
     ]
-    for name, got in everywhere(lambda xs: mixed.mix_list(xs, 0.3, ys, 0.7), xs):
+    for name, got in everywhere(lambda xs: weighted_sum.mix_list(xs, 0.3, ys, 0.7), xs):
         for x, y in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(x, y, err_msg=name)
 
@@ -152,9 +153,9 @@ def test_mixed(kind):
 def test_what_does_not_fit_is_refused():
     x = tf.zeros([300])
     with pytest.raises(ValueError, match="names 9 variables for 1 tensors"):
-        narrow.to_halves_list([x], KEY)
-    stored = narrow.to_bytes_list([x], ListKey(0, 0, 0, (1,), 255))
+        narrow_storage.to_halves_list([x], KEY)
+    stored = narrow_storage.to_bytes_list([x], ListKey(0, 0, 0, (1,), 255))
     with pytest.raises(ValueError, match="does not belong to tensors of these shapes"):
-        narrow.from_bytes_list(stored, [(600,)])
+        narrow_storage.from_bytes_list(stored, [(600,)])
     with pytest.raises(TypeError, match="stored must be uint16, not float32"):
-        narrow.from_halves_list([x])
+        narrow_storage.from_halves_list([x])

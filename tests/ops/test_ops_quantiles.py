@@ -10,7 +10,8 @@ from ops_cases import SameBits, gradient
 from test_ops_byte_codes import NOT_FINITE, SPECIAL, flat, natively, of_all_sizes
 
 from grace_tf import ops
-from grace_tf.ops import native, quantiles
+from grace_tf.ops import quantiles
+from grace_tf.ops.backend import native
 
 LENGTHS = [1, 2, 31, 32, 33, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ops_cases import KEY, SameBits
 
 from grace_tf import ops
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 LENGTHS = [*range(1, 40), 63, 64, 65, 255, 256, 257, 1000, 4097, 65537]
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())

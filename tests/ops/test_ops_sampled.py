@@ -10,8 +10,10 @@ import tensorflow as tf
 from sparse_list_cases import ListsTest, list_key, lists, sized, streams
 
 from grace_tf import ops
-from grace_tf.ops import native, reference_sampled, sampled_lists
-from grace_tf.ops.sampled_lists import Momentum, Sampling, sampling_of
+from grace_tf.ops import sampled_top_k
+from grace_tf.ops.backend import native
+from grace_tf.ops.reference import sampled_top_k as reference
+from grace_tf.ops.sampled_top_k import Momentum, Sampling, sampling_of
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 SELECTED = ("short", "shapes", "large", "awkward", "clustered", "equal", "zeros", "nan")
@@ -49,7 +51,7 @@ def selected_by_numpy(x, sampling, key):
 class SampledTest(ListsTest):
     def call(self, xs, args, samplings, momentum):
         key = list_key(len(xs))
-        return tuple(sampled_lists.sampled_k_list(xs, *args, samplings, key, momentum))
+        return tuple(sampled_top_k.sampled_k_list(xs, *args, samplings, key, momentum))
 
     def same(self, name, arrays, ratio, residuals, multiplier, momentum=None, sample=0.01):
         xs = [tf.constant(x) for x in arrays]
@@ -108,7 +110,7 @@ class SampledTest(ListsTest):
         for nesterov, masked in itertools.product((False, True), repeat=2):
             momentum = Momentum([tf.constant(u)], 0.9, nesterov, masked, 5.0)
             (sampling,) = samplings_of([x], 0.02)
-            found = sampled_lists.sampled_k_list([x], [v], 1.0, [sampling], list_key(1), momentum)
+            found = sampled_top_k.sampled_k_list([x], [v], 1.0, [sampling], list_key(1), momentum)
             norm = numpy_ops.block_scales(x.ravel(), x.size, "l2")[0]
             g = x * f32(np.float64(5) / np.float64(norm))
             next_u = f32(0.9) * u + g
@@ -134,19 +136,17 @@ class SampledTest(ListsTest):
             self.assertTrue(stride == 1 or size * k >= 1.9 * n)
 
     def test_starts_are_spread_over_the_stride(self):
-        starts = [
-            int(reference_sampled._start(99, ops.Key(1, 0, step, 3, 0))) for step in range(400)
-        ]
+        starts = [int(reference._start(99, ops.Key(1, 0, step, 3, 0))) for step in range(400)]
         self.assertBetween(min(starts), 0, 5)
         self.assertBetween(max(starts), 93, 98)
 
     def test_a_norm_is_brought_down_to_its_limit(self):
         x = sized((1000,))[0]
         norm = np.linalg.norm(x.astype(np.float64))
-        self.assertAllClose(sampled_lists.clip_factor(x, 2.0), 2.0 / norm, rtol=1e-6)
-        self.assertEqual(sampled_lists.clip_factor(x, 1.01 * norm), 1.0)
-        self.assertGreater(sampled_lists.clip_factor(np.full(9, 3e38, f32), 8.0), 0)
-        self.assertEqual(sampled_lists.clip_factor(np.zeros(3, f32), 1.0), 1.0)
+        self.assertAllClose(sampled_top_k.clip_factor(x, 2.0), 2.0 / norm, rtol=1e-6)
+        self.assertEqual(sampled_top_k.clip_factor(x, 1.01 * norm), 1.0)
+        self.assertGreater(sampled_top_k.clip_factor(np.full(9, 3e38, f32), 8.0), 0)
+        self.assertEqual(sampled_top_k.clip_factor(np.zeros(3, f32), 1.0), 1.0)
 
     def test_what_does_not_fit_together_is_refused(self):
         (x,), key = sized((100,)), list_key(1)
@@ -160,4 +160,4 @@ class SampledTest(ListsTest):
             (([x], 1.0, [plain], key, momentum._replace(states=[x[:9]])), "shapes of xs"),
         ):
             with self.assertRaisesRegex(ValueError, sentence):
-                sampled_lists.sampled_k_list([x], *arguments)
+                sampled_top_k.sampled_k_list([x], *arguments)

@@ -10,7 +10,8 @@ from ops_cases import SameBits, gradient
 from test_ops_low_rank import everywhere
 
 from grace_tf import ops
-from grace_tf.ops import lists, native
+from grace_tf.ops import lists
+from grace_tf.ops.backend import native
 from grace_tf.ops.scaled_signs import (
     Cells,
     momentum_sign_list,

@@ -10,7 +10,8 @@ from ops_cases import gradient
 from sparse_list_cases import ListsTest, awkward, ks_of, list_key, lists, parts, sent_of, streams
 
 from grace_tf import ops
-from grace_tf.ops import cast_lists, native, sparse_lists
+from grace_tf.ops import cast, selection
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -50,8 +51,8 @@ class DecodersTest(ListsTest):
                         yield ops.scatter_sum(v, at, count, math.prod(shapes[i]))
 
                 self.decoded(
-                    lambda f, c=counts, k=ks, v=values, i=indices, s=shapes: (
-                        sparse_lists.scatter_list(v, i, c, k, s, f)
+                    lambda f, c=counts, k=ks, v=values, i=indices, s=shapes: selection.scatter_list(
+                        v, i, c, k, s, f
                     ),
                     totals,
                     shapes,
@@ -70,7 +71,7 @@ class DecodersTest(ListsTest):
                     yield ops.scatter_sum(v[None], at[None], None, n)
 
             self.decoded(
-                lambda f, k=ks, key=key, v=values, s=shapes: sparse_lists.scatter_random_list(
+                lambda f, k=ks, key=key, v=values, s=shapes: selection.scatter_random_list(
                     v, k, s, key, f
                 ),
                 totals,
@@ -88,7 +89,7 @@ class DecodersTest(ListsTest):
                 return tf.split(tf.cast(halves, tf.float32), [math.prod(s) for s in shapes])
 
             self.decoded(
-                lambda f, h=halves: cast_lists.uncast_list(h, shapes, f),
+                lambda f, h=halves: cast.uncast_list(h, shapes, f),
                 totals,
                 shapes,
                 dtype.name,
@@ -100,7 +101,7 @@ class RefineTest(ListsTest):
     def test_refine(self):
         for name, arrays in lists():
             xs, ks = [tf.constant(x) for x in arrays], ks_of(arrays, 0.05)
-            values, indices, kept, _ = sparse_lists.top_k_list(xs, xs, 1.0, ks)
+            values, indices, kept, _ = selection.top_k_list(xs, xs, 1.0, ks)
             decoded = values * tf.constant(
                 np.resize((1.0, 1 / 3, -2.0, 1e-3, 0.0), sum(ks)), tf.float32
             )
@@ -112,7 +113,7 @@ class RefineTest(ListsTest):
                 return [tf.reshape(a - s, x.shape) for a, s, x in zip(accs, sent, xs)]
 
             self.compare(
-                lambda k=kept, i=indices, v=values, d=decoded, ks=ks: sparse_lists.refine_list(
+                lambda k=kept, i=indices, v=values, d=decoded, ks=ks: selection.refine_list(
                     k, i, v, d, ks
                 ),
                 composed,
@@ -123,8 +124,8 @@ class RefineTest(ListsTest):
         x = tf.constant(gradient(1000))
 
         def both():
-            values, indices, kept, _ = sparse_lists.top_k_list([x], [x], 1.0, [10])
-            return kept, sparse_lists.refine_list(kept, indices, values, 0.5 * values, [10]), values
+            values, indices, kept, _ = selection.top_k_list([x], [x], 1.0, [10])
+            return kept, selection.refine_list(kept, indices, values, 0.5 * values, [10]), values
 
         for call in (both, tf.function(both)):
             kept, refined, values = call()

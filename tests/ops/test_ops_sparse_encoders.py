@@ -6,7 +6,8 @@ import tensorflow as tf
 from sparse_list_cases import ListsTest, ks_of, list_key, sent_of, sized, streams
 
 from grace_tf import ops
-from grace_tf.ops import cast_lists, native, sparse_lists
+from grace_tf.ops import cast, selection
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -54,17 +55,17 @@ def composed_cast(dtype):
 
 class EncodersTest(ListsTest):
     def test_top_k(self):
-        self.encoded(sparse_lists.top_k_list, composed_top_k)
+        self.encoded(selection.top_k_list, composed_top_k)
 
     def test_top_k_of_few_and_of_all(self):
         short = ("short", "shapes", "zeros", "nan")
-        self.encoded(sparse_lists.top_k_list, composed_top_k, (0.0, 0.3, 1.0), short)
+        self.encoded(selection.top_k_list, composed_top_k, (0.0, 0.3, 1.0), short)
 
     def test_threshold(self):
         # Few, many and nearly all pass; a denormal counts as zero.
         for threshold in (1.5, 0.05, 0.0, 1e-40):
             self.encoded(
-                lambda xs, rs, m, ks, t=threshold: sparse_lists.threshold_list(xs, rs, m, t, ks),
+                lambda xs, rs, m, ks, t=threshold: selection.threshold_list(xs, rs, m, t, ks),
                 composed_threshold(threshold),
                 (0.2,),
                 ("shapes", "large", "awkward", "zeros", "nan", "equal"),
@@ -72,7 +73,7 @@ class EncodersTest(ListsTest):
 
     def test_threshold_with_room_for_all(self):
         self.encoded(
-            lambda xs, rs, m, ks: sparse_lists.threshold_list(xs, rs, m, 0.3, ks),
+            lambda xs, rs, m, ks: selection.threshold_list(xs, rs, m, 0.3, ks),
             composed_threshold(0.3),
             (1.0,),
             ("short", "large", "nan"),
@@ -80,7 +81,7 @@ class EncodersTest(ListsTest):
 
     def test_random_k(self):
         self.encoded(
-            lambda xs, rs, m, ks: sparse_lists.random_k_list(xs, rs, m, ks, list_key(len(ks))),
+            lambda xs, rs, m, ks: selection.random_k_list(xs, rs, m, ks, list_key(len(ks))),
             composed_random_k,
             (0.01, 1.0),
             ("short", "shapes", "large", "awkward", "zeros", "nan"),
@@ -89,7 +90,7 @@ class EncodersTest(ListsTest):
     def test_casts(self):
         for dtype in (tf.float16, tf.bfloat16):
             self.encoded(
-                lambda xs, rs, m, ks, dtype=dtype: cast_lists.cast_list(xs, rs, m, dtype),
+                lambda xs, rs, m, ks, dtype=dtype: cast.cast_list(xs, rs, m, dtype),
                 composed_cast(dtype),
             )
 
@@ -98,9 +99,9 @@ class EncodersTest(ListsTest):
         rs = [0.5 * x for x in xs]
         ks, key = ks_of([np.empty(x.shape) for x in xs], 0.01), list_key(2)
         for fused, compose in [
-            (lambda: sparse_lists.top_k_list(xs, rs, 1.0, ks), composed_top_k),
-            (lambda: sparse_lists.random_k_list(xs, rs, 1.0, ks, key), composed_random_k),
-            (lambda: cast_lists.cast_list(xs, rs, 1.0, tf.float16), composed_cast(tf.float16)),
+            (lambda: selection.top_k_list(xs, rs, 1.0, ks), composed_top_k),
+            (lambda: selection.random_k_list(xs, rs, 1.0, ks, key), composed_random_k),
+            (lambda: cast.cast_list(xs, rs, 1.0, tf.float16), composed_cast(tf.float16)),
         ]:
             self.compare(fused, lambda c=compose: self.composition(xs, rs, 1.0, ks, c), "long")
 

@@ -7,7 +7,8 @@ from ops_cases import gradient
 from sparse_list_cases import ListsTest, list_key
 
 from grace_tf import ops
-from grace_tf.ops import cast_lists, native, sparse_lists
+from grace_tf.ops import cast, selection
+from grace_tf.ops.backend import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -22,10 +23,10 @@ class GraphTest(ListsTest):
             @tf.function
             def step(xs, residuals):
                 ks, shapes = [3] * tensors, [(4, 5)] * tensors
-                values, indices, kept, _ = sparse_lists.top_k_list(xs, residuals, 1.0, ks)
-                kept = sparse_lists.refine_list(kept, indices, values, values, ks)
+                values, indices, kept, _ = selection.top_k_list(xs, residuals, 1.0, ks)
+                kept = selection.refine_list(kept, indices, values, values, ks)
                 factor = tf.constant(1.0)
-                totals, _ = sparse_lists.scatter_list(
+                totals, _ = selection.scatter_list(
                     values[None], indices[None], None, ks, shapes, factor
                 )
                 self.assertEqual([t.shape for t in (*kept, *totals)], [(4, 5)] * 2 * tensors)
@@ -47,8 +48,8 @@ class GraphTest(ListsTest):
 
         @tf.function
         def draw(step):
-            key = sparse_lists.ListKey(7, 3, step, (2,), 1)
-            return sparse_lists.random_k_list([x], None, 1.0, [9], key)[0]
+            key = selection.ListKey(7, 3, step, (2,), 1)
+            return selection.random_k_list([x], None, 1.0, [9], key)[0]
 
         for step in (0, 5, 2**31 + 1):
             wanted = ops.gather(x, ops.random_indices(500, 9, KEY._replace(step=step)))
@@ -57,7 +58,7 @@ class GraphTest(ListsTest):
 
 class RefusalsTest(ListsTest):
     def scatter(self, indices, counts=None):
-        return sparse_lists.scatter_list(
+        return selection.scatter_list(
             tf.ones([1, 5]),
             tf.constant([indices]),
             counts,
@@ -80,7 +81,7 @@ class RefusalsTest(ListsTest):
             kept = [tf.zeros([2, 2]), tf.zeros([7])]
             with self.assertRaisesRegex(tf.errors.InvalidArgumentError, fault):
                 one = tf.ones([5])
-                sparse_lists.refine_list(kept, tf.constant(indices), one, one, [2, 3])
+                selection.refine_list(kept, tf.constant(indices), one, one, [2, 3])
         unused = self.scatter([0, 9, 4, -1, 9], tf.constant([[1, 1]]))
         self.assertAllEqual(unused[0], [[1, 0], [0, 0]])
         self.assertAllEqual(unused[1], [0, 0, 0, 0, 1, 0, 0])
@@ -88,7 +89,7 @@ class RefusalsTest(ListsTest):
     def test_what_does_not_fit_is_refused(self):
         x, key, one = tf.zeros([4]), list_key(1), tf.constant(1.0)
         values, indices = tf.zeros([1, 2]), tf.constant([[0, 1]])
-        top_k, scatter = sparse_lists.top_k_list, sparse_lists.scatter_list
+        top_k, scatter = selection.top_k_list, selection.scatter_list
         for call in [
             lambda: top_k([], None, 1.0, []),
             lambda: top_k([x], None, 1.0, [0]),
@@ -97,23 +98,23 @@ class RefusalsTest(ListsTest):
             lambda: top_k([x], [x, x], 1.0, [1]),
             lambda: top_k([x], [tf.zeros([2, 2])], 1.0, [1]),
             lambda: top_k([tf.zeros([0])], None, 1.0, [1]),
-            lambda: sparse_lists.threshold_list([x], None, 1.0, -1.0, [1]),
-            lambda: sparse_lists.threshold_list([x], None, 1.0, np.nan, [1]),
-            lambda: sparse_lists.random_k_list([x], None, 1.0, [1], list_key(2)),
-            lambda: sparse_lists.random_k_list([x], None, 1.0, [1], key._replace(draw=256)),
-            lambda: sparse_lists.scatter_random_list(x, [3], [(4,)], key, one),
+            lambda: selection.threshold_list([x], None, 1.0, -1.0, [1]),
+            lambda: selection.threshold_list([x], None, 1.0, np.nan, [1]),
+            lambda: selection.random_k_list([x], None, 1.0, [1], list_key(2)),
+            lambda: selection.random_k_list([x], None, 1.0, [1], key._replace(draw=256)),
+            lambda: selection.scatter_random_list(x, [3], [(4,)], key, one),
             lambda: scatter(values, indices, None, [3], [(4,)], one),
             lambda: scatter(values, indices, None, [2], [(1,)], one),
             lambda: scatter(values, indices[:, :1], None, [2], [(4,)], one),
             lambda: scatter(values, indices, tf.constant([[1, 1]]), [2], [(4,)], one),
-            lambda: cast_lists.uncast_list(tf.zeros([3], tf.float16), [(4,)], one),
+            lambda: cast.uncast_list(tf.zeros([3], tf.float16), [(4,)], one),
         ]:
             with self.assertRaises(ValueError):
                 call()
         for call in [
             lambda: top_k([tf.zeros([4], tf.float64)], None, 1.0, [1]),
-            lambda: cast_lists.cast_list([x], None, 1.0, tf.float64),
-            lambda: cast_lists.uncast_list(x, [(4,)], one),
+            lambda: cast.cast_list([x], None, 1.0, tf.float64),
+            lambda: cast.uncast_list(x, [(4,)], one),
         ]:
             with self.assertRaises(TypeError):
                 call()

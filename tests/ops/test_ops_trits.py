@@ -9,8 +9,9 @@ import tensorflow as tf
 from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import lists, native, trits
-from grace_tf.ops.arguments import ListKey
+from grace_tf.ops import lists, ternary
+from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -128,7 +129,7 @@ class TritsTest(SameBits):
             flat = [x.numpy().reshape(-1) for x in xs]
             wanted = np.array([scale(x, clip) for x in flat])
             self.everywhere(
-                lambda clip=clip: trits.scales_of(xs, 1.0, clip),
+                lambda clip=clip: ternary.scales_of(xs, 1.0, clip),
                 [wanted, np.bool_(True)],
                 f"clip {clip}",
             )
@@ -139,7 +140,7 @@ class TritsTest(SameBits):
         xs = tensors([(70_001,), (33,), (5,), (4097,)], 3)
         flat = [(x * np.float32(0.7)).numpy().reshape(-1) for x in xs]
         self.everywhere(
-            lambda: trits.scales_of(xs, 0.7, 2.5),
+            lambda: ternary.scales_of(xs, 0.7, 2.5),
             [np.array([scale(x, 2.5) for x in flat]), np.bool_(True)],
             "long",
         )
@@ -149,7 +150,7 @@ class TritsTest(SameBits):
             xs = [tf.constant(gradient(700) * np.float32(2.0) ** power)]
             wanted = np.array([scale(xs[0].numpy(), 2.5)])
             self.everywhere(
-                lambda xs=xs: trits.scales_of(xs, 1.0, 2.5), [wanted, np.bool_(True)], f"{power}"
+                lambda xs=xs: ternary.scales_of(xs, 1.0, 2.5), [wanted, np.bool_(True)], f"{power}"
             )
 
     def test_encode_and_decode(self):
@@ -164,7 +165,7 @@ class TritsTest(SameBits):
             for bits in WIDTHS[::2] if scales is own else WIDTHS[1::2]:
                 words = np.concatenate([pack(d, bits) for d in each])
                 self.everywhere(
-                    lambda s=scales, b=bits: trits.encode(
+                    lambda s=scales, b=bits: ternary.encode(
                         xs, 1.0, tf.constant(own), tf.constant(s), b, key
                     ),
                     [words],
@@ -173,7 +174,7 @@ class TritsTest(SameBits):
                 )
                 totals = [(d * s).astype(np.float32) for d, s in zip(each, scales)]
                 self.everywhere(
-                    lambda s=scales, b=bits, w=words: trits.decode(
+                    lambda s=scales, b=bits, w=words: ternary.decode(
                         tf.constant(w[None]), tf.constant(s[None]), SHAPES, 1.0, b
                     ),
                     [*[t.reshape(s) for t, s in zip(totals, SHAPES)], np.bool_(True)],
@@ -185,7 +186,7 @@ class TritsTest(SameBits):
         rng = np.random.default_rng(4)
         shapes = [(1,), (321,), (67, 71)]
         for bits, factor in itertools.product(WIDTHS, (1.0, 1 / 3)):
-            counts = [trits.word_count(int(np.prod(s)), bits) for s in shapes]
+            counts = [ternary.word_count(int(np.prod(s)), bits) for s in shapes]
             words = rng.integers(-(2**31), 2**31, [3, sum(counts)]).astype(np.int32)
             scales = np.array([[0.3, 2, 1e-38], [1e-37, -1, 5], [7, 2.0**-115, 0]], np.float32)
             wanted = []
@@ -200,7 +201,7 @@ class TritsTest(SameBits):
                     )
                 wanted.append((total * np.float32(factor)).reshape(shape))
             self.everywhere(
-                lambda w=words, s=scales, f=factor, b=bits: trits.decode(
+                lambda w=words, s=scales, f=factor, b=bits: ternary.decode(
                     tf.constant(w), tf.constant(s), shapes, f, b
                 ),
                 [*wanted, np.bool_(True)],
@@ -211,14 +212,16 @@ class TritsTest(SameBits):
         xs = tensors([(333,)], 1)
         one = tf.ones([1])
         for bits, workers in ((2, 1), (3, 3), (4, 7), (5, 15)):
-            words = [trits.encode(xs, 1.0, one, one, bits, key_for(xs, w)) for w in range(workers)]
-            each = [trits.decode(w[None], one[None], [[333]], 1.0, bits)[0][0] for w in words]
-            total, _ = trits.decode(tf.add_n(words)[None], one[None], [[333]], 1.0, bits)
+            words = [
+                ternary.encode(xs, 1.0, one, one, bits, key_for(xs, w)) for w in range(workers)
+            ]
+            each = [ternary.decode(w[None], one[None], [[333]], 1.0, bits)[0][0] for w in words]
+            total, _ = ternary.decode(tf.add_n(words)[None], one[None], [[333]], 1.0, bits)
             self.assertAllEqual(total[0], tf.add_n(each))
             # The most that they have room for, of either sign.
             for sign in (1.0, -1.0):
-                full = trits.encode([tf.fill([333], sign)], 1.0, one, one, bits, key_for(xs))
-                total, _ = trits.decode((workers * full)[None], one[None], [[333]], 1.0, bits)
+                full = ternary.encode([tf.fill([333], sign)], 1.0, one, one, bits, key_for(xs))
+                total, _ = ternary.decode((workers * full)[None], one[None], [[333]], 1.0, bits)
                 self.assertAllEqual(total[0], tf.fill([333], workers * sign))
 
     def test_extreme_words_of_trits(self):
@@ -226,9 +229,9 @@ class TritsTest(SameBits):
         for pattern in itertools.product((1.0, 0.0, -1.0), repeat=4):
             x = np.repeat(np.array(pattern, np.float32), 5)
             for other in (x, x[::-1]):
-                words = trits.encode([tf.constant(other)], 1.0, one, one, None, key_for(one))
+                words = ternary.encode([tf.constant(other)], 1.0, one, one, None, key_for(one))
                 self.assertAllEqual(
-                    trits.decode(words[None], one[None], [[20]], 1.0, None)[0][0], other
+                    ternary.decode(words[None], one[None], [[20]], 1.0, None)[0][0], other
                 )
 
     def test_what_is_not_finite_is_flagged(self):
@@ -239,15 +242,15 @@ class TritsTest(SameBits):
                 for at, clip in itertools.product((0, 2047, 2999), (None, 2.5)):
                     x = gradient(3000).copy()
                     x[at] = bad
-                    self.assertFalse(trits.scales_of([tf.ones([4]), x], 1.0, clip)[1])
+                    self.assertFalse(ternary.scales_of([tf.ones([4]), x], 1.0, clip)[1])
                 words = tf.zeros([2, 1], tf.int32)
                 scales = tf.constant([[1.0], [bad if bad > 0 else np.nan]])
-                self.assertFalse(trits.decode(words, scales, [[3]], 1.0, None)[1])
+                self.assertFalse(ternary.decode(words, scales, [[3]], 1.0, None)[1])
 
     def test_the_padding_of_a_wire_never_spoils_the_flag(self):
         word = pack(np.array([0] + [1] * 19), None)  # ones beyond the only element
         huge = tf.constant([[3e38], [3e38]])
-        totals, finite = trits.decode(tf.constant([word, word]), huge, [[1]], 1.0, None)
+        totals, finite = ternary.decode(tf.constant([word, word]), huge, [[1]], 1.0, None)
         self.assertAllEqual(totals[0], [0.0])
         self.assertTrue(finite)
 
@@ -255,13 +258,13 @@ class TritsTest(SameBits):
         x, one = tf.ones([40]), tf.ones([1])
         key = key_for(one)
         for call in (
-            lambda: trits.word_count(5, 1),
-            lambda: trits.word_count(5, 17),
-            lambda: trits.encode([x], 1.0, tf.ones([2]), one, None, key),
-            lambda: trits.encode([x, x], 1.0, tf.ones([2]), tf.ones([2]), None, key),
-            lambda: trits.decode(tf.zeros([1, 3], tf.int32), one[None], [[40]], 1.0, None),
-            lambda: trits.decode(tf.zeros([2, 2], tf.int32), one[None], [[40]], 1.0, None),
-            lambda: trits.decode(tf.zeros([1, 2], tf.int32), tf.ones([1, 2]), [[40]], 1.0, None),
+            lambda: ternary.word_count(5, 1),
+            lambda: ternary.word_count(5, 17),
+            lambda: ternary.encode([x], 1.0, tf.ones([2]), one, None, key),
+            lambda: ternary.encode([x, x], 1.0, tf.ones([2]), tf.ones([2]), None, key),
+            lambda: ternary.decode(tf.zeros([1, 3], tf.int32), one[None], [[40]], 1.0, None),
+            lambda: ternary.decode(tf.zeros([2, 2], tf.int32), one[None], [[40]], 1.0, None),
+            lambda: ternary.decode(tf.zeros([1, 2], tf.int32), tf.ones([1, 2]), [[40]], 1.0, None),
         ):
             with self.assertRaises(ValueError):
                 call()
@@ -271,9 +274,9 @@ class TritsTest(SameBits):
         xs = tensors(SHAPES)
 
         def call():
-            scales, _ = trits.scales_of(xs, 1.0, 2.5)
-            words = trits.encode(xs, 1.0, scales, scales, None, key_for(SHAPES))
-            return trits.decode(words[None], scales[None], SHAPES, 1.0, None)
+            scales, _ = ternary.scales_of(xs, 1.0, 2.5)
+            words = ternary.encode(xs, 1.0, scales, scales, None, key_for(SHAPES))
+            return ternary.decode(words[None], scales[None], SHAPES, 1.0, None)
 
         self.assertTrue(lists.runs_here(xs))
         nodes = tf.function(call).get_concrete_function().graph.get_operations()

@@ -8,7 +8,8 @@ import tensorflow as tf
 from sparse_list_cases import ListsTest, awkward, clustered, ks_of, sized
 
 from grace_tf import ops
-from grace_tf.ops import index_sets, native, two_means
+from grace_tf.ops import index_sets, two_means
+from grace_tf.ops.backend import native
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

@@ -125,7 +125,7 @@ def _around_constructor(cls):
 def _wrap(optimizer):
     from grace_tf.keras.classes import Wrapped, attach
     from grace_tf.keras.optimizers import bases, innermost
-    from grace_tf.settings import settings
+    from grace_tf.line.settings import settings
 
     if innermost(optimizer) is optimizer and type(optimizer) not in bases():
         if not isinstance(optimizer, Wrapped):

@@ -9,12 +9,12 @@ import keras  # noqa: F401  before init(), as users' programs have it
 import numpy as np
 import tensorflow as tf
 
-import grace_tf.group as group
+from grace_tf.transports import world
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.process_group import runtime_started
 
 started_by_import = runtime_started()
-pg = group.init(timeout=60)
+pg = world.init(timeout=60)
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 keys = itertools.count(PLAN_KEYS)
 
@@ -143,7 +143,7 @@ with pg.recorded() as record:
     exact_answers = exact()
 answer = {
     "started_by_import": started_by_import,
-    "identity": [pg.rank, pg.size, pg.local_rank, list(pg.workers), group.expected_size()],
+    "identity": [pg.rank, pg.size, pg.local_rank, list(pg.workers), world.expected_size()],
     "exact": exact_answers,
     "recorded": [[handed.kind, handed.nbytes] for handed in record if handed.kind == "sum"][:4],
     "rounded": rounded(),
@@ -155,4 +155,4 @@ answer = {
     "refused": refused(),
 }
 print(json.dumps(answer))
-group.barrier()
+world.barrier()

@@ -19,7 +19,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 import grace_tf  # noqa: E402
-from grace_tf.variables import local, plain  # noqa: E402
+from grace_tf.line.inputs import local, plain  # noqa: E402
 
 if ENGINE == "strategy":
     rank = strategy.cluster_resolver.task_id

@@ -7,7 +7,7 @@ import sys
 
 import tensorflow as tf
 
-import grace_tf.group as group
+from grace_tf.transports import world
 
 KEY = 1 << 20
 how = sys.argv[1]
@@ -30,7 +30,7 @@ def until_ended():
 def other_worker():
     if how == "never":
         until_ended()
-    pg = group.init(timeout=5)
+    pg = world.init(timeout=5)
     pg.sum([tf.ones([2])], KEY)
     pg.handshake([os.getpid()])
     until_ended()
@@ -38,15 +38,15 @@ def other_worker():
 
 def first_worker():
     if how == "never":
-        return {"uninitialised": told(group.rank), "init": told(lambda: group.init(timeout=3))}
-    pg = group.init(timeout=5)
+        return {"uninitialised": told(world.rank), "init": told(lambda: world.init(timeout=3))}
+    pg = world.init(timeout=5)
     step = tf.function(lambda: pg.sum([tf.ones([2])], KEY)[0])
     step()
     other = int(pg.handshake([os.getpid()])[1, 0])
     if how == "killed":
         os.kill(other, signal.SIGKILL)
-    found = {"barrier": told(group.barrier), "step": told(step)}
-    found["broadcast"] = told(lambda: group.broadcast([tf.Variable(1.0)]))
+    found = {"barrier": told(world.barrier), "step": told(step)}
+    found["broadcast"] = told(lambda: world.broadcast([tf.Variable(1.0)]))
     try:
         step()
     except tf.errors.OpError as error:

@@ -32,7 +32,7 @@ import numpy as np  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
-from grace_tf.variables import local, plain  # noqa: E402
+from grace_tf.line.inputs import local, plain  # noqa: E402
 
 rank = strategy.cluster_resolver.task_id if ENGINE == "mwms" else group.rank
 METHOD = "randomk:ratio=0.25"

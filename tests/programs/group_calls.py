@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import grace_tf.group as group
+from grace_tf.transports import world
 
 caught = []
 signal.signal(signal.SIGTERM, lambda *_: caught.append("the program's own handler"))
-pg = group.init(timeout=60)
+pg = world.init(timeout=60)
 signal.raise_signal(signal.SIGTERM)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 NUMBERS = (
@@ -44,14 +44,14 @@ def broadcast_all_dtypes(root):
             dtype, seed = tf.as_dtype(name), 100 * number + len(shape)
             made.append(tf.Variable(random_bytes(dtype, shape, [pg.rank, seed])))
             wanted.append(random_bytes(dtype, shape, [root, seed]).tobytes())
-    group.broadcast(made, root)
+    world.broadcast(made, root)
     return [v.numpy().tobytes() == w for v, w in zip(made, wanted)]
 
 
 def broadcast_large(root):
     """More than one piece of 16 MiB."""
     variable = tf.Variable(random_bytes(tf.uint8, (35_000_001,), pg.rank))
-    group.broadcast([variable], root)
+    world.broadcast([variable], root)
     return bool((variable.numpy() == random_bytes(tf.uint8, (35_000_001,), root)).all())
 
 
@@ -62,8 +62,8 @@ def broadcast_model():
     optimizer.build(model.trainable_variables)
     optimizer.iterations.assign(1 + pg.rank)
     before = pg.handshake([digest(model.variables), digest(list_of(optimizer))])
-    group.broadcast(model.variables)
-    group.broadcast(list_of(optimizer))
+    world.broadcast(model.variables)
+    world.broadcast(list_of(optimizer))
     after = pg.handshake([digest(model.variables), digest(list_of(optimizer))])
     return [before.tolist(), after.tolist()]
 
@@ -81,19 +81,19 @@ def digest(variables):
 def refusals():
     mine = [tf.Variable(tf.zeros([2 + pg.rank])), tf.Variable(0.0)]
     return {
-        "string": raised(lambda: group.broadcast([tf.Variable("text")])),
-        "tensor": raised(lambda: group.broadcast([tf.zeros([2])])),
-        "root": raised(lambda: group.broadcast(mine, 2)),
-        "shapes": raised(lambda: group.broadcast(mine)),
+        "string": raised(lambda: world.broadcast([tf.Variable("text")])),
+        "tensor": raised(lambda: world.broadcast([tf.zeros([2])])),
+        "root": raised(lambda: world.broadcast(mine, 2)),
+        "shapes": raised(lambda: world.broadcast(mine)),
         "same bytes": raised(
-            lambda: group.broadcast([tf.Variable(tf.zeros([2, 3][:: 1 - 2 * pg.rank]))])
+            lambda: world.broadcast([tf.Variable(tf.zeros([2, 3][:: 1 - 2 * pg.rank]))])
         ),
-        "count": raised(lambda: group.broadcast(mine[: 1 + pg.rank])),
-        "roots": raised(lambda: group.broadcast(mine[1:], pg.rank)),
-        "calls": raised(group.barrier if pg.rank == 0 else lambda: pg.handshake([])),
+        "count": raised(lambda: world.broadcast(mine[: 1 + pg.rank])),
+        "roots": raised(lambda: world.broadcast(mine[1:], pg.rank)),
+        "calls": raised(world.barrier if pg.rank == 0 else lambda: pg.handshake([])),
         "words": raised(lambda: pg.handshake([0] * (1 + pg.rank))),
-        "other arguments": raised(lambda: group.init(timeout=61)),
-        "other group": raised(lambda: group.init(workers=["localhost:1"], rank=0)),
+        "other arguments": raised(lambda: world.init(timeout=61)),
+        "other group": raised(lambda: world.init(workers=["localhost:1"], rank=0)),
     }
 
 
@@ -102,20 +102,20 @@ def shards():
     unknown = numbers.filter(lambda x: x >= 0)
     counted = unknown.apply(tf.data.experimental.assert_cardinality(7))
     return {
-        "examples": list(map(int, group.shard(numbers))),
-        "batches": [batch.numpy().tolist() for batch in group.shard(numbers.batch(2))],
-        "counted": list(map(int, group.shard(counted))),
-        "infinite": list(map(int, group.shard(numbers.repeat()).take(3))),
-        "unknown": raised(lambda: group.shard(unknown)),
-        "few": raised(lambda: group.shard(numbers.take(1))),
+        "examples": list(map(int, world.shard(numbers))),
+        "batches": [batch.numpy().tolist() for batch in world.shard(numbers.batch(2))],
+        "counted": list(map(int, world.shard(counted))),
+        "infinite": list(map(int, world.shard(numbers.repeat()).take(3))),
+        "unknown": raised(lambda: world.shard(unknown)),
+        "few": raised(lambda: world.shard(numbers.take(1))),
     }
 
 
-group.barrier()
+world.barrier()
 answer = {
-    "again": group.init() is pg and group.init(timeout=60) is pg and group.current() is pg,
+    "again": world.init() is pg and world.init(timeout=60) is pg and world.current() is pg,
     "caught": caught,
-    "identity": [group.rank(), group.local_rank(), group.size()],
+    "identity": [world.rank(), world.local_rank(), world.size()],
     "dtypes": [broadcast_all_dtypes(root) for root in (0, 1)],
     "large": broadcast_large(1),
     "model": broadcast_model(),
@@ -123,4 +123,4 @@ answer = {
     "shards": shards(),
 }
 print(json.dumps(answer))
-group.barrier()
+world.barrier()

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import group
+from grace_tf.transports import world as group
 
 before = group.expected_size()
 if not hvd.is_initialized():

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf import group
+from grace_tf.transports import world
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
 
@@ -65,7 +65,7 @@ def say(**told):
 
 
 def calls():
-    hosts = Hosts.of(group.current())
+    hosts = Hosts.of(world.current())
     host, place = divmod(rank, LOCAL)
     told = {"size": hosts.size, "workers": hosts.workers, "gradients": hosts.gradients}
     for n in (1, 7, 64):

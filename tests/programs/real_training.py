@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.surroundings import compresses
+from grace_tf.transports.find_workers import compresses
 
 ROWS = 8  # of a worker's batch
 WORDS, LENGTH, CLASSES = 50, 12, 4

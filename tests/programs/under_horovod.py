@@ -12,7 +12,7 @@ import sys
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from grace_tf import group
+from grace_tf.transports import world
 
 hvd.init()
 # As group_contract.py wants it, which may run when TensorFlow's runtime has started.
@@ -25,5 +25,5 @@ for i, words in enumerate(" ".join(sys.argv[1:]).split(" -- ")):
     sys.argv = [str(folder / words.split()[0]), *words.split()[1:]]
     if i == 1:
         # All but the first tell init() their timeouts, which it refuses once the workers have met.
-        group.current().begin = lambda timeout: None
+        world.current().begin = lambda timeout: None
     runpy.run_path(sys.argv[0], run_name="__main__")

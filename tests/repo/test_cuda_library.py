@@ -14,9 +14,11 @@ import pytest
 import tensorflow as tf
 from test_build_files import BROKEN, built_package, needs_setuptools, setup_file
 
-from grace_tf import leaves, ops
+from grace_tf import ops
+from grace_tf.aggregation.state import slots
 from grace_tf.cli import doctor
-from grace_tf.ops import choice, cuda, lists, native
+from grace_tf.ops import choice, lists
+from grace_tf.ops.backend import cuda, native
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
 LAUNCHERS = KERNELS / "launchers.h"
@@ -198,9 +200,9 @@ def test_lists_run_on_gpus_where_the_kernels_do():
 
 def test_the_counter_of_steps_lies_beside_the_gpu():
     gpu = "/job:worker/replica:0/task:1/device:GPU:3"
-    assert leaves.host_of(gpu) == "/job:worker/replica:0/task:1/device:CPU:0"
-    assert leaves.host_of("/job:worker/task:1/device:CPU:2") == "/job:worker/task:1/device:CPU:2"
-    assert leaves.host_of(None) is None
+    assert slots.host_of(gpu) == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert slots.host_of("/job:worker/task:1/device:CPU:2") == "/job:worker/task:1/device:CPU:2"
+    assert slots.host_of(None) is None
 
 
 @needs_native

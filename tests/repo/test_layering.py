@@ -1,9 +1,10 @@
-"""Arrows point one way, and what keeps the code readable."""
+"""Arrows between rooms point one way, and what keeps the code readable."""
 
 import ast
+import functools
 import pathlib
+import warnings
 
-import pytest
 from arrows import MAY_IMPORT
 
 from grace_tf.core import registry
@@ -12,35 +13,23 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "grace_tf"
 FILES = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(p for kind in ("*.h", "*.cc", "*.cu") for p in (ROOT / "custom_ops").rglob(kind))
+BUILT = {"_ops.so", "libgrace_cuda.so", "libgrace_cuda.txt", "__pycache__"}
 
-METHOD_FREE = (
-    "wire",
-    "keys",
-    "plan",
-    "plans",
-    "row_rules",
-    "lanes",
-    "row_lanes",
-    "chunks",
-    "joined",
-    "saved",
-    "leaves",
-    "restored",
-    "state",
-    "stages",
-    "exchange",
-    "lockstep",
-    "two_hops",
-    "aggregator",
-    "keras",
-    "distribute",
-    "gradients",
-    "transports",
-    "handshake",
-    "agreement",
-    "divergence",
-    "surroundings",
-    "group",
+METHOD_FREE = ("line", "aggregation", "keras", "distribute", "transports")
+NAMES_METHODS = ("line.settings", "line.grace_params")  # whose subject they are
+NAMES_OF_OTHERS = {"none", "bf16"}  # `hierarchical` may be "bf16" too
+
+STATE = ("aggregation.state.slots", "transports", "cli.bench.step")
+RANDOMNESS = ("ops.reference", "cli.bench.codecs", "cli.bench.step")
+ENVIRONMENT = (
+    "transports.world",
+    "transports.launch_environment",
+    "transports.horovod.group",
+    "transports.rendezvous",
+    "transports.process_group",
+    "cli.run.addresses",
+    "cli.run.far_end",
+    "cli.doctor",
 )
 
 
@@ -50,65 +39,100 @@ def module(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module(path): path for path in FILES}
+
+
 def below(name, roots):
-    return any(name == root or name.startswith(f"{root}.") for root in roots)
+    return any(name == root or (root and name.startswith(f"{root}.")) for root in roots)
+
+
+def room(name):
+    """The room of a module or of a name in it; None where no rule has one."""
+    matching = [root for root in MAY_IMPORT if below(name, [root])]
+    return max(matching, key=len) if matching else None
+
+
+@functools.cache
+def syntax(path):
+    return ast.parse(path.read_text())
 
 
 def imports(path):
-    """The parts of grace_tf that a file imports, at any depth of its functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The modules of grace_tf that a file imports: in functions and for types too."""
+    for node in ast.walk(syntax(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name}: relative import"
-            names = [node.module]
-            if node.module in (
-                "grace_tf",
-                "grace_tf.core",
-                "grace_tf.transports",
-                "grace_tf.compressors",
-                "grace_tf.memories",
-                "grace_tf.keras",
-                "grace_tf.cli",
-            ):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from (
-            name.removeprefix("grace_tf").lstrip(".")
-            for name in names
-            if name.split(".")[0] == "grace_tf"
-        )
+        for name in names:
+            if name.split(".")[0] == "grace_tf":
+                name = name.removeprefix("grace_tf").lstrip(".")
+                # A name in a module stands for the module, an imported module for itself.
+                yield name if name in MODULES else name.rpartition(".")[0]
 
 
-def rule(name):
-    matching = [root for root in MAY_IMPORT if below(name, [root])]
-    return MAY_IMPORT[max(matching, key=len)] if matching else None
-
-
-def ids(paths):
-    return [str(p.relative_to(ROOT)) for p in paths]
-
-
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_arrows_point_one_way(path):
-    allowed = rule(module(path))
-    if allowed is None:
-        return
-    wrong = [name for name in imports(path) if not below(name, allowed)]
-    assert not wrong, f"{module(path)} imports {wrong}; it may import {sorted(allowed)}"
-
-
-@pytest.mark.parametrize("name", sorted(module(p) for p in (PACKAGE / "core").glob("*.py")))
-def test_core_has_no_circle(name):
-    """Whatever a file of core imports, in functions and for types too, leads back to none."""
-    own = {module(path): path for path in (PACKAGE / "core").glob("*.py")}
-    reached, waiting = set(), [name]
+def reached(start, arrows):
+    """All that can be reached from `start` over one arrow or more."""
+    found, waiting = set(), [start]
     while waiting:
-        new = {other for other in imports(own[waiting.pop()]) if other in own} - reached
-        reached |= new
+        new = set(arrows.get(waiting.pop(), ())) - found
+        found |= new
         waiting += new
-    assert name not in reached, f"{name} imports, through others, itself: {sorted(reached)}"
+    return found
+
+
+def room_arrows():
+    arrows = {}
+    for name, path in MODULES.items():
+        others = {room(other) for other in imports(path)} - {room(name)}
+        arrows.setdefault(room(name), set()).update(others)
+    return arrows
+
+
+def test_every_module_is_in_a_room_with_a_rule():
+    assert not [name for name in MODULES if room(name) is None]
+    rooms = {room(name) for name in MODULES}
+    assert not [name for name in MAY_IMPORT if name not in rooms], "a rule for no module"
+
+
+def test_arrows_between_rooms_point_one_way():
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in MODULES.items()
+        for other in imports(path)
+        if room(other) != room(name) and not below(other, MAY_IMPORT[room(name)])
+    ]
+    assert not wrong
+
+
+def test_no_circle_of_rooms():
+    """Whatever a room imports, in functions and for types too, leads back to none."""
+    arrows = room_arrows()
+    assert not [name for name in arrows if name in reached(name, arrows)]
+
+
+def test_a_chain_of_rooms_is_short():
+    """The rooms of the package floor that import one another, one after the other."""
+    arrows = {}
+    for name, path in MODULES.items():
+        own = name.partition(".")[0]
+        arrows.setdefault(own, set()).update(other.partition(".")[0] for other in imports(path))
+        arrows[own].discard(own)
+
+    @functools.cache
+    def chain(name):
+        return 1 + max(map(chain, arrows[name]), default=0)
+
+    assert max(map(chain, arrows)) <= 11
+
+
+def test_floors_are_small():
+    for folder, most in ((PACKAGE, 15), (PACKAGE / "ops", 22), (PACKAGE / "transports", 22)):
+        entries = {entry.name for entry in folder.iterdir()} - BUILT
+        assert len(entries) <= most, f"{folder.name} has {len(entries)} entries; at most {most}"
 
 
 def test_methods_do_not_import_each_other():
@@ -143,100 +167,79 @@ def default_compressors(tree):
             yield from (default for parameter, default in pairs if parameter.arg == "compressor")
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if below(module(p), METHOD_FREE)], ids=lambda p: p.stem
-)
-def test_the_line_knows_no_method(path):
-    tree = ast.parse(path.read_text())
-    allowed = [*docstrings(tree), *default_compressors(tree)]
-    named = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and not any(node is other for other in allowed)
-        if isinstance(node.value, str) and node.value.split(":")[0] in registry.available()
-    ]
-    assert set(named) <= {"none"}, f"{path.name} names {named}"
-    assert not [name for name in imports(path) if name.startswith(("compressors.", "memories."))]
-
-
-def calls(path):
-    """The dotted names of everything called or taken from a module in a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute):
-            yield ast.unparse(node), node
-        elif isinstance(node, ast.Name):
-            yield node.id, node
-
-
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_state_randomness_and_configuration_have_their_places(path):
-    name = module(path)
-    called = [
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-    ]
-    # Process groups order their collectives by a variable, and the benchmark needs a model's.
-    if name != "leaves" and not below(name, ["transports", "cli.bench_step"]):
-        assert not {"tf.Variable", "ResourceVariable"} & set(called), "state is kept in leaves.py"
-    used = [text for text, _ in calls(path)]
-    if name not in ("ops.reference", "cli.bench", "cli.bench_step"):
-        random = [
-            t for t in used if t.startswith(("tf.random", "np.random")) or "StatelessRandom" in t
+def test_the_line_and_the_transports_know_no_method():
+    for name, path in MODULES.items():
+        if not below(name, METHOD_FREE):
+            continue
+        tree = syntax(path)
+        allowed = [*docstrings(tree), *default_compressors(tree)]
+        named = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and not any(node is other for other in allowed)
+            if isinstance(node.value, str) and node.value.split(":")[0] in registry.available()
         ]
-        if below(name, ["testing"]):
-            random = [t for t in random if not t.startswith("np.random")]
-        assert not random, "random numbers come from ops, under a key"
-    if name not in (
-        "group",
-        "schedulers",
-        "cli.addresses",
-        "cli.doctor",
-        "cli.far_end",
-        "transports.horovod",
-        "transports.rendezvous",
-        "transports.process_group",
-    ):
-        assert not [t for t in used if t.startswith(("os.environ", "os.getenv"))], (
-            "arguments, not environment"
-        )
+        assert name in NAMES_METHODS or set(named) <= NAMES_OF_OTHERS, f"{name} names {named}"
+        methods = [other for other in imports(path) if below(other, ["compressors", "memories"])]
+        assert name == "line.settings" or not methods, f"{name} imports {methods}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_no_method_is_treated_by_its_name(path):
+def test_state_randomness_and_configuration_have_their_places():
+    for name, path in MODULES.items():
+        nodes = list(ast.walk(syntax(path)))
+        called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+        # Process groups order their collectives by a variable; the benchmark makes a model's.
+        if not below(name, STATE):
+            assert not {"tf.Variable", "ResourceVariable"} & called, f"{name}: state is in slots.py"
+        used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
+        if name not in RANDOMNESS:
+            random = [
+                text
+                for text in used
+                if text.startswith(("tf.random", "np.random")) or "StatelessRandom" in text
+            ]
+            if below(name, ["testing"]):
+                random = [text for text in random if not text.startswith("np.random")]
+            assert not random, f"{name}: random numbers come from ops, under a key"
+        if name not in ENVIRONMENT:
+            environment = [text for text in used if text.startswith(("os.environ", "os.getenv"))]
+            assert not environment, f"{name}: arguments, not environment"
+
+
+def test_no_method_is_treated_by_its_name():
     names = {*registry.available(), *registry.memories()}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            attributes = {side.attr for side in sides if isinstance(side, ast.Attribute)}
-            constants = {
-                c.value for side in sides for c in ast.walk(side) if isinstance(c, ast.Constant)
-            }
-            told = f"line {node.lineno}: {ast.unparse(node)}: a needed exception is a missing trait"
-            assert not ("name" in attributes and constants & names), told
+    for name, path in MODULES.items():
+        for node in ast.walk(syntax(path)):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                attributes = {side.attr for side in sides if isinstance(side, ast.Attribute)}
+                constants = {
+                    c.value for side in sides for c in ast.walk(side) if isinstance(c, ast.Constant)
+                }
+                where = f"{name}, line {node.lineno}: {ast.unparse(node)}"
+                exception = "name" in attributes and constants & names
+                assert not exception, f"{where}: a needed exception is a missing trait"
 
 
-@pytest.mark.parametrize("path", FILES + NATIVE, ids=ids(FILES + NATIVE))
-def test_files_are_short(path):
-    lines = len(path.read_text().splitlines())
-    limit = 150 if path.parent.name in ("compressors", "memories") else 300
-    assert lines <= limit, f"{lines} lines; at most {limit} are pleasant to read"
-
-
-@pytest.mark.parametrize("path", FILES, ids=ids(FILES))
-def test_functions_are_short(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= 50, f"{node.name} has {lines} lines; at most 50 are pleasant to read"
+def test_files_and_functions_are_short():
+    """A warning for files of more than 300 lines, a method's 150; an error at half as many more."""
+    for path in FILES + NATIVE:
+        lines = len(path.read_text().splitlines())
+        pleasant = 150 if path.parent.name in ("compressors", "memories") else 300
+        told = f"{path.relative_to(ROOT)} has {lines} lines; {pleasant} are pleasant to read"
+        assert lines <= 1.5 * pleasant, told
+        if lines > pleasant:
+            warnings.warn(told, stacklevel=1)
+    for name, path in MODULES.items():
+        for node in ast.walk(syntax(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= 50, f"{name}.{node.name} has {lines} lines; at most 50"
 
 
 def test_kernels_know_no_tensorflow():
     for path in NATIVE:
-        if path.parent.name == "kernels":
-            included = [
-                line for line in path.read_text().splitlines() if line.startswith("#include")
-            ]
-            assert not [line for line in included if "tensorflow" in line or "ops/" in line], (
-                path.name
-            )
+        if "kernels" in path.relative_to(ROOT).parts:
+            for line in path.read_text().splitlines():
+                if line.startswith("#include"):
+                    assert "tensorflow" not in line and '"ops/' not in line, f"{path.name}: {line}"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-import grace_tf.version
-from grace_tf.ops import native
+import grace_tf
+from grace_tf.ops.backend import native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = sorted((ROOT / "custom_ops" / "kernels").glob("*.*"))
@@ -102,7 +102,7 @@ def test_every_operation_has_three_definitions_of_one_name():
 
 
 def test_the_version_is_in_one_place():
-    version = grace_tf.version.__version__
+    version = grace_tf.core.version.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     for name in ("setup.py", "pyproject.toml"):
         if (ROOT / name).exists():

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from cell_runs import CELLS, ENGINES
 
-from grace_tf.cli import bench, describe, tables
+from grace_tf.cli import describe, tables
+from grace_tf.cli.bench import codecs
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -129,10 +130,10 @@ def codec_table():
         if case["operations"] == "native":
             times = [
                 f"{case[f'{s}_ms']:.1f} ({case[f'{s}_reads']:.1f})" if f"{s}_ms" in case else "-"
-                for s in bench.STAGES
+                for s in codecs.STAGES
             ]
             rows.append([f"`{case['method']}`", *times, f"{stock[case['method']]:.0f}"])
-    return tables.markdown(["method", *bench.STAGES, "step, reference operations"], rows)
+    return tables.markdown(["method", *codecs.STAGES, "step, reference operations"], rows)
 
 
 def step_table():

@@ -15,7 +15,8 @@ from unittest import mock
 from fork_server import ForkServer
 
 import grace_tf
-from grace_tf.cli import launcher, places
+from grace_tf.cli import launcher
+from grace_tf.cli.run import places
 
 SHARED: pathlib.Path | None = None  # the folder of `launch_once`, which conftest.py gives
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"

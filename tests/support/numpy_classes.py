@@ -48,7 +48,7 @@ def padded(numbers, length, dtype):
 
 
 def payload(x, b, room, step):
-    """The parts, in order of `grace_tf.ops.classes.Classes`."""
+    """The parts, in order of `grace_tf.ops.size_classes.Classes`."""
     value, tags, s, wanted = sent(x, b, room, step)
     _, half, whole = edges(b, s)
     signs = np.signbit(x)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import native
+from grace_tf.ops.backend import native
 
 LENGTHS = [1, 2, 31, 32, 33, 63, 257, 511, 512, 513, 1000]
 LONG = [65537, 2**20 + 1]

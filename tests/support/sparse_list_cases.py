@@ -9,12 +9,13 @@ import tensorflow as tf
 from ops_cases import SameBits, gradient
 
 from grace_tf import ops
-from grace_tf.ops import native, sparse_lists
+from grace_tf.ops import selection
+from grace_tf.ops.backend import native
 
 
 def list_key(tensors):
     variables = tuple(2 * i + 1 for i in range(tensors))
-    return sparse_lists.ListKey(seed=7, worker=3, step=5, variables=variables, draw=1)
+    return selection.ListKey(seed=7, worker=3, step=5, variables=variables, draw=1)
 
 
 def isas():

@@ -15,9 +15,9 @@ import tensorflow as tf
 from lying_compressors import LIES, Honest, Whole
 
 import grace_tf
-from grace_tf import wire
 from grace_tf.core import registry
 from grace_tf.core.rounds import GATHERED, REDUCED, Gather
+from grace_tf.line import wire
 from grace_tf.testing import (
     check_compressor,
     conformance,

@@ -7,15 +7,14 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import group, schedulers
-from grace_tf.transports import process_group
+from grace_tf.transports import launch_environment, process_group, world
 from grace_tf.transports.process_group import ProcessGroup
 
 
 class SurroundingsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        for patch in (mock.patch.dict(os.environ), mock.patch.object(group, "_current", None)):
+        for patch in (mock.patch.dict(os.environ), mock.patch.object(world, "_current", None)):
             patch.start()
             self.addCleanup(patch.stop)
         for name in ("TF_CONFIG", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"):
@@ -27,30 +26,30 @@ class SurroundingsTest(tf.test.TestCase):
     def test_workers_whom_nothing_connects_do_not_begin(self):
         os.environ["HOROVOD_SIZE"] = "2"
         with self.assertRaisesRegex(RuntimeError, "call horovod.tensorflow's init\\(\\) before"):
-            group.init()
+            world.init()
         with self.assertRaisesRegex(RuntimeError, "call horovod.tensorflow's init\\(\\) first"):
-            group.size()
-        self.assertIsNone(group.current())
+            world.size()
+        self.assertIsNone(world.current())
 
     def test_horovods_workers_come_before_this_process_alone_and_with_no_other_group(self):
-        alone, horovods = group.init(), mock.Mock(size=2)
-        with mock.patch("grace_tf.transports.horovod.running", return_value=horovods):
-            self.assertIs(group.current(), horovods)
+        alone, horovods = world.init(), mock.Mock(size=2)
+        with mock.patch("grace_tf.transports.horovod.group.running", return_value=horovods):
+            self.assertIs(world.current(), horovods)
             with mock.patch.object(alone, "size", 3):
                 with self.assertRaisesRegex(RuntimeError, "joined 3 workers, and Horovod runs 2"):
-                    group.current()
+                    world.current()
 
     def test_alone(self):
-        self.assertEqual((group.rank(), group.local_rank(), group.size()), (0, 0, 1))
-        self.assertIsNone(group.current())
-        self.assertEqual(group.expected_size(), 1)
-        made = group.init()
-        self.assertIs(group.init(), made)
-        self.assertIs(group.current(), made)
+        self.assertEqual((world.rank(), world.local_rank(), world.size()), (0, 0, 1))
+        self.assertIsNone(world.current())
+        self.assertEqual(world.expected_size(), 1)
+        made = world.init()
+        self.assertIs(world.init(), made)
+        self.assertIs(world.current(), made)
         variable, numbers = tf.Variable([1.0, 2.0]), tf.data.Dataset.range(3)
-        group.broadcast([variable])
-        group.barrier()
-        self.assertIs(group.shard(numbers), numbers)
+        world.broadcast([variable])
+        world.barrier()
+        self.assertIs(world.shard(numbers), numbers)
         self.assertAllEqual(made.sum([variable], 1 << 20)[0], [1.0, 2.0])
         self.assertAllEqual(made.max([variable], 1 << 20)[0], [1.0, 2.0])
         self.assertAllEqual(made.gather([variable], 1 << 20)[0], [[1.0, 2.0]])
@@ -59,22 +58,22 @@ class SurroundingsTest(tf.test.TestCase):
 
     def test_one_worker_in_tf_config_needs_no_server(self):
         self.config({"worker": ["localhost:1"]}, type="worker", index=0)
-        self.assertEqual(group.init().size, 1)
+        self.assertEqual(world.init().size, 1)
 
     def test_init_after_an_operation(self):
         self.assertAllEqual(tf.constant(1) + 1, 2)
         with self.assertRaisesRegex(
             RuntimeError, "must come before the first TensorFlow operation"
         ):
-            group.init(workers=["localhost:1", "localhost:2"], rank=0)
-        self.assertIsNone(group.current())
+            world.init(workers=["localhost:1", "localhost:2"], rank=0)
+        self.assertIsNone(world.current())
 
     def test_ranks_of_chief_and_workers(self):
         cluster = {"chief": ["a:1"], "worker": ["b:1", "b:2"], "evaluator": ["c:1"]}
         for kind, index, wanted in (("chief", 0, 0), ("worker", 0, 1), ("worker", "1", 2)):
             self.config(cluster, type=kind, index=index)
-            self.assertEqual(schedulers.of_tf_config(), (wanted, ("a:1", "b:1", "b:2")))
-            self.assertEqual(group.expected_size(), 3)
+            self.assertEqual(launch_environment.of_tf_config(), (wanted, ("a:1", "b:1", "b:2")))
+            self.assertEqual(world.expected_size(), 3)
         self.assertEqual(
             [process_group.local_rank(("a:1", "b:1", "b:2"), n) for n in range(3)], [0, 0, 1]
         )
@@ -91,11 +90,11 @@ class SurroundingsTest(tf.test.TestCase):
         ):
             self.config(cluster, **task)
             with self.assertRaisesRegex(ValueError, words):
-                group.init()
+                world.init()
         for text in ("{", "[]", '{"cluster": 3}'):
             os.environ["TF_CONFIG"] = text
             with self.assertRaisesRegex(ValueError, "TF_CONFIG is not a cluster in JSON"):
-                group.init()
+                world.init()
 
     def test_wrong_arguments(self):
         for keywords, words in (
@@ -104,32 +103,32 @@ class SurroundingsTest(tf.test.TestCase):
             ({"workers": ["a:1", "b:1"], "rank": -1}, "There is no worker -1"),
         ):
             with self.assertRaisesRegex(ValueError, words):
-                group.init(**keywords)
+                world.init(**keywords)
 
     def test_more_workers_expected_than_joined(self):
         for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"):
             with mock.patch.dict(os.environ, {name: "3"}):
-                self.assertEqual(group.expected_size(), 3)
+                self.assertEqual(world.expected_size(), 3)
         self.config({"worker": ["a:1", "b:1"]}, type="worker", index=0)
-        for call in (group.rank, group.size, group.local_rank, group.barrier):
+        for call in (world.rank, world.size, world.local_rank, world.barrier):
             with self.assertRaisesRegex(RuntimeError, "to be 2 workers.*grace_tf.init"):
                 call()
 
     def test_each_worker_of_a_host_sees_its_own_gpu(self):
         seen = []
         with (
-            mock.patch.object(group, "runtime_started", return_value=False),
+            mock.patch.object(world, "runtime_started", return_value=False),
             mock.patch.object(tf.config, "get_visible_devices", return_value=["gpu 0", "gpu 1"]),
             mock.patch.object(
                 tf.config,
                 "set_visible_devices",
                 side_effect=lambda own, kind: seen.append((own, kind)),
             ),
-            mock.patch.object(group, "ProcessGroup"),
+            mock.patch.object(world, "ProcessGroup"),
         ):
             addresses = ("a:1", "b:1", "b:2", "b:3")
             for rank in range(4):
-                group._make(addresses, rank, 1.0)
+                world._make(addresses, rank, 1.0)
         self.assertEqual(seen, [([f"gpu {n}"], "GPU") for n in (0, 0, 1, 0)])
 
 

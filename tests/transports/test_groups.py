@@ -13,7 +13,7 @@ import tensorflow as tf
 from launch import launch
 
 import grace_tf
-from grace_tf import reduction, stages
+from grace_tf.aggregation import schedule_stages, step
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.group import Group
 from grace_tf.transports.loopback import Loopback
@@ -162,8 +162,8 @@ def test_an_error_of_an_eager_step_keeps_its_own_message(transport):
     error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
     variable = tf.Variable(tf.ones([2000]))
     with (
-        mock.patch.object(reduction, "between_processes", lambda: transport),
-        mock.patch.object(stages, "exchange", side_effect=error),
+        mock.patch.object(step, "between_processes", lambda: transport),
+        mock.patch.object(schedule_stages, "exchange", side_effect=error),
         pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes") as found,
     ):
         grace_tf.Aggregator("qsgd")([tf.ones([2000])], [variable])

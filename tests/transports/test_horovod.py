@@ -12,9 +12,10 @@ from horovod_runs import answers_of, launch_horovod, lines_of, needs_horovod
 from launch import launch_once
 
 from grace_tf.cli import launcher
-from grace_tf.cli.addresses import environments
-from grace_tf.cli.places import Local
-from grace_tf.transports import horovod, horovod_engine
+from grace_tf.cli.run.addresses import environments
+from grace_tf.cli.run.places import Local
+from grace_tf.transports.horovod import engine as horovod_engine
+from grace_tf.transports.horovod import group as horovod
 
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
 METHODS += ["qsgd:rounding=nearest>two_hop"]

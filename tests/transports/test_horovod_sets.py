@@ -6,8 +6,9 @@ from unittest import mock
 import pytest
 from horovod_runs import launch_horovod, needs_horovod
 
-from grace_tf import group
-from grace_tf.transports import horovod, horovod_sets
+from grace_tf.transports import world
+from grace_tf.transports.horovod import group as horovod
+from grace_tf.transports.horovod import process_sets
 
 
 @needs_horovod
@@ -66,9 +67,9 @@ def test_a_set_of_some_processes_adds_no_process_set():
     hvd = mock.Mock()
     hvd.mpi_ops._basics._get_process_set_ids_and_ranks.return_value = known
     with pytest.raises(RuntimeError, match=r"\[0, 2\].* give it to hvd.init"):
-        horovod_sets.registered(hvd, [0, 2], everywhere=False)
+        process_sets.registered(hvd, [0, 2], everywhere=False)
     assert not hvd.add_process_set.called
-    assert horovod_sets.registered(hvd, [0, 1, 2], everywhere=False).process_set_id == 1
+    assert process_sets.registered(hvd, [0, 1, 2], everywhere=False).process_set_id == 1
 
 
 def test_a_process_set_is_refused_where_all_of_horovods_workers_train_together(monkeypatch):
@@ -77,6 +78,6 @@ def test_a_process_set_is_refused_where_all_of_horovods_workers_train_together(m
     )
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", hvd)
     monkeypatch.setattr(horovod, "_current", None)
-    assert group.size() == 3
+    assert world.size() == 3
     with pytest.raises(RuntimeError, match=r"\[0, 1, 2\] already, not with \[1, 2\]"):
-        group.init(process_set=mock.Mock(ranks=[1, 2], process_set_id=1))
+        world.init(process_set=mock.Mock(ranks=[1, 2], process_set_id=1))

@@ -9,9 +9,9 @@ from launch import launch
 from replicas import mirrored
 
 import grace_tf
-from grace_tf.lanes import lane_of
-from grace_tf.row_rules import PLAIN_ROWS
-from grace_tf.settings import settings
+from grace_tf.line.lanes import lane_of
+from grace_tf.line.settings import settings
+from grace_tf.line.sparse_policy import PLAIN_ROWS
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
 

@@ -9,10 +9,11 @@ from unittest import mock
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.transports import collectives, connections, lifeline, versions
-from grace_tf.transports.connections import Lifeline
+from grace_tf.transports import collectives, versions
+from grace_tf.transports.lifeline import connections, lifeline
+from grace_tf.transports.lifeline.connections import Lifeline
+from grace_tf.transports.lifeline.peer import Peer
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.peer import Peer
 from grace_tf.transports.rendezvous import listen
 
 SOON = 30.0  # seconds; what is waited for comes at once

@@ -1,4 +1,4 @@
-"""The process group: collectives between real processes, calls of grace_tf.group, failures."""
+"""The process group: collectives between real processes, calls of `transports.world`, failures."""
 
 import numpy as np
 import tensorflow as tf

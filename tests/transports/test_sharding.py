@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.sharding import share
+from grace_tf.transports.data_shards import share
 
 
 def shares(data, size, drop=False):

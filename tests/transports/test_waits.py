@@ -6,7 +6,7 @@ from unittest import mock
 import tensorflow as tf
 from test_process_group import run
 
-from grace_tf.transports import waits
+from grace_tf.transports.lifeline import waits
 
 
 class Line:

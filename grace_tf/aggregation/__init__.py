@@ -1,0 +1,1 @@
+"""One step of training: gradients in, totals out; plans, state and consistency between workers."""

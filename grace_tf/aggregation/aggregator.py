@@ -1,0 +1,166 @@
+"""The door for custom training loops, through which the other doors go as well.
+
+In come gradients and their variables; out go the aggregated gradients.  What happens between is the
+reduction's business: see aggregation/step.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable
+
+from grace_tf.aggregation.claimed import mark
+from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.step import Reduction
+from grace_tf.core.hyperparameters import check_choice
+from grace_tf.line.inputs import gradient_of, is_gradient, plain
+from grace_tf.line.settings import Settings, settings
+from grace_tf.transports.base import Handed, Transport
+
+
+class Aggregator(Reduction, Trackable):
+    """Aggregates gradients over all workers, compressed: `grads = aggregate(grads, variables)`.
+
+    Works eagerly and inside tf.function, under MirroredStrategy and MultiWorkerMirroredStrategy (in
+    the replica context), between processes after `grace_tf.init()`, and alone, where the codec and
+    its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
+
+    Args:
+      compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which
+        follows the committed steps, or a mapping from patterns of variable paths to any.
+      variables: those whose gradients will come, if known; others may join later.
+      reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
+        losses are divided by the number of replicas, and "mean" everywhere else.
+      memory, granularity, exchange, hierarchical, min_elements, exclude, bucket_bytes, seed,
+        check_every, **hyperparameters: as for `grace_tf.wrap`.
+
+    Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
+    surroundings tell of more workers than can be reached.
+    """
+
+    def __init__(
+        self,
+        compressor: Any = "qsgd",
+        variables: Sequence[Any] | None = None,
+        *,
+        reduce: str = "auto",
+        **keywords: Any,
+    ) -> None:
+        check_choice("grace_tf", "reduce", reduce, ("auto", "sum", "mean"))
+        given = isinstance(compressor, Settings)
+        super().__init__(compressor if given else settings(compressor, **keywords), reduce)
+        self._track_trackable(self.state, "state")
+        self.join(variables or ())
+
+    def __reduce__(self):
+        # A copy has the state; whose it is, it learns by their names as they come.
+        return Aggregator, (self.settings,), (self.reduce, self.state.arrays())
+
+    def __setstate__(self, copied):
+        self.reduce, arrays = copied
+        self.state.restore(arrays)
+
+    def join(self, variables: Sequence[Any]) -> None:
+        """Lets variables join, in this order, unless they have.
+
+        They get their ordinals in the order of joining.  They are not held: one that is gone takes
+        its state and its plans with it.
+
+        Args:
+          variables: TensorFlow or Keras variables, in the same order on all workers.
+        """
+        self._joined.add(variables)
+
+    def follow(self, clock: Callable[[], tf.Tensor]) -> None:
+        """Lets schedules follow this count of steps, not that of the state; alike on all workers.
+
+        Args:
+          clock: called in every step, eagerly or traced, in any context of a strategy.
+        """
+        self._stages.clock = clock
+
+    @property
+    def handed(self) -> list[Handed]:
+        """What one worker hands to collectives in a step, as last traced (eagerly: as last run).
+
+        The list has one `Handed` (kind, dtype, elements, nbytes) a collective, in the order of use.
+
+        A worker alone lists what it would hand over as one of several.  Where TensorFlow reduces
+        by itself, the list holds the gradients.  Rows of sparse gradients are listed between
+        processes only, as many as the last step had.  Of a schedule, the stage that ran last.
+        """
+        return self._stages.handed
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that one worker hands to collectives in a step, told as `handed`."""
+        return sum(handed.nbytes for handed in self.handed)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The aggregates of one step, eagerly or in tf.function; all workers call it alike.
+
+        Args:
+          grads: a tensor, IndexedSlices or None for each variable, of the variable's shape.
+            IndexedSlices come back as such, but where line/sparse_policy.py makes them dense.
+          variables: those that the gradients belong to, in the same order, none twice.
+        Returns: a list in the order of `grads`, of their dtypes; None stays None.  Where a
+          value of any worker is not finite, all workers get values that are not, and keep their
+          state.
+        Raises: ValueError for lists of other lengths or a variable that comes twice; RuntimeError
+          outside the replica context of a strategy, and where workers differ or one is lost.
+        """
+        mark(variables, self)
+        return self.aggregate(grads, variables, own_way=None)
+
+    @tf.autograph.experimental.do_not_convert
+    def aggregate(
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        own_way: Callable[[list], list] | None,
+        owner: Callable[[], Owner] = Owner,
+    ) -> list[Any]:
+        """As a call; `own_way` reduces gradients as Keras does, where every lane is dense.
+
+        `owner` describes the optimizer that asks, for the first step's comparison.
+        """
+        grads, variables = list(grads), list(variables)
+        if len(grads) != len(variables):
+            raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
+        self.join(variables)
+        if len({id(plain(v)) for v in variables}) < len(variables):
+            raise ValueError("A variable comes twice; add up its gradients before.")
+        present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
+        given = [gradient_of(grads[i], variables[i]) for i in present]
+        reduced = self._reduce(given, [plain(variables[i]) for i in present], own_way, owner)
+        out = list(grads)
+        for i, total in zip(present, reduced):
+            out[i] = total
+        return out
+
+    def aggregate_replicas(
+        self,
+        transport: Transport,
+        grads: Sequence[list[tf.Tensor]],
+        variables: Sequence[Any],
+        devices: Sequence[str | None],
+    ) -> list[list[tf.Tensor]] | None:
+        """One summed step of all workers of one process, seen from outside them.
+
+        `grads[i]` are worker i's.  Returns what each worker gets, or None where every lane is dense
+        and the caller's own reduction serves as well.
+        """
+        self.join(variables)
+        plans = self._plan_stages(grads[0], [plain(v) for v in variables])
+        if self._stages.dense(plans, flagged=False):
+            return None
+        placed = self._place(plans, transport.size, transport.workers, devices)
+        return self._stages.run(placed, transport, list(grads), summed=True)
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        # An exported model does not train: its SavedModel holds no compression state.
+        return super()._trackable_children(save_type, **kwargs) if save_type == "checkpoint" else {}

@@ -1,0 +1,48 @@
+"""`all_reduce`: an `Aggregator` without the object."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from grace_tf.aggregation.aggregator import Aggregator
+from grace_tf.line.inputs import plain
+from grace_tf.line.settings import settings
+
+
+def all_reduce(
+    grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
+) -> list[Any]:
+    """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
+
+    The aggregator (state and step) lives as long as the variables, and is found again by them and
+    the keywords.
+
+    Args:
+      grads: a tensor, IndexedSlices or None for each variable.
+      variables: those that the gradients belong to, in the same order, none twice.
+      compressor, **keywords: as for `grace_tf.Aggregator`, `reduce` and hyperparameters included.
+    Returns: the aggregates, a list in the order of `grads`; None stays None.
+    Raises: ValueError, TypeError or RuntimeError as an Aggregator and its call do.
+    """
+    reduce = keywords.pop("reduce", "auto")
+    wanted = settings(compressor, **keywords)
+    held = [plain(v) for v in variables]
+    if len(held) != len(grads):
+        raise ValueError(f"{len(grads)} gradients came with {len(held)} variables.")
+    if not held:
+        return []
+    kept = held[0].__dict__.setdefault("_grace_aggregators", {})
+    key = (tuple(map(id, held)), reduce, json.dumps(wanted.config(), sort_keys=True))
+    if key not in kept or not _alive(kept[key][1]):
+        for other in [other for other, (_, of) in list(kept.items()) if not _alive(of)]:
+            del kept[other]
+        # A weak reference also to the first: a strong one would keep it alive in a circle.
+        kept[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
+    return kept[key][0](grads, variables)
+
+
+def _alive(references: Sequence[weakref.ref]) -> bool:
+    return all(reference() is not None for reference in references)

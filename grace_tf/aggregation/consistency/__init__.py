@@ -1,0 +1,1 @@
+"""Comparisons between workers: plans, first values, weights during training."""

@@ -1,0 +1,259 @@
+"""Values that must be alike on all workers before the first step, as the plan must.
+
+In come the variables of the model, of its optimizer and of the compression state; the workers
+compare their digests, eagerly, also while a graph is traced around.  Where only values differ, all
+workers take worker 0's, as PyTorch's DistributedDataParallel does, and one log line says so.  That
+is exact, since nothing has been applied yet.  Where taking them would hide a mistake, every worker
+raises the same sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.aggregation.consistency.plan_handshake import (
+    Owner,
+    digest_of,
+    float_word,
+    text_digest,
+)
+from grace_tf.aggregation.state.state import State
+from grace_tf.line.inputs import has_value, local, plain
+from grace_tf.transports.group import Group
+
+_LOG = logging.getLogger("grace_tf")
+
+_CANNOT = "Workers cannot train together"
+
+
+def _no_model() -> tuple[Sequence[Any], Sequence[Any], int]:
+    return (), (), 0
+
+
+# Says (weights, statistics) of the model in training, beyond the variables whose gradients come,
+# and the worker whose values count.  The Keras door sets it.
+model_in_training: Callable[[], tuple[Sequence[Any], Sequence[Any], int]] = _no_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one worker says of its values; all but `step` and `rate` are digests.
+
+    `structure`: how many variables there are, of which shapes.  `weights`: what is trained, or was
+    before it was frozen.  `statistics`: the model's other variables, such as BatchNorm's averages.
+    `optimizer`: its own variables.  `step` and `state`: of the compression.  `rate`: the learning
+    rate's bits.
+    """
+
+    structure: int
+    weights: int
+    statistics: int
+    optimizer: int
+    step: int
+    state: int
+    rate: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What the other workers take from worker `root`, and the sentence that says so."""
+
+    weights: bool = False
+    statistics: bool = False
+    optimizer: bool = False
+    state: bool = False
+    restored: int = 0  # the step of the training state that only worker `root` had restored
+
+    @property
+    def parts(self) -> tuple[bool, ...]:
+        """What is taken, in the order of (weights, statistics, optimizer, state)."""
+        return self.weights, self.statistics, self.optimizer, self.state
+
+
+def decide(rows: Sequence[Row], root: int = 0) -> Taken:
+    """What all workers must take from worker `root`; the same answer on every worker.
+
+    Raises RuntimeError where values differ in a way that no taking mends.
+    """
+    first, size = rows[root], len(rows)
+
+    def odd(field: str) -> list[int]:
+        return [w for w, row in enumerate(rows) if getattr(row, field) != getattr(first, field)]
+
+    restored = [w for w in odd("step") if rows[w].step > 0]
+    if restored and (first.step == 0 or odd("weights")):
+        raise RuntimeError(f"{_CANNOT}, {_of_other_steps(rows, root, restored[0])}.")
+    if odd("structure"):
+        raise RuntimeError(
+            f"{_CANNOT}, their models or optimizers have different variables: make the same model "
+            "everywhere, and restore it everywhere where one worker does "
+            f"({_differs(odd('structure'), size, root)})."
+        )
+    if odd("step"):
+        return Taken(True, True, True, True, restored=first.step)
+    if odd("rate"):
+        other = odd("rate")[0]
+        raise RuntimeError(
+            f"{_CANNOT}, their learning rates differ, {_rate(first)} on worker {root} and "
+            f"{_rate(rows[other])} on worker {other}: give the optimizer the same one everywhere."
+        )
+    # What a resumed worker has of statistics is its own, as in a run that was never interrupted.
+    statistics = first.step == 0 and bool(odd("statistics"))
+    return Taken(bool(odd("weights")), statistics, bool(odd("optimizer")), bool(odd("state")))
+
+
+def _of_other_steps(rows: Sequence[Row], root: int, other: int) -> str:
+    step = rows[other].step
+    if rows[root].step == 0:
+        return (
+            f"worker {other} has restored a training state of step {step} and worker {root} has "
+            f"none: restore it on worker {root} too"
+        )
+    return (
+        f"they have restored training states of different steps, worker {root} of step "
+        f"{rows[root].step} and worker {other} of step {step}: restore files of the same step "
+        "everywhere"
+    )
+
+
+def _differs(workers: Sequence[int], size: int, root: int) -> str:
+    return f"worker {', '.join(map(str, workers))} of {size} differs from worker {root}"
+
+
+def _rate(row: Row) -> str:
+    return f"{np.int64(row.rate).view(np.float64):g}"
+
+
+class Agreement:
+    """Which variables of an Aggregator the workers have agreed on already."""
+
+    def __init__(self) -> None:
+        # By name, which no other variable ever has; one that is gone takes its entry with it.
+        self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._settled: list[str] = []  # the variables of the last step that brought nothing new
+
+    def reach(
+        self,
+        group: Group,
+        state: State,
+        variables: Sequence[Any],
+        owner: Callable[[], Owner],
+        late: bool,
+    ) -> None:
+        """Compares what is new among the values, and takes worker 0's where they differ.
+
+        Called wherever a step is traced or runs.  Variables that are made while a step is traced
+        have no values at that moment; TensorFlow traces such a step again when they have, before
+        anything runs, and then they are compared.
+
+        `late` says that gradients have been computed from these weights already, as in an eager
+        step.
+
+        Raises RuntimeError, alike on every worker: see `decide`; and where weights differ, but it
+        is too late or the group cannot broadcast.
+        """
+        names = [plain(v)._unique_id for v in variables]
+        if late and self._settled == names:
+            return  # an eager step like the one before: asking for the settings costs more than it
+        with tf.init_scope():
+            weights, statistics, root = model_in_training()
+            described = owner()
+            if not group.broadcasts:
+                statistics = ()  # a strategy's own business: each replica may have its own
+            fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
+            fresh.append(self._fresh(described.variables))
+            if not any(fresh):
+                self._settled = names
+                return
+            row = _row(*fresh, state, described)
+            table = group.handshake(dataclasses.astuple(row), "the first step's values")
+            taken = decide([Row(*map(int, words)) for words in table], root)
+            parts = zip(taken.parts, [*fresh, state.alike_variables])
+            wanted = [v for part, variables in parts if part for v in variables]
+            if any(taken.parts):
+                if not group.broadcasts or (late and (taken.weights or taken.statistics)):
+                    raise RuntimeError(_refusal(taken, group.broadcasts))
+                group.broadcast(wanted, root)
+                if taken.state:
+                    state.realign()
+                _say(group, taken, root, wanted)
+            self._agreed.update({v._unique_id: v for variables in fresh for v in variables})
+
+    def _fresh(self, variables: Sequence[Any]) -> list[tf.Variable]:
+        """Those that have a value and were not compared before, each once."""
+        each = {v._unique_id: v for v in map(plain, variables)}
+        return [v for name, v in each.items() if name not in self._agreed and has_value(v)]
+
+
+def compare_inside(group: Group, state: State) -> None:
+    """Raises RuntimeError, alike on every worker, where workers of one host hold different states.
+
+    With `hierarchical` they compress the same sum, each a piece of it, so they need the same state.
+    """
+    with tf.init_scope():
+        mine = digest_of(state.variables)
+    table = group.handshake([mine], "the comparison of states inside hosts")
+    first: dict[Any, int] = {}
+    for rank, host in enumerate(group.hosts):
+        other = first.setdefault(host, rank)
+        if table[rank, 0] != table[other, 0]:
+            raise RuntimeError(
+                f"{_CANNOT}, worker {other} and worker {rank} share a host and hold different "
+                "compression states: with hierarchical restore files of the same step on all "
+                "workers of a host, or on none."
+            )
+
+
+def _row(weights, statistics, optimizer, state: State, owner: Owner) -> Row:
+    groups_of = (weights, statistics, optimizer)
+    shapes = [[f"{v.dtype.name}{v.shape}" for v in variables] for variables in groups_of]
+    digests = [digest_of([local(v) for v in variables]) for variables in groups_of]
+    return Row(
+        text_digest(str(shapes)),
+        *digests,
+        state.step,
+        digest_of(state.alike_variables),
+        float_word(float("nan") if owner.rate is None else owner.rate),
+    )
+
+
+def _refusal(taken: Taken, can_broadcast: bool) -> str:
+    what = "training states" if taken.restored else _what(taken)
+    if not can_broadcast:
+        return (
+            f"{_CANNOT}, the {what} differ: restore the same checkpoint on every worker, in the "
+            "strategy's scope or by every worker's own call."
+        )
+    return (
+        f"{_CANNOT}, the {what} differ: call grace_tf.broadcast(model.variables) before the first "
+        "step, or add grace_tf.keras.Callback() to fit()."
+    )
+
+
+def _say(group: Group, taken: Taken, root: int, variables: Sequence[tf.Variable]) -> None:
+    size = sum(v.shape.num_elements() * v.dtype.size for v in variables)
+    if taken.restored:
+        _LOG.warning(
+            "Only worker %d has the training state of step %d; all workers take its weights, "
+            "optimizer and step (%d variables, %d bytes).",
+            *(root, taken.restored, len(variables), size),
+        )
+    elif group.rank == root:
+        _LOG.warning(
+            "The workers started with different %s; all have taken worker %d's (%d variables, %d "
+            "bytes).",
+            *(_what(taken), root, len(variables), size),
+        )
+
+
+def _what(taken: Taken) -> str:
+    if taken.weights:
+        return "weights"
+    return "statistics" if taken.statistics else "optimizers' variables"

@@ -1,0 +1,158 @@
+"""The first step's comparison: silent disagreement between workers is the worst bug there is.
+
+In come a plan and the optimizer behind it; the digests of all workers are gathered eagerly (also
+while a graph is traced around), and every worker raises the same sentence where they differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.line import wire
+from grace_tf.line.plan import Plan
+from grace_tf.transports import versions
+from grace_tf.transports.group import Group
+from grace_tf.transports.pieces import boxes
+
+CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more
+
+_WAYS_OUT = (
+    ("version", f"their versions differ ({versions.HERE} here): install the same ones everywhere"),
+    ("seed", "the seeds differ: give wrap() or Aggregator() the same seed everywhere"),
+    ("optimizer", "the optimizers differ: wrap the same optimizer everywhere"),
+    (
+        "plan",
+        "the plans differ: wrap the same model with the same compressor and keywords everywhere",
+    ),
+    (
+        "names",
+        "they reduce the gradients of different variables, {variable!r} here: make and train the "
+        "same models in the same order everywhere; where one worker has made a model more, Keras "
+        "has counted further there, so give layers names or call keras.utils.clear_session() on "
+        "all workers before",
+    ),
+    (
+        "keys",
+        "they have made different numbers of optimizers or Aggregators before the one that trains "
+        "{variable!r}: make and train the same models in the same order everywhere",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """The optimizer behind a door, as workers compare it; without arguments, that of a custom loop.
+
+    `config` holds its settings, without `rate`, the learning rate where that is a number.
+    `variables` are the optimizer's own.
+    """
+
+    optimizer: str = ""
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rate: float | None = None
+    variables: Sequence[Any] = ()
+
+
+def described(owner: Callable[[], Owner]) -> Owner:
+    """What `owner()` says, read outside of what is being traced: settings may be variables."""
+    with tf.init_scope():
+        return owner()
+
+
+def compare(group: Group, plan: Plan, owner: Owner, reduce: str = "") -> None:
+    """Raises RuntimeError, alike on every worker of the group, where plans or optimizers differ.
+
+    `reduce` is what the door does with the gradients, "mean" or "sum".
+    """
+    settings = sorted(owner.config)
+    table = group.handshake(_words(plan, owner, reduce), "the first step's comparison")
+    variable = plan.paths[0] if plan.paths else "none"
+    ways_out = [way_out.format(variable=variable) for _, way_out in _WAYS_OUT]
+    named = settings[: CONFIG_WORDS - 1] + ["other settings"] * (len(settings) >= CONFIG_WORDS)
+    ways_out += [
+        f"their {owner.optimizer} has different settings ({name}): make it alike everywhere"
+        for name in named
+    ]
+    for column, way_out in zip(np.transpose(table), ways_out):
+        odd = [worker for worker, value in enumerate(column) if value != column[0]]
+        if odd:
+            raise RuntimeError(
+                f"Workers cannot train together, {way_out} "
+                f"(worker {', '.join(map(str, odd))} of {len(table)} differs from worker 0)."
+            )
+
+
+def _words(plan: Plan, owner: Owner, reduce: str) -> list[int]:
+    settings = sorted(owner.config.items())
+    one_by_one, others = settings[: CONFIG_WORDS - 1], settings[CONFIG_WORDS - 1 :]
+    config = [text_digest(f"{key}={_text(value)}") for key, value in one_by_one]
+    config += [text_digest(_text(others))] * bool(others)
+    return [
+        text_digest(f"{versions.HERE}/{wire.VERSION}"),
+        plan.seed,
+        text_digest(owner.optimizer),
+        text_digest(f"{plan.layout}/{reduce}"),
+        plan.digest,
+        plan.first_key,
+        *config,
+        *[0] * (CONFIG_WORDS - len(config)),
+    ]
+
+
+def _text(value: Any) -> str:
+    """A setting as text that is equal where the setting is; of an object its class counts."""
+    return json.dumps(_without_code(value), sort_keys=True, default=_told)
+
+
+def _without_code(value: Any) -> Any:
+    """The same without the bytecode of lambdas, which holds the path of their file."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__lambda__":
+            return "lambda"
+        return {str(key): _without_code(held) for key, held in value.items()}
+    return [_without_code(held) for held in value] if isinstance(value, (list, tuple)) else value
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def digest(arrays: Sequence[np.ndarray]) -> int:
+    """A 56-bit digest of arrays: shapes, dtypes and bits."""
+    told = hashlib.blake2b(digest_size=7)
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        told.update(f"{array.dtype}{array.shape}".encode())
+        told.update(array.view(np.uint8).data if array.ndim else array.tobytes())
+    return int.from_bytes(told.digest(), "little")
+
+
+def digest_of(variables: Sequence[tf.Variable]) -> int:
+    """The `digest` of their values, read in pieces of 16 MiB."""
+    told = hashlib.blake2b(digest_size=7)
+    for variable in variables:
+        dtype = np.dtype(variable.dtype.as_numpy_dtype)
+        told.update(f"{dtype}{tuple(variable.shape)}".encode())
+        for box in boxes(variable):
+            told.update(box.read().data)
+    return int.from_bytes(told.digest(), "little")
+
+
+def text_digest(text: str) -> int:
+    """A 56-bit digest of a text."""
+    return digest([np.frombuffer(text.encode(), np.uint8)])
+
+
+def float_word(value: float) -> int:
+    """The bits of a float64 as a signed word."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]

@@ -1,0 +1,116 @@
+"""Weights are compared again as training goes on: what no first step can foresee is found later.
+
+In come the variables of a step and how many steps lie between two comparisons; every so often a
+digest of their values goes to the other workers over the lifeline.  There is no collective and
+nobody waits.  Where digests differ, all workers stop with one sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.line.inputs import local, plain
+from grace_tf.line.plan import Plan
+from grace_tf.transports.lifeline import lifeline
+
+_TOPIC = "weights"
+_MARK = "_grace_checked"  # on variables that a step compares
+
+
+class Divergence:
+    """Compares the weights that one Aggregator trains."""
+
+    def __init__(self) -> None:
+        # By plan, until it is gone.  Workers compare in the same steps of the same plans, so they
+        # count alike.
+        self._counts: dict[str, itertools.count] = {}
+
+    def watch(self, plan: Plan, variables: Sequence[Any], step: tf.Tensor) -> None:
+        """In a step that is traced or runs: compares the variables if the step's turn has come.
+
+        `step` counts the committed steps, alike on all workers.  Between two turns it costs one
+        condition; at a turn each weight is read once.
+        """
+        line = lifeline.current()
+        if line is None or not plan.check_every:
+            return
+        for variable in variables:
+            setattr(plain(variable), _MARK, True)
+        label = f"{plan.digest}/{plan.first_key}"
+        if label not in self._counts:
+            self._counts[label] = itertools.count()
+            weakref.finalize(plan, self._counts.pop, label, None).atexit = False
+        count = self._counts[label]
+
+        def tell(step: np.ndarray, told: np.ndarray) -> np.ndarray:
+            compare(line, f"{label}/{next(count)}", f"step {int(step)}", int(told))
+            return np.bool_(True)
+
+        def due():
+            told = tf.numpy_function(tell, [step, digest(variables)], tf.bool)
+            with tf.control_dependencies([told]):
+                return tf.constant(True)
+
+        turn = tf.equal((step + 1) % plan.check_every, 0)
+        tf.cond(turn, due, lambda: tf.constant(False))
+
+
+def checked(variable: Any) -> bool:
+    """Whether steps of this process compare the variable between processes."""
+    return getattr(plain(variable), _MARK, False)
+
+
+def compare(line: Any, label: str, when: str, told: int) -> None:
+    """Tells the other workers this one's digest; stops all where one differs from worker 0's.
+
+    `label` names the comparison on all workers, `when` says in the sentence when it was.
+    """
+    with line.changed:
+        line.on(_TOPIC, functools.partial(_hear, line))
+        line.tell(_TOPIC, [label, when, told])
+        _hear(line, line.rank, [label, when, told])
+
+
+def digest(variables: Sequence[Any]) -> tf.Tensor:
+    """A 32-bit digest of the variables' bits: the sum of their words, each variable weighted.
+
+    A difference in one word changes it, and one in many almost surely.
+    """
+    total = tf.constant(0, tf.int32)
+    for variable in variables:
+        total = total * 31 + tf.reduce_sum(_words(local(plain(variable)).read_value()))
+    return total
+
+
+def _words(value: tf.Tensor) -> tf.Tensor:
+    if value.dtype.is_floating:
+        word = tf.int16 if value.dtype.size == 2 else tf.int32
+        value = tf.bitcast(value, word)
+    return tf.cast(value, tf.int32)
+
+
+_told: dict[tuple[int, str], dict[int, int]] = {}  # (lifeline, label): digests by worker
+
+
+def _hear(line: Any, worker: int, data: Sequence[Any]) -> None:
+    label, when, told = data
+    digests = _told.setdefault((id(line), label), {})
+    digests[worker] = told
+    if len(digests) < line.size:
+        return
+    del _told[id(line), label]
+    odd = [str(each) for each in sorted(digests) if digests[each] != digests[0]]
+    if odd:
+        line.stop(
+            f"The weights of worker {', '.join(odd)} of {line.size} differ from worker 0's at "
+            f"{when}: something has changed on one worker alone, such as a learning rate that a "
+            "callback sets or a bit of its memory, or their hardware computes differently (then "
+            "check_every=0 lets them train on)."
+        )

@@ -1,0 +1,181 @@
+"""The stages of a schedule: every step runs in the one whose turn it is.
+
+In come the gradients and the plans of all stages; out go the aggregates, after the state is
+committed.  Without a schedule there is one stage.  Eager steps choose in Python.  A traced step
+holds all stages behind one switch over the step's number, so that nothing is traced anew, whoever
+counts the steps.  The number is alike on all workers, so that all enter the same stage and a
+collective may be within.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.aggregation.state.slots import Bound, variables_of
+from grace_tf.aggregation.state.state import State
+from grace_tf.line.exchange import exchange
+from grace_tf.line.plan import Plan
+from grace_tf.line.settings import Settings
+from grace_tf.line.sparse_gradients import Aggregates, alike, arranged
+from grace_tf.transports.base import Handed, Transport
+from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.tf_distribute import ReplicaContext, in_every_replica
+
+_LOG = logging.getLogger("grace_tf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """The stages of a step, one without a schedule: settings from steps on, plans and leaves."""
+
+    settings: Sequence[tuple[int, Settings]]
+    plans: Sequence[Plan]
+    bound: Sequence[Bound]
+
+
+class Stages:
+    """Runs the steps of one Aggregator, and knows which stage ran last.
+
+    Args:
+      state: what the stages read and write; it counts the steps unless there is a `clock`.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.clock: Callable[[], tf.Tensor] | None = None
+        self._handed: dict[int, list[Handed]] = {}
+        self._last: tf.Variable | None = None  # the number of the stage, -1 before the first step
+
+    @property
+    def handed(self) -> list[Handed]:
+        """What the stage that ran last hands to collectives; before, the first one."""
+        last = 0
+        if self._last is not None:
+            with tf.init_scope():
+                last = int(self._last.read_value())
+        return list(self._handed.get(last, self._handed.get(0, [])))
+
+    def dense(self, plans: Sequence[Plan], flagged: bool) -> bool:
+        """Whether nothing is ever compressed; then the gradients are what is handed over."""
+        dense = all(plan.dense for plan in plans)
+        if dense:
+            self._handed, self._last = {0: plans[0].handed_dense(flagged)}, None
+        return dense
+
+    def place(self, settings: Settings, plans: Sequence[Plan]) -> Placed:
+        """Makes the leaves that the stages need, which have these plans."""
+        bound = [
+            self._state.bound([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
+            for plan in plans
+        ]
+        return Placed(settings.stages, plans, bound)
+
+    def run(
+        self,
+        placed: Placed,
+        transport: Transport,
+        grads: Sequence[list[tf.Tensor]],
+        summed: bool,
+        first: int = 0,
+    ) -> Aggregates:
+        """One step of the workers at positions `first` … of this process."""
+        return self._choose(
+            placed, lambda number: self._step(placed, number, transport, grads, summed, first)
+        )
+
+    def run_inside(
+        self,
+        strategy: tf.distribute.Strategy,
+        placed: Placed,
+        per_replica: Sequence[list[tf.Tensor]],
+        summed: bool,
+    ) -> Aggregates:
+        """One step of all replicas of this process, which communicate each for itself."""
+
+        def run(number: int) -> Aggregates:
+            def step(context, mine):
+                transport = ReplicaContext(context)
+                position = self._state.workers.index(transport.workers[0])
+                return self._step(placed, number, transport, [mine], summed, position)[0]
+
+            return in_every_replica(strategy, step, per_replica)
+
+        return self._choose(placed, run)
+
+    def _step(
+        self, placed: Placed, number: int, transport: Transport, grads, summed: bool, first: int
+    ) -> Aggregates:
+        """One step in one stage."""
+        plan, bound, shares = placed.plans[number], placed.bound[number], []
+        for i, mine in enumerate(grads):
+            with transport.device(i):
+                shares.append(self._state.share(first + i, bound, arranged(plan, mine)))
+        with transport.recorded() as handed:
+            results = exchange(plan, shares, transport, summed)
+        self._handed[number] = handed
+        committed = []
+        for i, result in enumerate(results):
+            with transport.device(i):
+                committed.append(list(self._state.commit(first + i, bound, result)))
+        return alike(placed.plans, committed)
+
+    def _choose(self, placed: Placed, run: Callable[[int], Aggregates]) -> Aggregates:
+        """One step in the stage whose turn it is."""
+        lifeline.count_by(self._state.counter)
+        stages = placed.settings
+        if len(stages) == 1:
+            self._last = None
+            return run(0)
+        step = tf.cast((self.clock or self._state.counter.read_value)(), tf.int64)
+        firsts = tf.constant([first for first, _ in stages[1:]], tf.int64)
+        number = tf.reduce_sum(tf.cast(step >= firsts, tf.int32))
+        results = run(int(number)) if tf.executing_eagerly() else _switch(number, run, len(stages))
+        self._begin(stages, number, step)
+        return results
+
+    def _begin(self, stages, number: tf.Tensor, step: tf.Tensor) -> None:
+        """Notes which stage runs, and says so where it is another than before."""
+        if self._last is None:
+            (self._last,) = variables_of("stage", np.int32(-1), [0], ["CPU:0"])
+
+        def tell(number: np.ndarray, step: np.ndarray) -> np.ndarray:
+            self._tell(stages, int(number), int(step))
+            return np.bool_(True)
+
+        def begin() -> tf.Tensor:
+            self._last.assign(number)
+            compiled = control_flow_util.GraphOrParentsInXlaContext(
+                tf.compat.v1.get_default_graph()
+            )
+            if 0 in self._state.workers and not compiled:  # XLA calls no Python
+                tf.numpy_function(tell, [number, step], tf.bool)
+            return tf.constant(True)
+
+        tf.cond(tf.not_equal(self._last, number), begin, lambda: tf.constant(False))
+
+    def _tell(self, stages: Sequence[tuple[int, Settings]], number: int, step: int) -> None:
+        routes = stages[number][1].routes
+        what = ", ".join(f"{c}" if len(routes) == 1 else f"{p}: {c}" for p, c, _ in routes)
+        _LOG.info(
+            "Step %d: stage %d of %d of the schedule begins, %s, %d bytes a step and worker.",
+            *(step, number + 1, len(stages), what),
+            sum(handed.nbytes for handed in self._handed.get(number, ())),
+        )
+
+
+def _switch(number: tf.Tensor, run: Callable[[int], Aggregates], count: int) -> Aggregates:
+    traced = []
+
+    def stage(i: int) -> list[tf.Tensor]:
+        traced.append(run(i))
+        return tf.nest.flatten(traced[-1], expand_composites=True)
+
+    flat = tf.switch_case(number, [functools.partial(stage, i) for i in range(count)])
+    return tf.nest.pack_sequence_as(traced[0], tf.nest.flatten(flat), expand_composites=True)

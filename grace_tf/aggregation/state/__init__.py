@@ -1,0 +1,1 @@
+"""The state of memories and compressors: slots, commits, files."""

@@ -1,0 +1,104 @@
+"""The form of a saved state: arrays by name, a table of what they belong to, and a header.
+
+In come rows of leaves and out go arrays for any file, and back.  Format 2 names a leaf
+`<variable's name>/<memory|compressor>/<leaf>`; format 1 had the variable's ordinal instead of its
+name and no table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from grace_tf.aggregation.state.variable_registry import Shape
+
+_HEADER = "grace"  # the array of (format, size, worker ids …)
+_TABLE = "grace/table"  # the bytes of the table's text
+FORMATS = (1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """One leaf as it was saved: `rows[i]` is that of worker `workers[i]` of `size`."""
+
+    rows: np.ndarray
+    size: int
+    workers: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What made the leaves: (ordinal, shape) of the variables by name, in the order in which they
+    joined, and the names of the methods by leaf."""
+
+    variables: dict[str, tuple[int, Shape]]
+    made: dict[str, str]
+
+    def text(self) -> str:
+        """The table as JSON."""
+        variables = [[name, *told] for name, told in self.variables.items()]
+        return json.dumps({"variables": variables, "made": self.made})
+
+    @staticmethod
+    def of(text: str | bytes) -> Table:
+        """The table of this text."""
+        told = json.loads(text)
+        variables = {name: (ordinal, tuple(shape)) for name, ordinal, shape in told["variables"]}
+        return Table(variables, told["made"])
+
+
+def packed(
+    rows: Mapping[str, np.ndarray], size: int, workers: tuple[int, ...], table: Table | None
+) -> dict[str, np.ndarray]:
+    """The arrays of a file, of format 1 where there is no table."""
+    arrays = dict(rows)
+    if table is not None:
+        arrays[_TABLE] = np.frombuffer(table.text().encode(), np.uint8)
+    arrays[_HEADER] = np.array([1 if table is None else 2, size, *workers], np.int64)
+    return arrays
+
+
+def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table | None]:
+    """Leaves by name, and the table if there is one.
+
+    Raises ValueError for what is no saved state.
+    """
+    if _HEADER not in arrays:
+        raise ValueError("This is no saved state of grace_tf: it names no workers.")
+    format_, size, *workers = (int(x) for x in arrays[_HEADER])
+    if format_ not in FORMATS:
+        raise ValueError(
+            f"This saved state has the format {format_}; this version reads "
+            f"{' and '.join(map(str, FORMATS))}."
+        )
+    leaves = {
+        stem: Saved(np.asarray(rows), size, tuple(workers))
+        for stem, rows in arrays.items()
+        if stem not in (_HEADER, _TABLE)
+    }
+    if format_ == 1:
+        return leaves, None
+    return leaves, Table.of(np.asarray(arrays[_TABLE], np.uint8).tobytes())
+
+
+def as_key(stem: str) -> str:
+    """The array's name without slashes, which make groups in some files."""
+    return stem.replace(".", "..").replace("/", ".S")
+
+
+def from_keys(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays by their own names, of a file that has them under `as_key` of these.
+
+    Format 1 wrote a dot for a slash.
+    """
+    if int(arrays.get(_HEADER, [0])[0]) == 1:
+        return {key.replace(".", "/", 2): rows for key, rows in arrays.items()}
+    return {_from_key(key): rows for key, rows in arrays.items()}
+
+
+def _from_key(key: str) -> str:
+    return re.sub(r"\.([.S])", lambda pair: "/" if pair[1] == "S" else ".", key)

@@ -1,0 +1,111 @@
+"""What was restored and waits for its leaves: which array of a file is whose.
+
+In come saved leaves with their table, later the owners of leaves as they are made; out go the
+values that belong to them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from grace_tf.aggregation.state.file_format import Saved, Table
+from grace_tf.aggregation.state.slots import Leaf, Owner
+from grace_tf.aggregation.state.variable_registry import Joined, Ordinals
+
+
+def stem_of(owner: Owner, name: str, name_of: Callable[[int], str | None]) -> str | None:
+    """The name of an owner's leaf among all leaves, of what it is called below its variable.
+
+    None where a variable has no name.
+    """
+    if not owner.ordinals:
+        return owner.kind
+    names = [name_of(ordinal) for ordinal in owner.ordinals]
+    if None in names:
+        return None
+    first, *others = names
+    if others:  # merged: which variables they are
+        first += f"+{zlib.crc32('/'.join(others).encode()):08x}"
+    return f"{first}/{owner.kind}/{name}"
+
+
+class Restored:
+    """The leaves of a restored state, less those that have been taken.
+
+    Args:
+      joined: the variables of today.
+      leaves: what was saved, by the names of then.
+      table: what belongs to these names; of format 1, where they are ordinals, None.
+    """
+
+    def __init__(
+        self,
+        joined: Joined | Ordinals,
+        leaves: Mapping[str, Saved] | None = None,
+        table: Table | None = None,
+    ) -> None:
+        self._joined = joined
+        self.leaves = dict(leaves or {})
+        self.table = table
+        joined.expect({} if table is None else table.variables)
+
+    def stem(self, leaf: Leaf) -> str | None:
+        """The name of this leaf then; None if the file does not know its variables or its method.
+
+        A method of another name that has a leaf of the same name means something else by it.  What
+        was saved with a schedule serves without one, and the other way round, if it fits.
+        """
+        owner = leaf.owner
+        if self.table is None:
+            return _format_1(leaf, "/")
+        own, other = (stem_of(owner, name, self._joined.source) for name in leaf.names)
+        fits = other in self.leaves and self.leaves[other].rows.shape[1:] == leaf.shape
+        stem = other if fits and own not in self.leaves else own
+        return stem if self.table.made.get(stem, owner.method) == owner.method else None
+
+    def children(self, leaf: Leaf) -> list[str]:
+        """What checkpoints may call this leaf: by name, and in format 1 by ordinal."""
+        by_name = None if self.table is None else self.stem(leaf)
+        return [name for name in (by_name, _format_1(leaf, ".")) if name is not None]
+
+    def unknown(self, owner: Owner) -> str | None:
+        """The name of an owner's variable that a table of variables lacks."""
+        if self.table is None or not self.table.variables:
+            return None
+        lacking = [o for o in owner.ordinals if self._joined.source(o) is None]
+        return self._joined.name(lacking[0]) if lacking else None
+
+    def unused(self, size: int, workers: tuple[int, ...], table: Table) -> dict[str, np.ndarray]:
+        """What these workers have not taken yet, by the names of today; entered into `table`."""
+        then = self.table or Table({}, {})
+        rows = {}
+        for stem, saved in self.leaves.items():
+            if "/" not in stem or (saved.size, saved.workers) != (size, workers):
+                continue
+            source, kind, name = stem.rsplit("/", 2)
+            today = self._today(source)
+            if today is not None:
+                stem_today = f"{today}/{kind}/{name}"
+                rows[stem_today] = saved.rows
+                if stem in then.made:
+                    table.made.setdefault(stem_today, then.made[stem])
+                if source in then.variables:
+                    table.variables.setdefault(today, then.variables[source])
+        return rows
+
+    def _today(self, source: str) -> str | None:
+        if self.table is not None:
+            return self._joined.now(source)
+        try:
+            return self._joined.name(int(source))
+        except KeyError:
+            return None  # format 1 says no more than the ordinal of a variable that is not here
+
+
+def _format_1(leaf: Leaf, separator: str) -> str:
+    owner = leaf.owner
+    named = (str(owner.ordinals[0]), owner.kind, leaf.name) if owner.ordinals else (owner.kind,)
+    return separator.join(named)

@@ -1,0 +1,296 @@
+"""Leaves of the state: variables of one memory or compressor, and what made them.
+
+In come an owner and the first values that it gives; out come variables, made in `init_scope`, and
+the values that go into files and come back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.trackable.base import Trackable
+
+from grace_tf.aggregation.state.file_format import Saved
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
+from grace_tf.core.memory import Memory
+from grace_tf.line.plan import Group
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
+
+    Where variables are merged, their compressor's state belongs to all of them.  `apart`: other
+    stages of a schedule keep other leaves of the same names.  `dense`: the memory has claimed a
+    variable that is not compressed.  `first` gives the first values of the leaves by name.
+    """
+
+    kind: str
+    ordinals: tuple[int, ...] = ()
+    made_by: Memory | Compressor | None = None
+    spec: tf.TensorSpec | None = None
+    apart: bool = False
+    dense: bool = False
+    first: Callable[[], Mapping[str, np.ndarray]] = dataclasses.field(compare=False, default=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """How a step finds it: by its first variable."""
+        return self.kind, self.ordinals[0] if self.ordinals else -1
+
+    @property
+    def method(self) -> str:
+        """The name of the memory or compressor."""
+        return "" if self.made_by is None else self.made_by.name
+
+    def leaf_name(self, name: str, shape: Sequence[int], dtype: str) -> str:
+        """What a leaf is called below its variable: with all that tells it from other stages'."""
+        sizes = "x".join(map(str, shape))
+        return f"{name}@{self.method}-{dtype}-{sizes}" if self.apart else name
+
+
+STEP = Owner("step", first=lambda: {"": np.zeros([], np.int64)})
+
+
+def _first_stored(
+    memory: Memory, dense: bool, spec: tf.TensorSpec, ordinal: int
+) -> Mapping[str, tf.Tensor]:
+    state = memory.init_dense_state(spec) if dense else memory.init_state(spec)
+    return _stored(memory, state, spec, ordinal)
+
+
+def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> dict:
+    """What a memory stores of a state outside any step."""
+    (stored,) = memory.store([state], Context((spec,), (ordinal,), 0, 0, 1, 0).stored())
+    return stored
+
+
+def owners_of(group: Group, seed: int, size: int, apart: Container[str] = ()) -> list[Owner]:
+    """The owners of what is kept for a group of lanes: of its memories, then of its compressor.
+
+    `apart`: the kinds of leaves of which stages of a schedule keep their own.
+    """
+    owners = []
+    memory, dense = group.memory, group.claimed
+    for lane in group.lanes:
+        first = functools.partial(_fresh, _first_stored, memory, dense, lane.spec, lane.ordinal)
+        ordinals = (lane.ordinal,)
+        owners.append(Owner("memory", ordinals, memory, lane.spec, "memory" in apart, dense, first))
+    merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
+    for spec, own in zip(group.specs, group.ordinals):
+        ordinals = merged or (own,)
+        ctx = Context((spec,), ordinals[:1], 0, seed, size)
+        first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
+        kept_apart = "compressor" in apart
+        owners.append(
+            Owner("compressor", ordinals, group.compressor, spec, kept_apart, first=first)
+        )
+    return owners
+
+
+def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
+    """First values as constants, whatever is being traced around this."""
+    with tf.init_scope():
+        return {leaf: value.numpy() for leaf, value in init_state(*arguments).items()}
+
+
+def host_of(device: str | None) -> str | None:
+    """The CPU of a GPU's host; any other device as it is."""
+    if device is None:
+        return "/CPU:0" if tf.config.list_logical_devices("GPU") else None
+    spec = tf.DeviceSpec.from_string(device)
+    gpu = spec.device_type == "GPU"
+    return spec.replace(device_type="CPU", device_index=0).to_string() if gpu else device
+
+
+def variables_of(
+    stem: str, value: np.ndarray, workers: Sequence[int], devices: Sequence[str | None]
+) -> list[ResourceVariable]:
+    """A plain variable of this value for every worker, each on its own device.
+
+    The counter of steps lies beside a GPU, in the host's memory: there native operations read it.
+    """
+    made = []
+    for worker, device in zip(workers, devices):
+        if stem == STEP.kind:
+            device = host_of(device)
+        with tf.init_scope(), tf.device(device):
+            name = f"grace/{stem}/{worker}"
+            made.append(ResourceVariable(value, trainable=False, name=name))
+    return made
+
+
+class Leaf(Trackable):
+    """One leaf of the state: a variable for every worker of this process.
+
+    `tf.train.Checkpoint` stores the stack of all of them and whose they are.
+
+    Args:
+      state: whom it asks for the workers, and whom it tells of what is restored; not held.
+      stem: its name among all leaves.
+    """
+
+    def __init__(
+        self, state: Any, owner: Owner, name: str, stem: str, variables: Sequence[tf.Variable]
+    ) -> None:
+        self._state = weakref.ref(state)
+        self.owner, self.name, self.stem = owner, name, stem
+        self.variables = list(variables)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all workers hold the same: the step, and what compressors keep."""
+        return self.owner.kind != "memory" or self.name in self.owner.made_by.alike
+
+    @property
+    def bound(self) -> bool:
+        """Whether the workers' leaves mean something together alone: see `Memory.alike`."""
+        return self.owner.kind == "memory" and bool(self.owner.made_by.alike)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one worker's value."""
+        return tuple(self.variables[0].shape)
+
+    def fits(self, owner: Owner, value: np.ndarray) -> bool:
+        """Whether this owner's leaf, which would start from `value`, may go on with this one."""
+        own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
+        return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What files call it below its variable: by its own name, and as another schedule does."""
+        told = self.shape, self.variables[0].dtype.name
+        other = dataclasses.replace(self.owner, apart=not self.owner.apart)
+        return self.owner.leaf_name(self.name, *told), other.leaf_name(self.name, *told)
+
+    def read(self, position: int) -> tf.Tensor:
+        """The value of the worker at this position: one node, where `read_value` makes two."""
+        variable = self.variables[position]
+        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        value.set_shape(variable.shape)
+        return value
+
+    def take(
+        self, saved: Saved, size: int, workers: Sequence[int], warn: Callable[[str], None]
+    ) -> None:
+        """Gives each worker of `size` here what is its own of rows of the form of this leaf."""
+        same = saved.size == size
+        whole = len(saved.workers) == saved.size
+        missing = [w for w in workers if not (same and w in saved.workers or whole)]
+        if missing and not (self.alike and not self.bound):
+            warn(
+                f"The saved state of worker {missing[0]} of {size} is not in this file, which "
+                f"holds {list(saved.workers)} of {saved.size}: its residuals start from zero."
+            )
+            if self.bound:
+                return self.start()
+        for worker, variable in zip(workers, self.variables):
+            if same and worker in saved.workers:
+                variable.assign(saved.rows[saved.workers.index(worker)])
+            elif self.alike:
+                variable.assign(saved.rows[0])
+            elif whole:
+                variable.assign(self.mean(saved.rows))
+            else:
+                variable.assign(self.owner.first()[self.name])
+
+    def form(self, rows: np.ndarray) -> np.ndarray | None:
+        """Saved rows in the form of this leaf; None where they are of another variable."""
+        if rows.shape[1:] == self.shape:
+            if self.owner.kind != "memory" or rows.dtype == self.variables[0].dtype.as_numpy_dtype:
+                return rows
+        floats = self._floats(rows) if self.owner.kind == "memory" else None
+        return None if floats is None else np.stack([self._stored(value) for value in floats])
+
+    def mean(self, rows: np.ndarray) -> np.ndarray:
+        """The mean over workers of rows that have the form of this leaf, in that form."""
+        floats = self._floats(rows)
+        return self._stored(np.mean(floats, axis=0, dtype=np.float64).astype(floats.dtype))
+
+    def _floats(self, rows: np.ndarray) -> np.ndarray | None:
+        memory, spec = self.owner.made_by, self.owner.spec
+
+        def load(rows: Sequence[np.ndarray]) -> np.ndarray:
+            stored = [{self.name: tf.constant(row)} for row in rows]
+            loaded = memory.load(stored, [spec] * len(rows))
+            return np.stack([state[self.name].numpy() for state in loaded])
+
+        try:
+            values = load(rows)
+        except ValueError:
+            return None
+        wanted = load([self.owner.first()[self.name]])
+        return values if values.shape[1:] == wanted.shape[1:] else None
+
+    def _stored(self, value: np.ndarray) -> np.ndarray:
+        state = {self.name: tf.constant(value)}
+        stored = _stored(self.owner.made_by, state, self.owner.spec, self.owner.ordinals[0])
+        return stored[self.name].numpy()
+
+    def start(self) -> None:
+        """Gives all workers the first value."""
+        value = self.owner.first()[self.name]
+        for variable in self.variables:
+            variable.assign(value)
+
+    def rows(self) -> np.ndarray:
+        """The values of the workers of this process."""
+        return np.stack([variable.numpy() for variable in self.variables])
+
+    def _serialize_to_tensors(self):
+        state = self._state()
+        whose = tf.constant([state.size, *state.workers], tf.int64)
+        return {"rows": tf.stack([v.read_value() for v in self.variables]), "whose": whose}
+
+    def _restore_from_tensors(self, restored):
+        size, *workers = (int(x) for x in restored["whose"].numpy())
+        self._state().adopt(self, Saved(restored["rows"].numpy(), size, tuple(workers)))
+        return {}  # nothing is left to be run
+
+
+class Bound:
+    """The leaves of the groups of one plan: what a step of it reads, and writes if it is finite.
+
+    `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.  Of those with
+    the ordinals `by_rows` a step reads and writes rows: it gets the variables themselves, and gives
+    IndexedSlices.
+    """
+
+    def __init__(
+        self, found: Iterable[tuple[Owner, Mapping[str, Leaf]]], by_rows: Container[int] = ()
+    ) -> None:
+        self._by_rows = by_rows
+        self._leaves: dict[str, dict[int, Mapping[str, Leaf]]] = {"memory": {}, "compressor": {}}
+        for owner, leaves in found:
+            self._leaves[owner.kind][owner.ordinals[0]] = leaves
+
+    def read(self, kind: str, position: int) -> dict[int, dict[str, tf.Tensor]]:
+        """The values of the worker at this position, by ordinal and name."""
+        return {
+            ordinal: {
+                name: leaf.variables[position] if ordinal in self._by_rows else leaf.read(position)
+                for name, leaf in leaves.items()
+            }
+            for ordinal, leaves in self._leaves[kind].items()
+        }
+
+    def assign(
+        self, kind: str, position: int, values: Mapping[int, Mapping[str, tf.Tensor]]
+    ) -> None:
+        """Takes in the next values of the worker at this position."""
+        for ordinal, own in values.items():
+            for name, value in own.items():
+                variable = self._leaves[kind][ordinal][name].variables[position]
+                if isinstance(value, tf.IndexedSlices):
+                    variable.scatter_update(value)
+                else:
+                    variable.assign(value)

@@ -1,0 +1,300 @@
+"""What is kept between steps: one plain variable per (variable, worker, leaf), and how it is saved.
+
+In come the nests of tensors that memories and compressors make; out go the same nests read from
+variables, and files.  A leaf is found by what made it: the name of its variable, the method, and
+the leaf's own name, shape and dtype.  Its variables are made in `init_scope`, outside any
+strategy's creators, on the device of their worker, and live as long as the variable they serve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Container, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.trackable.base import Trackable
+
+from grace_tf.aggregation.state.file_format import Saved, Table, packed, unpacked
+from grace_tf.aggregation.state.nonfinite import Refusal
+from grace_tf.aggregation.state.pending_restore import Restored, stem_of
+from grace_tf.aggregation.state.slots import STEP, Bound, Leaf, Owner, owners_of, variables_of
+from grace_tf.aggregation.state.variable_registry import Joined, Ordinals
+from grace_tf.line.exchange import Share
+from grace_tf.line.plan import Group
+from grace_tf.line.sparse_gradients import values_of, with_values
+
+_FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # its children of checkpoints
+
+
+class State(Trackable):
+    """The states of the workers of this process.
+
+    Leaves are named `<variable's name>/<memory|compressor>/<leaf>`, and `step` counts committed
+    steps.  `tf.train.Checkpoint` saves them under these names; `arrays` and `restore` are the same
+    for files of our own.  Nothing here communicates.
+
+    Args:
+      joined: says what the variables are called; without it they are called by their ordinals.
+    """
+
+    def __init__(self, joined: Joined | None = None) -> None:
+        self.size = 1
+        self.workers: tuple[int, ...] = ()
+        self.devices: tuple[str | None, ...] = ()
+        self._joined = joined or Ordinals()
+        self._leaves: dict[str, Leaf] = {}
+        # By owner's key; where stages of a schedule take turns, one for each of them.
+        self._bound: dict[tuple[str, int], list[tuple[Owner, dict[str, Leaf]]]] = {}
+        self._restored = Restored(self._joined)
+        self._lost = ""  # the sentence about a lost state, until it is told
+        self._warned: set[str] = set()  # what was told of what was restored
+        self._refusal = Refusal()
+
+    def place(
+        self, size: int, workers: Sequence[int], devices: Sequence, called: str = "worker"
+    ) -> None:
+        """Says which workers live in this process, and where.  Later calls must agree."""
+        now = (size, tuple(workers))
+        if self._leaves and now != (self.size, self.workers):
+            raise ValueError(
+                f"This state belongs to workers {list(self.workers)} of {self.size}, but is now "
+                f"used by {list(now[1])} of {size}; make the optimizer or Aggregator anew where "
+                "it trains."
+            )
+        self.size, self.workers = now
+        self.devices, self._called = tuple(devices), called.capitalize()
+        self._own(STEP)
+
+    def bound(self, groups: Sequence[Group], seed: int, apart: Container[str] = ()) -> Bound:
+        """What a step of these groups reads and writes; makes what does not exist yet.
+
+        What another memory or compressor made for the same variable stays where its leaf has the
+        same name, method, shape and dtype, and is replaced elsewhere, but for kinds kept `apart`.
+        """
+        owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
+        by_rows = {group.ordinals[0] for group in groups if group.by_rows}
+        return Bound([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
+
+    def forget(self, ordinal: int) -> None:
+        """Drops what is kept for a variable that is gone."""
+        for stem, leaf in list(self._leaves.items()):
+            if ordinal in leaf.owner.ordinals:
+                self._leaves.pop(stem, None)
+        for key, bound in list(self._bound.items()):
+            if any(ordinal in owner.ordinals for owner, _ in bound):
+                self._bound.pop(key, None)
+
+    def share(self, position: int, bound: Bound, grads: list) -> Share:
+        """The worker's part of a step: these gradients and the states as they are now."""
+        step = self._leaves["step"].read(position)
+        memory, compressor = bound.read("memory", position), bound.read("compressor", position)
+        return Share(grads, memory, compressor, step)
+
+    def commit(
+        self, position: int, bound: Bound, result: Share
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
+        """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
+        grads = [values_of(g) for g in result.grads]
+
+        def keep():
+            bound.assign("memory", position, result.memory)
+            bound.assign("compressor", position, result.compressor)
+            self._leaves["step"].variables[position].assign_add(1)
+
+        def tell():
+            who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
+            self._refusal.told(result.step, result.own_finite(), who)
+
+        committed = self._refusal.gradients(grads, result.finite, keep, tell) if grads else []
+        return [with_values(g, values) for g, values in zip(result.grads, committed)]
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All variables, leaf by leaf in the order of their making, worker by worker."""
+        return [variable for leaf in list(self._leaves.values()) for variable in leaf.variables]
+
+    @property
+    def alike_variables(self) -> list[tf.Variable]:
+        """What all workers hold alike, as the first worker of this process has it."""
+        return [leaf.variables[0] for leaf in list(self._leaves.values()) if leaf.alike]
+
+    def realign(self) -> None:
+        """Starts anew what means something on all workers together alone, and warns of it."""
+        bound = [leaf for leaf in list(self._leaves.values()) if leaf.bound]
+        for leaf in bound:
+            leaf.start()
+        if bound:
+            self._warn(
+                f"Some workers have restored their state of the memory {bound[0].owner.method} and "
+                "others have not: all start from zero."
+            )
+
+    @property
+    def counter(self) -> tf.Variable:
+        """The variable that counts the committed steps of this process's first worker."""
+        return self._leaves["step"].variables[0]
+
+    @property
+    def step(self) -> int:
+        """Committed steps of the first worker of this process, also if loaded and not yet used."""
+        if self._leaves:
+            return int(self._leaves["step"].rows()[0])
+        waiting = self._restored.leaves.get("step")
+        return 0 if waiting is None else int(waiting.rows[0])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All to save: the rows of leaves under their names, whose they are, what made them."""
+        restored = self._restored
+        if not self._leaves and restored.leaves:
+            first = next(iter(restored.leaves.values()))
+            rows = {stem: saved.rows for stem, saved in restored.leaves.items()}
+            return packed(rows, first.size, first.workers, restored.table)
+        table = self._described()
+        rows = restored.unused(self.size, self.workers, table)
+        rows.update((stem, leaf.rows()) for stem, leaf in list(self._leaves.items()))
+        return packed(rows, self.size, self.workers, table)
+
+    def _described(self) -> Table:
+        made = {stem: leaf.owner.method for stem, leaf in list(self._leaves.items())}
+        return Table(self._joined.table, made)
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Takes in saved arrays, now and for leaves that are yet to be made.
+
+        A leaf gets what was saved of the variable of its name (`variable_registry.matched`), of
+        format 1, which knows no names, that of its ordinal.  The same worker of the same size gets
+        its own state back, exactly.  Where the size has changed and all workers' states are in the
+        file, every worker gets their mean (of what workers hold alike, that is the state itself).
+        What another process saved gives zero residuals and a warning, what was not saved starts
+        anew.
+        """
+        leaves, table = unpacked(arrays)
+        self._restored = Restored(self._joined, leaves, table)
+        self._take_all(leaves)
+
+    def lose(self, source: str, steps: int = 1) -> None:
+        """Starts anew, since `source`, of so many steps, holds no state; warns once of a loss."""
+        self._restored = Restored(self._joined)
+        for leaf in list(self._leaves.values()):
+            leaf.start()
+        self._lost = (
+            f"{source} holds no compression state: residuals start from zero, so training goes on "
+            "a little differently from a run that was not interrupted."
+            if steps
+            else ""
+        )
+        if any(stem != "step" for stem in self._leaves):
+            self._tell_loss()
+
+    def adopt(self, leaf: Leaf, saved: Saved) -> bool:
+        """Gives every worker of this process what is its own of a saved leaf, if it fits."""
+        with tf.init_scope():
+            rows = leaf.form(saved.rows)
+            if rows is None:
+                told = (
+                    f"The saved state {leaf.stem} has the shape {saved.rows.shape[1:]}, this one "
+                    f"{leaf.shape}: it is of "
+                )
+                if leaf.owner.kind == "memory":  # which has the shape of its variable
+                    raise ValueError(
+                        f"{told}another model, or the model's variables came in another order."
+                    )
+                self._warn(f"{told}a method with other hyperparameters, and starts anew.")
+                leaf.start()
+                return False
+            leaf.take(dataclasses.replace(saved, rows=rows), self.size, self.workers, self._warn)
+        return True
+
+    def _take_all(self, saved: Container[str]) -> None:
+        """Gives every leaf what was restored of it; those not among the saved names start anew."""
+        self._lost = ""
+        self._warned.clear()
+        for leaf in list(self._leaves.values()):
+            if self._restored.stem(leaf) not in saved:
+                leaf.start()
+            self._take(leaf)
+
+    def _take(self, leaf: Leaf) -> None:
+        """Gives a leaf what was restored of it."""
+        stem = self._restored.stem(leaf)
+        if stem in self._restored.leaves:
+            if self.adopt(leaf, self._restored.leaves[stem]):
+                del self._restored.leaves[stem]
+        elif unknown := self._restored.unknown(leaf.owner):
+            self._warn(
+                f"The restored state knows no variable {unknown}: where it and others have "
+                "compression state, that starts from zero."
+            )
+        for name in self._restored.children(leaf):
+            self._handle_deferred_dependencies(name=name, trackable=leaf)
+
+    def _own(self, owner: Owner, staged: bool = False) -> dict[str, Leaf]:
+        """An owner's leaves; makes their variables, each with its first value or what was saved.
+
+        Without `staged` what else was made for the same variables does not come again.
+        """
+        known = self._bound.get(owner.key, [])
+        for other, leaves in known:
+            if other == owner:
+                return leaves
+        first = owner.first()
+        if first and owner.ordinals:
+            self._tell_loss()
+        leaves = {}
+        for name, value in first.items():
+            own = owner.leaf_name(name, value.shape, value.dtype.name)
+            stem = stem_of(owner, own, self._joined.name)
+            leaf = self._leaves.get(stem)
+            if leaf is None or not leaf.fits(owner, value):
+                known = [each for each in known if leaf not in each[1].values()]
+                made = variables_of(stem, value, self.workers, self._devices(owner))
+                leaf = self._leaves[stem] = Leaf(self, owner, name, stem, made)
+                with tf.init_scope():
+                    self._take(leaf)
+            leaves[name] = leaf
+        self._bound[owner.key] = [*(known if staged else ()), (owner, leaves)]
+        return leaves
+
+    def _devices(self, owner: Owner) -> Sequence[str | None]:
+        if not owner.ordinals or len(self.workers) > 1:
+            return self.devices  # several workers compute each on its own device
+        return [self._joined.device(owner.ordinals[0]) or self.devices[0]]
+
+    def _tell_loss(self) -> None:
+        if self._lost:
+            warnings.warn(self._lost, stacklevel=3)
+        self._lost = ""
+
+    def _warn(self, sentence: str) -> None:
+        """Warns once of each kind after a state was restored."""
+        kind = sentence.split(":")[-1]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(sentence, stacklevel=3)
+
+    def _serialize_to_tensors(self):
+        return {"table": tf.constant(self._described().text())}
+
+    def _restore_from_tensors(self, restored):
+        table = Table.of(restored["table"].numpy())
+        self._restored = Restored(self._joined, {}, table)
+        self._take_all(table.made)
+        return {}  # nothing is left to be run
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        # As of an Aggregator: only checkpoints hold compression state.
+        return dict(self._leaves) if save_type == "checkpoint" else {}
+
+    def _lookup_dependency(self, name, cached_dependencies=None):
+        """The leaf that a checkpoint calls so; those found by the table wait for it, and are not.
+
+        Format 1 has no table, and names that hold ordinals.
+        """
+        old = _FORMAT_1.fullmatch(name)
+        if old:
+            bound = self._bound.get((old[2], int(old[1])), [(None, {})])
+            return bound[-1][1].get(old[3])
+        return self._leaves.get(name) if name == "step" else None

@@ -1,0 +1,208 @@
+"""The variables of an Aggregator: which they are, in what order they came, what they are called.
+
+In come variables as they join; out go their ordinals, which key random streams and shares, and
+their names, under which state is kept and saved.  No variable is held: one that is gone is told to
+whoever keeps something for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grace_tf.line.inputs import device_of, local, plain
+
+Shape = tuple[int | None, ...]
+
+
+@dataclasses.dataclass
+class _Known:
+    """One variable; it gets its ordinal when a plan first asks for it."""
+
+    variable: weakref.ref
+    path: str
+    name: str
+    shape: Shape
+    ordinal: int | None = None
+
+
+class Joined:
+    """Who has joined, in the order of joining.
+
+    A variable's name is its path; further variables of the same path are called `path~1`,
+    `path~2`, … in the order of joining, as nothing else tells them apart.
+
+    Args:
+      gone: a method, called with the ordinal of every variable that has ceased to exist.  Its
+        object is not held.
+    """
+
+    def __init__(self, gone: Callable[[int], None]) -> None:
+        self._gone = weakref.WeakMethod(gone)
+        # By id(), valid as long as the variable lives.  Loops go over a list of it: the collector
+        # may call `part` at any moment.
+        self._known: dict[int, _Known] = {}
+        self._numbered: dict[int, _Known] = {}  # by ordinal
+        self._names: set[str] = set()
+        self._taken: list[range] = []  # ordinals that were given, also to variables now gone
+        self._saved: Mapping[str, tuple[int, Shape]] = {}
+        self._matched: dict[str, str] | None = None
+        self._lock = threading.RLock()
+
+    def add(self, variables: Sequence[Any]) -> None:
+        """Lets variables join, in this order, unless they have."""
+        with self._lock:
+            for variable in variables:
+                held = plain(variable)
+                known = self._known.get(id(held))
+                if known is None or known.variable() is not held:
+                    # Keras 2 takes gradients of tensors too; eager ones have no name.
+                    path = getattr(variable, "path", None) or getattr(held, "name", "tensor")
+                    self._add(held, str(path))
+
+    def _add(self, held: Any, path: str) -> None:
+        stem = name = path.removesuffix(":0")
+        count = 0
+        while name in self._names:
+            count += 1
+            name = f"{stem}~{count}"
+        # Neither the variable's weak reference nor its callback keeps this object alive.
+        left = functools.partial(_part, weakref.ref(self), id(held))
+        shape = held.shape
+        shape = () if shape.rank is None else tuple(shape.as_list())
+        self._names.add(name)
+        self._known[id(held)] = _Known(weakref.ref(held, left), path, name, shape)
+        self._matched = None
+
+    def part(self, key: int, reference: weakref.ref) -> None:
+        """Forgets the variable of this reference, which is gone."""
+        known = self._known.get(key)
+        if known is None or known.variable is not reference:
+            return
+        del self._known[key]
+        self._names.discard(known.name)
+        self._matched = None
+        gone = self._gone()
+        if known.ordinal is not None:
+            self._numbered.pop(known.ordinal, None)
+            if gone is not None:
+                gone(known.ordinal)
+
+    def ordinals(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        """The ordinals of variables that have joined.
+
+        They are given in the order of joining, once and for all, when a plan first asks.  Variables
+        of a restored state get the ordinals that they had in it, so that they draw from the same
+        random streams, unless these belong to others already.
+        """
+        known = [self._known[id(plain(v))] for v in variables]
+        if any(each.ordinal is None for each in known):
+            self._number()
+        return tuple(each.ordinal for each in known)
+
+    def _number(self) -> None:
+        waiting = [known for known in list(self._known.values()) if known.ordinal is None]
+        sources = self._sources()
+        for known in waiting:
+            saved = self._saved.get(sources.get(known.name))
+            if saved is not None and not any(saved[0] in given for given in self._taken):
+                self._give(known, saved[0])
+        ordinal = max((given.stop for given in self._taken), default=0)
+        for known in waiting:
+            if known.ordinal is None:
+                self._give(known, ordinal)
+                ordinal += 1
+
+    def _give(self, known: _Known, ordinal: int) -> None:
+        known.ordinal = ordinal
+        last = self._taken[-1] if self._taken else range(0)
+        if ordinal == last.stop:  # as always, but for what comes out of files
+            self._taken[-1:] = [range(last.start, ordinal + 1)]
+        else:
+            self._taken.append(range(ordinal, ordinal + 1))
+        self._numbered[ordinal] = known
+
+    def path(self, ordinal: int) -> str:
+        """The path, which patterns match and workers compare."""
+        return self._numbered[ordinal].path
+
+    def name(self, ordinal: int) -> str:
+        """The name, which no other variable here has."""
+        return self._numbered[ordinal].name
+
+    def device(self, ordinal: int) -> str | None:
+        """The device of the variable; of a distributed one, that of its first component."""
+        return device_of(local(self._numbered[ordinal].variable()))
+
+    @property
+    def table(self) -> dict[str, tuple[int, Shape]]:
+        """Ordinal and shape of every variable that has been in a plan, by name, as they joined."""
+        known = [each for each in list(self._known.values()) if each.ordinal is not None]
+        return {each.name: (each.ordinal, each.shape) for each in known}
+
+    def expect(self, saved: Mapping[str, tuple[int, Shape]]) -> None:
+        """Takes in the table of a restored state."""
+        self._saved, self._matched = saved, None
+
+    def source(self, ordinal: int) -> str | None:
+        """The name that this variable has in the restored state; None if it is not there."""
+        return self._sources().get(self._numbered[ordinal].name)
+
+    def now(self, source: str) -> str:
+        """The name here of what the restored state calls `source`."""
+        return {theirs: ours for ours, theirs in self._sources().items()}.get(source, source)
+
+    def _sources(self) -> dict[str, str]:
+        found = self._matched  # another thread may reset it
+        if found is None:
+            ours = {each.name: each.shape for each in list(self._known.values())}
+            theirs = {name: shape for name, (_, shape) in self._saved.items()}
+            self._matched = found = matched(ours, theirs)
+        return found
+
+
+def matched(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str, str]:
+    """Which of our variables is which of a file's: `{our name: their name}`.
+
+    Equal names mean the same variable, in whatever order they joined.  Keras counts layers without
+    a name through the whole process, so the same model may be called otherwise here: where both
+    sides have names that the other lacks, but equal shapes in the order of joining, that order
+    counts, as it does for the weights in Keras' own files.
+    """
+    same = {name: name for name in ours if name in theirs}
+    both_lack = len(same) < min(len(ours), len(theirs))
+    if both_lack and list(ours.values()) == list(theirs.values()):
+        return dict(zip(ours, theirs))
+    return same
+
+
+def _part(joined: weakref.ref, key: int, reference: weakref.ref) -> None:
+    alive = joined()
+    if alive is not None:
+        alive.part(key, reference)
+
+
+class Ordinals:
+    """Stands in for `Joined` where variables have nothing but ordinals: these are their names."""
+
+    @property
+    def table(self) -> dict[str, tuple[int, Shape]]:
+        return {}
+
+    def name(self, ordinal: int) -> str:
+        return str(ordinal)
+
+    source = name
+
+    def device(self, ordinal: int) -> None:
+        return None
+
+    def expect(self, saved: Mapping[str, tuple[int, Shape]]) -> None:
+        pass
+
+    def now(self, source: str) -> str:
+        return source

@@ -1,0 +1,217 @@
+"""One step of an Aggregator: who the other workers are, and how the gradients get to them.
+
+In come this process's gradients, one list a replica; out go the aggregates.  Between them stand the
+plan, which workers compare, the state, and the line.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.aggregation.consistency.initial_values import Agreement, compare_inside
+from grace_tf.aggregation.consistency.plan_handshake import Owner
+from grace_tf.aggregation.consistency.weight_drift import Divergence
+from grace_tf.aggregation.plan_cache import Plans
+from grace_tf.aggregation.schedule_stages import Placed, Stages
+from grace_tf.aggregation.state.state import State
+from grace_tf.aggregation.state.variable_registry import Joined
+from grace_tf.line.inputs import device_of
+from grace_tf.line.plan import Plan
+from grace_tf.line.settings import Settings
+from grace_tf.transports.find_workers import (
+    between_processes,
+    refuse_half_a_reduction,
+    refuse_parameter_servers,
+    refuse_two_doors,
+    refuse_xla,
+)
+from grace_tf.transports.group import Group
+from grace_tf.transports.hosts import Hosts
+from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.multi_worker import MultiWorkerGroup
+from grace_tf.transports.tf_distribute import (
+    ReplicaContext,
+    Replicas,
+    across_replicas,
+    not_empty,
+    spans_processes,
+)
+
+
+class Reduction:
+    """What an Aggregator keeps from step to step, and its steps.
+
+    Args:
+      settings: which variable takes which method.
+      reduce: "mean", "sum" or "auto", as an Aggregator's.
+    """
+
+    def __init__(self, settings: Settings, reduce: str) -> None:
+        self.settings, self.reduce = settings, reduce
+        self._joined = Joined(self._forget)
+        self.state = State(self._joined)
+        self._plans = Plans(self._joined)
+        self._agreement, self._divergence = Agreement(), Divergence()
+        self._stages = Stages(self.state)
+        self._hosts: Hosts | None = None  # those of hierarchical=True, from the first step on
+        self._alike_inside = False  # whether the processes of each host have equal states
+
+    def _forget(self, ordinal: int) -> None:
+        self.state.forget(ordinal)
+        self._plans.forget(ordinal)
+
+    def _reduce(
+        self, grads: list[tf.Tensor], variables: list[Any], own_way, owner: Callable[[], Owner]
+    ) -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            raise RuntimeError(
+                "Gradients are aggregated in the replica context: call this inside strategy.run."
+            )
+        strategy = context.strategy
+        refuse_parameter_servers(strategy)
+        if context.num_replicas_in_sync > 1:
+            return self._under_strategy(context, grads, variables, own_way, owner)
+        world = between_processes() or Loopback()
+        # Also without any gradient: the other workers wait in the comparison.
+        others = world if world.size > 1 else None
+        plans = self._plan_stages(grads, variables, others, owner)
+        if (not grads or others is None) and self._stages.dense(plans, flagged=True):
+            return own_way(grads) if own_way and grads else grads
+        transport = self._hosts_of(others) or world
+        placed = self._place(plans, transport.size, transport.workers, [device_of(variables[0])])
+        if others is not None:
+            self.agree(world, variables, owner)
+            if transport is not world and not self._alike_inside:
+                compare_inside(world, self.state)
+                self._alike_inside = True
+            self._divergence.watch(plans[0], variables, self.state.counter.read_value())
+        try:
+            (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
+        except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
+            if others is None:
+                raise  # there is no other worker that it could be about
+            raise RuntimeError(world.explain(error)) from error
+        return reduced
+
+    def _under_strategy(self, context, grads, variables, own_way, owner) -> list[tf.Tensor]:
+        strategy = context.strategy
+        refuse_two_doors(strategy)
+        refuse_half_a_reduction(strategy)
+        local = strategy.extended.worker_devices
+        summed = self.reduce != "mean"
+        spans = spans_processes(strategy)
+        others = MultiWorkerGroup(strategy) if spans else None
+        plans = self._plan_stages(grads, variables, others, owner)
+        hosts = self._process_as_host(context, others)
+        if spans:
+            transport = ReplicaContext(context)
+            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
+            workers = range(first, first + len(local))
+            if hosts is None:
+                placed = self._place(plans, context.num_replicas_in_sync, workers, local)
+            else:
+                self._place(plans, hosts.size, hosts.workers, local[:1])
+            self.agree(others, variables, owner)
+            if transport.workers[0] == first:
+                self._divergence.watch(plans[0], variables, self.state.counter.read_value())
+        if self._stages.dense(plans, flagged=False):
+            if spans and not self.settings.dense:
+                grads = [not_empty(g) for g in grads]
+            operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
+            return own_way(grads) if own_way else list(context.all_reduce(operation, grads))
+        refuse_xla(strategy)
+        if hosts is not None:
+            step = functools.partial(self._once, hosts, plans, local[:1], summed)
+            return across_replicas(context, step, grads)
+        if spans and len(plans) == 1:
+            position = transport.workers[0] - first
+            (reduced,) = self._stages.run(placed, transport, [grads], summed, position)
+            return reduced
+
+        def all_at_once(transport, per_replica):
+            if spans:
+                return self._stages.run_inside(strategy, placed, per_replica, summed)
+            inside = self._place(plans, transport.size, transport.workers, local)
+            return self._stages.run(inside, transport, per_replica, summed)
+
+        return across_replicas(context, all_at_once, grads)
+
+    def _hosts_of(self, others: Group | None) -> Hosts | None:
+        """With `hierarchical` the hosts of plain processes; all processes call it alike."""
+        if others is None or not self.settings.hierarchical:
+            return None
+        if self._hosts is None:
+            self._hosts = Hosts.of(others)
+        return self._hosts
+
+    def _process_as_host(self, context: Any, others: MultiWorkerGroup | None) -> Hosts | None:
+        """With `hierarchical` this process as one worker, in which replicas' gradients are added.
+
+        Raises ValueError for "bf16", since nothing is sent inside a process.
+        """
+        if not self.settings.hierarchical:
+            return None
+        if self.settings.hierarchical == "bf16":
+            raise ValueError(
+                'hierarchical="bf16" serves hosts of several processes; under a strategy a host is '
+                "one process, whose devices send nothing to each other: use hierarchical=True."
+            )
+        gradients = context.num_replicas_in_sync
+        if self._hosts is None or self._hosts.gradients != gradients:
+            across = Loopback() if others is None else others.ring()
+            self._hosts = Hosts(across, Loopback(), across, gradients)
+        return self._hosts
+
+    def _once(
+        self,
+        hosts: Hosts,
+        plans: Sequence[Plan],
+        devices: Sequence[str],
+        summed: bool,
+        replicas: Replicas,
+        per_replica: Sequence[Sequence[Any]],
+    ) -> list[list[Any]]:
+        """Runs one step in which all replicas of this process together are one worker.
+
+        Every replica gets the same result.
+        """
+        mine = replicas.added_on_first(per_replica)
+        placed = self._place(plans, hosts.size, hosts.workers, devices)
+        (reduced,) = self._stages.run(placed, hosts, [mine], summed)
+        return replicas.on_each(reduced)
+
+    def agree(
+        self,
+        group: Any,
+        variables: Sequence[Any],
+        owner: Callable[[], Owner],
+        late: bool | None = None,
+    ) -> None:
+        """Compares the values of these variables and of what belongs to them: `Agreement`."""
+        late = not tf.inside_function() if late is None else late
+        self._agreement.reach(group, self.state, variables, owner, late)
+
+    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> Placed:
+        self.state.place(size, workers, devices, "host" if self.settings.hierarchical else "worker")
+        return self._stages.place(self.settings, plans)
+
+    def _plan(
+        self,
+        grads: list[tf.Tensor],
+        variables: list[Any],
+        others: Any = None,
+        owner: Callable[[], Owner] = Owner,
+        stage: Settings | None = None,
+    ) -> Plan:
+        stage = stage or self.settings
+        return self._plans.find(stage, grads, variables, others, owner, self.reduce)
+
+    def _plan_stages(self, grads, variables, others=None, owner=Owner) -> list[Plan]:
+        """The plans of all stages: a traced step may take any, and workers compare all of them."""
+        stages = [stage for _, stage in self.settings.stages]
+        return [self._plan(grads, variables, others, owner, stage) for stage in stages]

@@ -1,0 +1,1 @@
+"""What `grace_tf bench` measures."""

@@ -1,0 +1,126 @@
+"""What tells a worker who the others are.
+
+In come the places of all workers (places.py); out goes an environment for each: TF_CONFIG, what the
+user exports, and for Horovod the variables by which its workers find each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+
+from grace_tf.cli.run.far_end import interface
+from grace_tf.cli.run.hosts import has_address, is_loopback
+from grace_tf.cli.run.places import Place, Remote
+
+# What workers on other hosts get of this environment; on this machine they get all of it.
+_SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
+_THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
+
+
+def exported(wanted: Sequence[str]) -> dict[str, str]:
+    """What `-x NAME` (its value here) and `-x NAME=VALUE` give to every worker.
+
+    Raises ValueError for a variable that is not set here.
+    """
+    found = {}
+    for each in wanted:
+        name, given, value = each.partition("=")
+        if not name or not (given or name in os.environ):
+            raise ValueError(f"-x takes NAME=VALUE or a NAME that is set here, but got {each!r}.")
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+@contextlib.contextmanager
+def environments(
+    places: Sequence[Place], verbose: bool, horovod: bool, exports: Mapping[str, str] | None = None
+) -> Iterator[list[dict[str, str]]]:
+    """One environment for each worker.
+
+    A worker on this machine gets it as it is.  On another host the variables are added to those
+    that the host has already.
+
+    With `horovod` the workers meet at this launcher, as long as the context lasts.  Raises
+    ValueError where this Python has no Horovod.
+    """
+    hosts, launcher = _hosts(places)
+    addresses = [f"{_bracketed(host)}:{place.port}" for host, place in zip(hosts, places)]
+    meeting = contextlib.nullcontext([{}] * len(places))
+    if horovod:
+        meeting = _of_horovod(hosts, launcher, _interfaces(places))
+    quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    sent = {name: os.environ[name] for name in _SENT if name in os.environ}
+    with meeting as of_horovod:
+        found = []
+        for rank, (place, more) in enumerate(zip(places, of_horovod)):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+            mine = {**quiet, **(os.environ if place.here else sent), **(exports or {})}
+            found.append({**mine, "TF_CONFIG": json.dumps(task), **more})
+        yield found
+
+
+def _hosts(places: Sequence[Place]) -> tuple[list[str], str]:
+    """(each worker's host, this machine), by names or addresses that all workers can use."""
+    far = [place for place in places if not place.here]
+    if not far:
+        return [_THIS_MACHINE] * len(places), _THIS_MACHINE
+    named = [place.host for place in places if place.here and not is_loopback(place.host)]
+    # A name that only this machine has is none for the others; they see its address.
+    launcher = (named or [far[0].client] or [])[0] or socket.gethostname()
+    return [launcher if place.here else _of_other(place) for place in places], launcher
+
+
+def _interfaces(places: Sequence[Place]) -> list[str]:
+    """The network interface by which each worker is reached; "" where that is not known."""
+    far = [place for place in places if not place.here]
+    here = interface(far[0].client) if far else _LOOPBACK
+    return [here if place.here else place.interface for place in places]
+
+
+def _of_other(place: Remote) -> str:
+    name = place.host.rpartition("@")[2]
+    return name if has_address(name) else place.server or name
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+@contextlib.contextmanager
+def _of_horovod(
+    hosts: Sequence[str], launcher: str, interfaces: Sequence[str]
+) -> Iterator[list[dict[str, str]]]:
+    """Horovod's variables for each worker; their meeting point exists while this context lasts."""
+    try:
+        from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+        from horovod.runner.http.http_server import RendezvousServer
+    except ImportError as error:
+        raise ValueError(f"--horovod needs Horovod, which cannot be imported: {error}.") from error
+    server = RendezvousServer()
+    port = server.start()
+    infos = [HostInfo(host, hosts.count(host)) for host in dict.fromkeys(hosts)]
+    slots = get_host_assignments(infos, len(hosts))
+    server.init(slots)
+    fixed = {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": launcher,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    names = "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"
+    try:
+        found = []
+        for slot, own in zip(slots, interfaces):
+            mine = {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
+            mine["HOROVOD_HOSTNAME"] = slot.hostname
+            if own:  # without it Gloo takes that of the host's own name
+                mine["HOROVOD_GLOO_IFACE"] = own
+            found.append({**fixed, **mine})
+        yield found
+    finally:
+        server.stop()
+        server._httpd.server_close()  # stop() leaves its port open

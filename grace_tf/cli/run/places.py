@@ -1,0 +1,189 @@
+"""How a worker's process is started on a host: `Local` on this machine, `Remote` on another.
+
+In comes the name of a host; out goes a place for one worker there, which knows a free port and, by
+`start`, becomes the worker's process.  The launcher treats all places alike.
+
+A `Remote` is a connection by ssh.  Over its stdin travel the program of the far end, the command
+and the environment, so that none of them stands on a command line; its stdout and stderr are the
+worker's, and its exit code is the worker's exit code.  far_end.py says how both ends talk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Union
+
+from grace_tf.cli.run import far_end
+from grace_tf.cli.run.far_end import end_with, signal_all
+
+# A lost host is noticed after 3 times so many seconds; nobody is there to type a password.
+SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15"
+_OF_SSH = 255  # its exit code where it fails itself
+_READ_THE_REST = "import json, sys; exec(json.loads(sys.stdin.buffer.readline()))"
+_HELLO = re.compile(far_end.MARK.encode() + rb"(.*)\n")
+
+
+class CannotReach(Exception):
+    """No worker can be started on a host; `code` is the run's exit code."""
+
+    def __init__(self, sentence: str, code: int):
+        super().__init__(sentence)
+        self.code = code
+
+
+class Local:
+    """A place for a worker on this machine.
+
+    Attributes: here (True), host (its name as given), port (free here), on (for messages: "").
+    """
+
+    here, on = True, ""
+
+    def __init__(self, host: str):
+        self.host = host
+        # Held until the worker starts, so that no other is told the same port.
+        self._held = socket.socket()
+        self._held.bind(("", 0))
+        self.port = self._held.getsockname()[1]
+
+    def start(self, words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen:
+        """Starts the worker; raises OSError if it cannot be."""
+        self._held.close()
+        self._process = _child(words, env=environment, stdin=subprocess.DEVNULL)
+        return self._process
+
+    def signal(self, number: int) -> None:
+        """Sends the worker, and whatever it has started, a signal."""
+        signal_all(self._process.pid, number)
+
+    def close(self) -> None:
+        """Closes the reserved port.  Call it after the worker has ended, or if none was started."""
+        self._held.close()
+
+
+class Remote:
+    """A place for a worker on another host, at the far end of a connection.
+
+    Attributes: here (False), host (its name as given), on (for messages).  `wait_for_all` adds port
+    (free there), client and server (the addresses of both ends, "" if unknown), and interface.
+    """
+
+    here = False
+
+    def __init__(self, host: str, ssh: Sequence[str]):
+        self.host, self.on = host, f" on {host}"
+        stub = ["-IS", "-c", _READ_THE_REST]
+        words = [*ssh, host, shlex.join([sys.executable, *stub])]
+        try:
+            self.process = _child(words, stdin=subprocess.PIPE)
+        except OSError as error:
+            reason = f"{words[0]!r}: {os.strerror(error.errno)}"
+            raise CannotReach(f"cannot reach host {host}: {reason}", far_end.NOT_FOUND) from error
+        self._seen, self._started = b"", False
+        self._tell(json.dumps(Path(far_end.__file__).read_text(encoding="utf-8")))
+
+    def look(self) -> bool:
+        """Reads what has come; whether the far end is there.  Raises CannotReach if it ended."""
+        more = os.read(self.process.stdout.fileno(), 1 << 16)
+        if not more:
+            raise self._failure()
+        self._seen += more
+        hello = _HELLO.search(self._seen)  # a login shell may print something before it
+        if hello is None:
+            return False
+        told = json.loads(hello[1])
+        self.port, self.interface = told["port"], told["interface"]
+        self.client, self.server = told["client"], told["server"]
+        return True
+
+    def start(self, words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen:
+        """Starts the worker in the folder of the same name; what the process says is the worker's.
+
+        What hinders it there is the last line on stderr.
+        """
+        order = {"words": list(words), "folder": os.getcwd(), "environment": environment}
+        self._tell(json.dumps(order))
+        self._started = True
+        return self.process
+
+    def signal(self, number: int) -> None:
+        """Sends the worker, and whatever it has started, a signal; SIGKILL ends the connection too,
+        at the first time by its far end, at the second by this one."""
+        if number != signal.SIGKILL:
+            self._tell(str(int(number)))
+        elif not self.process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        elif self.process.returncode is None:
+            signal_all(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the connection, if it stands, and with it what runs at its far end."""
+        for _ in range(2):
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+        if not self._started:  # nobody reads them
+            self.process.stdout.close()
+            self.process.stderr.close()
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which whoever waits for it is told
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def _failure(self) -> CannotReach:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        signal_all(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        os.set_blocking(self.process.stderr.fileno(), False)  # a child may hold its other end
+        lines = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
+        reason = lines[-1].strip() if lines else f"the connection ended with exit code {code}"
+        what = "reach" if code == _OF_SSH else "start a worker on"
+        return CannotReach(f"cannot {what} host {self.host}: {reason}", code if code > 0 else 1)
+
+
+Place = Union[Local, Remote]
+
+
+def wait_for_all(places: Sequence[Remote], deadline: float | None) -> None:
+    """Returns when all far ends are there.
+
+    Raises CannotReach if one cannot be; TimeoutError, with whom it waits for, after the deadline.
+    """
+    with selectors.DefaultSelector() as waiting:
+        for place in places:
+            waiting.register(place.process.stdout, selectors.EVENT_READ, place)
+        while waiting.get_map():
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = waiting.select(left)
+            if not ready:
+                late = sorted({key.data.host for key in waiting.get_map().values()})
+                raise TimeoutError(f"no answer from {', '.join(late)}")
+            for key, _ in ready:
+                if key.data.look():
+                    waiting.unregister(key.fileobj)
+
+
+def _child(words: Sequence[str], **keywords) -> subprocess.Popen:
+    return subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A session of its own, so that one signal reaches whatever it starts.
+        start_new_session=True,
+        preexec_fn=end_with(os.getpid()),
+        **keywords,
+    )

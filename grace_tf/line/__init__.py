@@ -1,0 +1,1 @@
+"""From gradients to exchanged totals, for every method and every engine."""

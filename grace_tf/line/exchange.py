@@ -1,0 +1,301 @@
+"""The line: what happens to a gradient between backward and the optimizer, told once.
+
+    grad → Memory.compensate → Compressor.compress → wire.fuse → Transport → wire.split
+         → Compressor.aggregate → mean → Memory.settle → optimizer
+
+Read `exchange` for one step of all workers of this process, `composed` for one lane group of one
+worker, `round_driver.communicate` for one round of one bucket.  Nothing here keeps state: it comes
+in, and the next state goes out with a flag that says, alike on every worker, whether it may be
+committed.
+
+Buckets advance as a wavefront: in each tick every bucket under way does its next round and one more
+bucket starts.  No round waits for another bucket: between them there are no data and no control
+dependencies.  Their collectives may be under way together, since each has a key of its own
+(`Plan.key`), all workers start the same ones in the same order, and no transport keeps a thread of
+TensorFlow waiting for the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from grace_tf import ops
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.context import Context
+from grace_tf.core.memory import Memory
+from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
+from grace_tf.line import compressed_rows
+from grace_tf.line.compressed_rows import Received, Sender
+from grace_tf.line.host_sums import added_up
+from grace_tf.line.plan import Group, Plan
+from grace_tf.line.round_driver import Bucket, Side
+from grace_tf.line.sparse_gradients import values_of, with_values
+from grace_tf.line.two_hops import in_two_hops
+from grace_tf.transports.base import Transport
+
+
+@dataclasses.dataclass
+class Share:
+    """One worker's part of a step: gradients and states in; aggregates, next states and flag out.
+
+    `memory[ordinal]` and `compressor[ordinal]` are the states of a variable, nests of tensors.
+    """
+
+    grads: list[tf.Tensor | tf.IndexedSlices]
+    memory: dict[int, dict[str, tf.Tensor]]
+    compressor: dict[int, dict[str, tf.Tensor]]
+    step: tf.Tensor
+    finite: tf.Tensor | None = None  # on all workers
+    own_finite: Callable[[], tf.Tensor] | None = None  # what this worker sends; reads it again
+
+
+def exchange(
+    plan: Plan, shares: Sequence[Share], transport: Transport, summed: bool
+) -> list[Share]:
+    """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
+
+    With `summed` the gradients were divided by the number of workers before (by Keras, under a
+    strategy) and are summed; else it takes the mean.  The codec sees the worker's own gradient
+    either way; where a worker is a host of several processes, the mean of theirs.
+    """
+    if transport.inside is not None:
+        shares = [
+            dataclasses.replace(share, grads=added_up(plan, share.grads, transport.inside))
+            for share in shares
+        ]
+    workers = [_Worker(plan, share, transport, i, summed) for i, share in enumerate(shares)]
+    waiting, under_way = list(range(len(plan.buckets))), []
+    while waiting or under_way:
+        if waiting:
+            b = waiting.pop(0)
+            under_way.append(Bucket(plan, b, [worker.start(b) for worker in workers], transport))
+        under_way = [bucket for bucket in under_way if not bucket.advance()]
+    # Last, since backward comes to tables of embeddings last.
+    if plan.by_rows:
+        _exchange_compressed_rows(plan, workers, transport)
+    if plan.sparse:
+        _exchange_rows(plan, shares, workers, transport, summed)
+    return [worker.finish() for worker in workers]
+
+
+def composed(
+    compressor: Compressor,
+    memory: Memory,
+    xs: Sequence[tf.Tensor],
+    memories: Sequence[dict[str, tf.Tensor]],
+    states: Sequence[dict[str, tf.Tensor]],
+    ctx: Context,
+) -> Rounds:
+    """One lane group of one worker, from gradients to aggregates; `fuses` may replace it.
+
+    Args:
+      xs: the worker's gradients, float32.
+      memories, states: those of the memory and of the compressor, one for each lane.
+      ctx: the sender's `Context` of the lane group.
+    Returns: an `Outcome`.
+    """
+    if ctx.multiplier != 1:
+        xs = [x * ctx.multiplier for x in xs]
+    compensated, carries = memory.compensate_list(xs, memories, ctx)
+    finite = ops.all_finite(compensated)
+    rounds = compressor.rounds(compensated, states, ctx)
+    replies, asked = None, False
+    while True:
+        try:
+            request = rounds.send(replies)
+        except StopIteration as stop:
+            totals, sent, states = stop.value
+            break
+        replies = yield request if asked else dataclasses.replace(request, finite=finite)
+        asked = True
+    if not asked:
+        yield Sum([], finite)  # nothing is sent but the flag
+    if compressor.aggregates == "sum":  # a consensus is never divided
+        totals = [_mean(total, ctx.size) for total in totals]
+    sent = sent or [None] * len(ctx)
+    return Outcome(*memory.settle_list(carries, sent, totals, memories, ctx), states)
+
+
+def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
+    """The dense lanes of a bucket: sums over workers by `divisor`, in their own dtype."""
+    # No flag goes along: the sum shows on every worker what was not finite on one of them.
+    flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
+    replies = yield Sum([{"values": x} for x in flat])
+    if ctx.size == divisor == 1:
+        return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
+    totals = [r["values"] for r in replies]
+    totals = [t if x.shape.rank == 1 else tf.reshape(t, x.shape) for t, x in zip(totals, xs)]
+    totals = [_mean(total, divisor) for total in totals]
+    return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
+
+
+class _Worker:
+    """One worker of this process in one step: from its share to what it gets."""
+
+    def __init__(
+        self, plan: Plan, share: Share, transport: Transport, position: int, summed: bool
+    ) -> None:
+        self._plan, self._share, self._summed = plan, share, summed
+        self._transport, self._position = transport, position
+        self._sides: list[Side] = []
+        self.rows: list[tuple[int, tf.IndexedSlices]] = []
+        self.unseen: list[tf.Tensor] = []  # aggregates that no decoder has called finite
+        self._by_rows: Received | None = None
+
+    def start(self, bucket: int) -> list[Side]:
+        """What this worker asks for first, of each group of a bucket."""
+        with self._transport.device(self._position):
+            sides = [Side(group, self._rounds(group)) for group in self._plan.buckets[bucket]]
+        self._sides += sides
+        return sides
+
+    def _rounds(self, group: Group) -> Rounds:
+        share = self._share
+        xs = [share.grads[lane.position] for lane in group.lanes]
+        ctx = self._context(group, group.specs, group.ordinals)
+        if group.dense:
+            xs = [x if x.dtype == s.dtype else tf.cast(x, s.dtype) for x, s in zip(xs, group.specs)]
+            return uncompressed(xs, ctx, 1 if self._summed else self._transport.gradients)
+        xs = [x if x.dtype == tf.float32 else tf.cast(x, tf.float32) for x in xs]
+        stored = [share.memory.get(lane.ordinal, {}) for lane in group.lanes]
+        memories = group.memory.load(stored, [lane.spec for lane in group.lanes])
+        states = [share.compressor.get(ordinal, {}) for ordinal in group.ordinals]
+        if group.merged:
+            leaves = memories[0]
+            memories = [{leaf: _flat([m[leaf] for m in memories]) for leaf in leaves}]
+            xs = [_flat(xs)]
+        form = fused(group.compressor, group.memory, xs) or composed
+        rounds = form(group.compressor, group.memory, xs, memories, states, ctx)
+        if group.takes_two_hops(ctx.size):
+            return in_two_hops(rounds, group.compressor, group.memory, ctx)
+        return rounds
+
+    def _context(self, group: Group, specs: Sequence, ordinals: Sequence[int]) -> Context:
+        size = self._transport.size
+        return Context(
+            tuple(specs),
+            tuple(ordinals),
+            self._share.step,
+            self._plan.seed,
+            size,
+            self._transport.workers[self._position],
+            multiplier=float(size) if self._summed else size / self._transport.gradients,
+            needs_sent=group.memory.needs_sent,
+            dense=group.claimed,
+        )
+
+    def sender(self) -> Sender:
+        """What this worker puts in of the lanes of compressed rows."""
+        share, groups = self._share, self._plan.by_rows
+        return Sender(
+            [share.grads[group.lanes[0].position] for group in groups],
+            [share.memory.get(group.ordinals[0], {}) for group in groups],
+            [self._context(group, group.specs, group.ordinals) for group in groups],
+        )
+
+    def receive(self, received: Received) -> None:
+        """Takes what came of the lanes of compressed rows."""
+        self._by_rows = received
+        for group, total in zip(self._plan.by_rows, received.totals):
+            lane, values = group.lanes[0], _mean(total.values, self._transport.size)
+            self.unseen.append(values)  # before what is infinite becomes the largest number
+            if lane.dtype != "float32":
+                values = tf.saturate_cast(values, lane.dtype)
+            self.rows.append((lane.position, with_values(total, values)))
+
+    def finish(self) -> Share:
+        """The aggregates and next states of all groups, and whether they may be committed."""
+        share = self._share
+        result = Share([None] * len(share.grads), {}, {}, share.step)
+        with self._transport.device(self._position):
+            unseen, flags, dense = self.unseen, [], []
+            own_flags = [side.own_finite for side in self._sides if not side.group.dense]
+            for side in self._sides:
+                outcome = side.outcome
+                if side.group.dense:
+                    dense += [share.grads[lane.position] for lane in side.group.lanes]
+                flags.append(side.finite)
+                if outcome.finite is None:
+                    unseen += outcome.aggregates
+                else:
+                    flags.append(outcome.finite)
+                self._deliver(side.group, outcome, result)
+            for position, rows in self.rows:
+                result.grads[position] = rows
+            if self._by_rows is not None:
+                flags.append(self._by_rows.finite)
+                own_flags.append(self._by_rows.own_finite)
+                for group, memory in zip(self._plan.by_rows, self._by_rows.memories):
+                    result.memory[group.ordinals[0]] = memory
+            # A sum of finite payloads may still overflow; every worker sees the same aggregate.
+            result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
+            result.own_finite = lambda: tf.reduce_all([*own_flags, _all_finite(dense)])
+        return result
+
+    def _deliver(self, group: Group, outcome: Outcome, result: Share) -> None:
+        aggregates, memories = outcome.aggregates, outcome.memories
+        if group.merged:
+            shapes = [lane.shape for lane in group.lanes]
+            aggregates = _unflat(aggregates[0], shapes)
+            split = {leaf: _unflat(value, shapes) for leaf, value in memories[0].items()}
+            memories = [{leaf: split[leaf][i] for leaf in split} for i in range(len(shapes))]
+        specs, ordinals = zip(*[(lane.spec, lane.ordinal) for lane in group.lanes])
+        memories = group.memory.store(memories, self._context(group, specs, ordinals).stored())
+        for lane, aggregate, memory in zip(group.lanes, aggregates, memories):
+            if aggregate.dtype.name != lane.dtype:
+                # What is finite as float32 must not stop a narrow gradient's step for ever.
+                aggregate = tf.saturate_cast(aggregate, lane.dtype)
+            result.grads[lane.position] = aggregate
+            result.memory[lane.ordinal] = memory
+        for ordinal, state in zip(group.ordinals, outcome.states):
+            result.compressor[ordinal] = state
+
+
+def _exchange_compressed_rows(plan: Plan, workers: Sequence[_Worker], transport: Transport) -> None:
+    received = compressed_rows.communicate(plan, [worker.sender() for worker in workers], transport)
+    for i, (worker, own) in enumerate(zip(workers, received)):
+        with transport.device(i):
+            worker.receive(own)
+
+
+def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bool) -> None:
+    """Sparse lanes: whether their rows are finite shows when all workers' have come."""
+    mine = [[share.grads[lane.position] for lane in plan.sparse] for share in shares]
+    for i, totals in enumerate(transport.rows(mine, plan.row_key)):
+        with transport.device(i):
+            for lane, total in zip(plan.sparse, totals):
+                if not summed and transport.gradients > 1:
+                    total = with_values(total, _mean(total.values, transport.gradients))
+                workers[i].rows.append((lane.position, total))
+                workers[i].unseen.append(total.values)
+
+
+def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
+    if size == 1:
+        return total
+    if total.dtype.is_integer:
+        return total // size
+    # Graphs turn a division by a constant into this product, and eager steps must give the same
+    # bits.
+    return total * tf.constant(1 / size, total.dtype)
+
+
+def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
+    xs = [values_of(x) for x in xs]
+    finite = ops.all_finite([x for x in xs if x.dtype == tf.float32])
+    for x in xs:
+        if x.dtype.is_floating and x.dtype != tf.float32:
+            finite &= tf.reduce_all(tf.math.is_finite(x))
+    return finite
+
+
+def _flat(xs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(x, [-1]) for x in xs], 0)
+
+
+def _unflat(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
+    pieces = tf.split(flat, [tf.TensorShape(shape).num_elements() for shape in shapes])
+    return [tf.reshape(piece, shape) for piece, shape in zip(pieces, shapes)]

@@ -1,0 +1,116 @@
+"""The road of each gradient: what compresses it, what remembers it, and how its rows travel.
+
+A stage of a schedule may leave a variable uncompressed that another stage compresses: as `none`
+does, a compressor that does not want the variable, and one that does not compress rows.  What the
+memory kept of that variable must not wait for ever.  So the variable goes through the memory all
+the same where both stages have an equal one: the first step sends what was kept, of rows that of
+the rows in the step.  Where no stage has kept anything, there is no memory and no state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.memory import Memory
+from grace_tf.line.settings import DENSE, Settings
+from grace_tf.line.sparse_policy import DENSE_LANE, PLAIN_ROWS, ROWS, rule, tell
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """One gradient's road: `position` in the list of gradients, `ordinal` of its variable."""
+
+    position: int
+    ordinal: int
+    shape: tuple[int, ...]
+    dtype: str
+    compressor: Compressor
+    memory: Memory
+    claimed: bool = False  # uncompressed, but through a memory that claims dense lanes
+
+    @property
+    def dense(self) -> bool:
+        return (self.compressor, self.memory) == DENSE
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        # A dense lane keeps its dtype; everything else is compressed as float32.
+        return tf.TensorSpec(self.shape, self.dtype if self.dense else tf.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self.spec.shape.num_elements() * tf.as_dtype(self.dtype).size
+
+
+def lane_of(
+    settings: Settings,
+    i: int,
+    path: str,
+    spec: tf.TensorSpec,
+    ordinal: int,
+    sparse: bool = False,
+    static: str = "",
+) -> tuple[Lane, str]:
+    """The lane of one gradient, and how it travels: ROWS, PLAIN_ROWS or DENSE_LANE.
+
+    Args:
+      settings: without a schedule, or one stage of it.
+      i: the position in the list of gradients.
+      spec: of the gradient as if it were dense.
+      sparse: whether it is rows.
+      static: what needs a static number of rows; "" where nothing does.
+    Raises: ValueError for a variable without a static shape.
+    """
+
+    def in_stage(stage: Settings) -> tuple[Lane, str, str]:
+        lane = _lane(stage, i, path, spec, ordinal)
+        if not sparse:
+            return lane, DENSE_LANE, ""
+        added = bool(settings.hierarchical)
+        return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
+
+    def compresses(lane: Lane, way: str, why: str) -> bool:
+        return way != PLAIN_ROWS and lane.compressor != DENSE[0]
+
+    lane, way, why = in_stage(settings)
+    none, memory = DENSE
+    if settings.stages_beside and not (lane.claimed or compresses(lane, way, why)):
+        wanted = settings.route(path)[1]
+        stages = [in_stage(stage) for stage in settings.stages_beside]
+        if wanted != memory and any(s[0].memory == wanted and compresses(*s) for s in stages):
+            lane = dataclasses.replace(lane, compressor=none, memory=wanted)
+            if sparse:
+                way, why = rule(none, wanted, False, static, bool(settings.hierarchical))
+                way = ROWS if way == ROWS else DENSE_LANE
+                tell(path, way, why)
+            return lane, way
+        lane = dataclasses.replace(lane, compressor=none, memory=memory)
+        if sparse and way != PLAIN_ROWS:
+            way, why = PLAIN_ROWS, ""
+    elif way == PLAIN_ROWS:
+        lane = dataclasses.replace(lane, compressor=none, memory=memory)
+    tell(path, way, why)
+    return lane, way
+
+
+def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:
+    n = spec.shape.num_elements()
+    if n is None:
+        raise ValueError(
+            f"The variable {path} has no static shape (its gradient's is {spec.shape}), and the "
+            "exchange is planned from it: make the variable with the shape that it will have."
+        )
+    compressed = spec.dtype.is_floating and n >= max(settings.min_elements, 1)
+    compressor, memory = settings.route(path) if compressed else DENSE
+    if not compressor.wants(tf.TensorSpec(spec.shape, tf.float32)):
+        compressor, memory = DENSE
+    claimed = compressor == DENSE[0] and (memory == DENSE[1] or memory.claims_dense)
+    claimed = claimed and spec.dtype.is_floating and n > 0
+    if claimed:
+        memory = settings.claiming(path)
+        claimed = memory is not None
+        memory = memory or DENSE[1]
+    return Lane(i, ordinal, tuple(spec.shape), spec.dtype.name, compressor, memory, claimed)

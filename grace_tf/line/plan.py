@@ -1,0 +1,265 @@
+"""Which gradient takes which road: variables → lanes → groups → buckets, decided once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.memory import Memory
+from grace_tf.core.specs import spec_of
+from grace_tf.core.version import __version__
+from grace_tf.line import collective_keys, two_hops, wire
+from grace_tf.line.lanes import Lane, lane_of
+from grace_tf.line.row_chunks import Chunks
+from grace_tf.line.settings import Settings
+from grace_tf.line.sparse_policy import PLAIN_ROWS, ROWS
+from grace_tf.transports.base import Handed
+from grace_tf.transports.rows import MESSAGES, NAMES
+
+_ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
+_KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums inside a host
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
+
+    `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.  `exchange`: as
+    the doors' keyword.
+    """
+
+    lanes: tuple[Lane, ...]
+    merged: bool = False
+    by_rows: bool = False
+    exchange: str = "auto"
+
+    @property
+    def compressor(self) -> Compressor:
+        return self.lanes[0].compressor
+
+    @property
+    def memory(self) -> Memory:
+        return self.lanes[0].memory
+
+    @property
+    def dense(self) -> bool:
+        return self.lanes[0].dense
+
+    @property
+    def claimed(self) -> bool:
+        return self.lanes[0].claimed
+
+    @property
+    def specs(self) -> tuple[tf.TensorSpec, ...]:
+        """What the compressor sees."""
+        if not self.merged:
+            return tuple(lane.spec for lane in self.lanes)
+        total = sum(lane.spec.shape.num_elements() for lane in self.lanes)
+        return (tf.TensorSpec([total], self.lanes[0].spec.dtype),)
+
+    @functools.cached_property
+    def chunks(self) -> Chunks:
+        """Turns the rows of the lane of a group `by_rows` into words, and back."""
+        return Chunks(self.compressor, self.lanes[0].shape)
+
+    def takes_two_hops(self, size: int) -> bool:
+        """Whether what is gathered crosses in two hops between so many workers: see two_hops.py."""
+        return two_hops.taken(self.compressor, self.memory, self.specs, size, self.exchange)
+
+    @property
+    def ordinals(self) -> tuple[int, ...]:
+        """The variables whose random streams and compressor states the group uses."""
+        return tuple(lane.ordinal for lane in (self.lanes[:1] if self.merged else self.lanes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Buckets of groups in backward order.
+
+    `layout` is a digest of what is sent, `digest` of that and of the variables' `paths`: equal
+    where the plans are.  `first_key`: of those for its collectives, see `keyed`.
+    """
+
+    buckets: tuple[tuple[Group, ...], ...]
+    seed: int
+    digest: int
+    layout: int = 0
+    paths: tuple[str, ...] = ()
+    first_key: int = collective_keys.FIRST
+    check_every: int = 0
+    hierarchical: bool | str = False
+    sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
+    by_rows: tuple[Group, ...] = ()  # of one lane each: compressed lanes whose gradients are rows
+
+    @property
+    def groups(self) -> list[Group]:
+        """Those of the buckets."""
+        return [group for bucket in self.buckets for group in bucket]
+
+    @property
+    def rows(self) -> tuple[Lane, ...]:
+        """All lanes whose gradients stay rows."""
+        return self.sparse + tuple(group.lanes[0] for group in self.by_rows)
+
+    @property
+    def dense(self) -> bool:
+        return not self.by_rows and all(lane.dense for group in self.groups for lane in group.lanes)
+
+    def handed_dense(self, flagged: bool) -> list[Handed]:
+        """What one worker hands over where nothing is compressed; not `flagged` where Keras
+        reduces, which knows no flag of ours."""
+        specs = [spec for group in self.groups for spec in group.specs]
+        flags = [Handed("sum", "float32", 1)] * len(self.buckets) if flagged else []
+        return [Handed("sum", s.dtype.name, s.shape.num_elements()) for s in specs] + flags
+
+    @property
+    def keys(self) -> range:
+        """All keys that the plan can use: those of its buckets, then those of its rows.
+
+        Which of them a collective has follows from the plan alone, whatever is traced first.
+        """
+        count = len(self.buckets) * _KEYS_OF_A_BUCKET + len(NAMES) * bool(self.sparse)
+        count += len(MESSAGES) * bool(self.by_rows)
+        return range(self.first_key, self.first_key + count)
+
+    def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
+        """The 31-bit name of the collective of a bucket's round: see `collective_keys`.
+
+        Raises ValueError for more rounds or another kind or dtype than there are keys for.
+        """
+        number = tf.as_dtype(dtype).as_datatype_enum
+        if not (round_ < _ROUNDS and number < _DTYPES):
+            raise ValueError(
+                f"A collective of round {round_} and dtype {dtype} has no key: there are "
+                f"{_ROUNDS} rounds, and dtypes whose number in TensorFlow is below {_DTYPES}."
+            )
+        return self._key(bucket, round_, kind, dtype)
+
+    def _key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
+        place = (bucket * (_ROUNDS + 1) + round_) * len(_KINDS) + _KINDS.index(kind)
+        return self.keys[place * _DTYPES + tf.as_dtype(dtype).as_datatype_enum]
+
+    def inside_key(self, bucket: int, dtype: str) -> int:
+        """The key of the sum of a bucket's gradients inside a host."""
+        return self._key(bucket, _ROUNDS, "sum", dtype)
+
+    def row_key(self, name: str) -> int:
+        """The key of what `Transport.rows` calls by this name, one of `rows.NAMES`, for a plan with
+        sparse lanes.
+
+        Raises ValueError for another name.
+        """
+        if name not in NAMES:
+            raise ValueError(f"A collective for rows is called {', '.join(NAMES)}, not {name!r}.")
+        return self.keys[len(self.buckets) * _KEYS_OF_A_BUCKET + NAMES.index(name)]
+
+    def message_key(self, name: str) -> int:
+        """The same for `Transport.messages`, one of `rows.MESSAGES`, and lanes in `by_rows`."""
+        return self.keys[MESSAGES.index(name) - len(MESSAGES)]
+
+
+def keyed(plan: Plan) -> Plan:
+    """The plan with keys of its own, for collectives between processes.
+
+    Every such plan must be compared by all workers before another is made: see collective_keys.py.
+
+    Raises RuntimeError where no keys are left.
+    """
+    return dataclasses.replace(plan, first_key=collective_keys.deal(len(plan.keys)).start)
+
+
+def make_plan(
+    settings: Settings,
+    paths: Sequence[str],
+    specs: Sequence[tf.TensorSpec],
+    ordinals: Sequence[int],
+    rows: Sequence[int] = (),
+    static: str = "",
+) -> Plan:
+    """The plan for gradients of these specs, in the order of the variables.
+
+    Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
+    those that their compressor does not want travel dense, and apart as rows at the positions
+    `rows`.  What is compressed there goes by the rules of sparse_policy.py: `static` says what
+    needs a static number of rows.  Stages of a schedule share what was kept: see lanes.py.
+    Buckets are filled in backward order up to `bucket_bytes`.
+    """
+    lanes, sparse, by_rows = [], (), ()
+    for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
+        lane, way = lane_of(settings, i, path, spec, ordinal, i in rows, static)
+        if way == ROWS:
+            by_rows += (Group((lane,), by_rows=True),)
+        elif way == PLAIN_ROWS:
+            sparse += (lane,)
+        else:
+            lanes.append(lane)
+    merged = settings.granularity == "model"
+    buckets = []
+    for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
+        groups: dict[Any, list[Lane]] = {}
+        for lane in bucket:
+            kind = (lane.compressor, lane.memory, lane.spec.dtype, lane.claimed)
+            groups.setdefault(kind, []).append(lane)
+        buckets.append(
+            tuple(
+                Group(tuple(g), merged and not g[0].dense, exchange=settings.exchange)
+                for g in groups.values()
+            )
+        )
+    apart = [by_rows] * bool(by_rows) + [(Group(sparse),)] * bool(sparse)
+    layout = _digest([*buckets, *apart], len(sparse), settings)
+    digest = _hash(json.dumps([layout, *paths]))
+    return Plan(
+        *(tuple(buckets), settings.seed, digest, layout, tuple(paths)),
+        check_every=settings.check_every,
+        hierarchical=settings.hierarchical,
+        sparse=sparse,
+        by_rows=by_rows,
+    )
+
+
+def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
+    buckets: list[list[Lane]] = []
+    room = 0
+    for lane in reversed(lanes):
+        if not buckets or (limit is not None and lane.nbytes > room):
+            buckets.append([])
+            room = limit or 0
+        buckets[-1].append(lane)
+        room -= lane.nbytes
+    return buckets
+
+
+def _digest(buckets: Sequence[Sequence[Group]], sparse: int, settings: Settings) -> int:
+    told = [
+        [
+            [
+                str(g.compressor),
+                spec_of(g.memory),
+                g.merged,
+                *["rows"] * g.by_rows,
+                [[*lane.shape, lane.dtype, lane.ordinal] for lane in g.lanes],
+            ]
+            for g in bucket
+        ]
+        for bucket in buckets
+    ]
+    return _hash(
+        json.dumps(
+            [
+                *(__version__, wire.VERSION, settings.seed, settings.check_every),
+                *(settings.exchange, settings.hierarchical, told, sparse),
+            ]
+        )
+    )
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

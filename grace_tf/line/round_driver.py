@@ -1,0 +1,105 @@
+"""All workers of this process in lock-step: they ask, the transport carries, they get replies.
+
+In come the generators of the lane groups, one for each group and worker; each ends in an `Outcome`.
+A round of a bucket joins what all its groups ask for: one collective for each kind and dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Callable
+
+import tensorflow as tf
+
+from grace_tf.core.rounds import Outcome, Payload, Request, Rounds
+from grace_tf.line import wire
+from grace_tf.line.plan import Group, Plan
+from grace_tf.transports.base import Transport
+
+
+class Bucket:
+    """A bucket on all workers of this process; `sides[i]` are worker i's, one a lane group."""
+
+    def __init__(
+        self, plan: Plan, number: int, sides: Sequence[Sequence[Side]], transport: Transport
+    ) -> None:
+        self._key = functools.partial(plan.key, number)
+        self._sides, self._transport, self._round = sides, transport, 0
+
+    def advance(self) -> bool:
+        """Does the next round of all sides; True when that was the last one."""
+        asked = [[side.request for side in mine] for mine in self._sides]
+        key = functools.partial(self._key, self._round)
+        carry = returned if self._transport.size == 1 else communicate
+        replies, flags = carry(asked, self._transport, key, flagged=self._round == 0)
+        for i, mine in enumerate(self._sides):
+            with self._transport.device(i):
+                for side, reply in zip(mine, replies[i]):
+                    side.finite = flags[i] if flags else side.finite
+                    if reply is not None:
+                        side.advance(reply)
+        self._round += 1
+        return not any(side.request for side in self._sides[0])
+
+
+class Side:
+    """One lane group of one worker under way."""
+
+    def __init__(self, group: Group, rounds: Rounds) -> None:
+        self.group, self._rounds = group, rounds
+        self.finite: tf.Tensor | None = None  # agreed in the first round
+        self.outcome: Outcome | None = None
+        self.request: Request | None = next(rounds)
+        self.own_finite = self.request.finite
+
+    def advance(self, replies: Sequence[Payload]) -> None:
+        """Hands the generator the replies to its request and takes the next one."""
+        try:
+            self.request = self._rounds.send(replies)
+        except StopIteration as stop:
+            self.request, self.outcome = None, stop.value
+
+
+def communicate(
+    asked: Sequence[Sequence[Request | None]],
+    transport: Transport,
+    key: Callable[[str, str], int],
+    flagged: bool,
+) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
+    """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
+
+    `key(kind, dtype)` names each collective.  Returns the replies, nested alike; and with
+    `flagged`, as in a first round, for each worker a bool scalar, whether what all workers compress
+    in this bucket is finite, else an empty list.
+    """
+    replies = [[r and [{} for _ in r.payloads] for r in mine] for mine in asked]
+    flags = []
+    for buffer in wire.layout(asked[0], flagged):
+        sent = []
+        for i, mine in enumerate(asked):
+            with transport.device(i):
+                sent.append(wire.fuse(buffer, mine))
+        received = getattr(transport, buffer.kind)(sent, key(buffer.kind, buffer.dtype))
+        for i, (reply, mine) in enumerate(zip(received, replies)):
+            with transport.device(i):
+                finite = wire.split(buffer, reply, mine)
+            flags += [] if finite is None else [finite]
+    return replies, flags
+
+
+def returned(
+    asked: Sequence[Sequence[Request | None]],
+    transport: Transport,
+    key: Callable[[str, str], int],
+    flagged: bool,
+) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
+    """`communicate` of a worker alone: it gets what it sends, so no buffer is made.
+
+    The transport takes down what one of several workers would hand to collectives.
+    """
+    (mine,) = asked
+    for buffer in wire.layout(mine, flagged):
+        transport.take_down(buffer.kind, buffer.dtype, buffer.length)
+    replies = [request and wire.received_alone(request) for request in mine]
+    return [replies], [wire.all_finite(mine)] if flagged else []

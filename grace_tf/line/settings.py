@@ -1,0 +1,282 @@
+"""The keywords that all doors share, checked once: which variable takes which method."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import grace_tf.compressors  # noqa: F401  (fills the registry)
+import grace_tf.memories  # noqa: F401
+from grace_tf.core import registry
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.hyperparameters import check_choice, check_integer
+from grace_tf.core.memory import Memory
+from grace_tf.core.scheduled import Scheduled
+from grace_tf.core.specs import spec_of
+from grace_tf.line import two_hops
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory).
+
+    A compressor may be a `Scheduled`, whose stages have memories of their own; the route has that
+    of the last one which compresses.  `stages_beside`: where this is one stage of a schedule, all
+    of them.
+    """
+
+    routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
+    granularity: str = "auto"
+    min_elements: int = 1024
+    exclude: tuple[str, ...] = ()
+    bucket_bytes: int = 25 << 20
+    seed: int = 0
+    check_every: int = 100
+    exchange: str = "auto"
+    hierarchical: bool | str = False
+    stages_beside: tuple[Settings, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
+        check_integer("grace_tf", "min_elements", self.min_elements, 0)
+        check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
+        check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
+        check_integer("grace_tf", "check_every", self.check_every, 0)
+        check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
+        check_choice("grace_tf", "hierarchical", self.hierarchical, (False, True, "bf16"))
+        for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
+            _check_pattern(pattern)
+
+    @property
+    def stages(self) -> tuple[tuple[int, Settings], ...]:
+        """(first step, settings without a schedule) of every stage of any route."""
+        return self._stages if self._scheduled else ((0, self),)
+
+    @functools.cached_property
+    def _stages(self) -> tuple[tuple[int, Settings], ...]:
+        firsts = {0, *(first for c in self._scheduled for first in c.boundaries)}
+        beside = tuple(self._at(first) for first in sorted(firsts))
+        stages = [dataclasses.replace(stage, stages_beside=beside) for stage in beside]
+        return tuple(zip(sorted(firsts), stages))
+
+    def at(self, step: int) -> Settings:
+        """The settings of this step, without a schedule."""
+        return [settings for first, settings in self.stages if first <= step][-1]
+
+    def _at(self, step: int) -> Settings:
+        routes = []
+        for pattern, compressor, memory in self.routes:
+            if isinstance(compressor, Scheduled):
+                stage = compressor.stage(step)
+                compressor, memory = stage.compressor, stage.memory
+            routes.append((pattern, compressor, memory))
+        return dataclasses.replace(self, routes=tuple(routes))
+
+    @property
+    def _scheduled(self) -> list[Scheduled]:
+        return [c for _, c, _ in self.routes if isinstance(c, Scheduled)]
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The kinds of state of which stages have their own, where it is not alike."""
+        if not self._scheduled:
+            return frozenset()
+        memories = [{s.memory for s in c.stages} - {DENSE[1]} for c in self._scheduled]
+        return frozenset(["compressor", *["memory"] * any(len(each) > 1 for each in memories)])
+
+    def route(self, path: str) -> tuple[Compressor, Memory]:
+        """The compressor and memory of the variable at this path (`:0` is ignored).
+
+        Settings with a schedule have none: ask those of a stage.
+        """
+        path = path.removesuffix(":0")
+        if not any(re.fullmatch(pattern, path) for pattern in self.exclude):
+            for pattern, compressor, memory in self.routes:
+                if re.fullmatch(pattern, path):
+                    return compressor, memory
+        return DENSE
+
+    def claiming(self, path: str) -> Memory | None:
+        """The memory through which the variable at this path goes though it is not compressed."""
+        for pattern, _, memory in self.routes:
+            if re.fullmatch(pattern, path.removesuffix(":0")):
+                return memory if memory.claims_dense else None
+        return None
+
+    @property
+    def dense(self) -> bool:
+        """Whether no variable at all is compressed or remembered."""
+        return all((c, m) == DENSE for _, c, m in self.routes)
+
+    def config(self) -> dict[str, Any]:
+        """JSON-able keywords that make equal settings: `from_config(config)`."""
+        config = dataclasses.asdict(dataclasses.replace(self, routes=(), stages_beside=()))
+        del config["routes"], config["stages_beside"]
+        config["exclude"] = list(self.exclude)
+        if len(self.routes) == 1 and self.routes[0][0] == ANY:
+            _, compressor, memory = self.routes[0]
+            return {
+                "compressor": str(compressor),
+                "memory": _memory_of(compressor, memory),
+                **config,
+            }
+        compressors = {p: str(c) for p, c, _ in self.routes}
+        return {"compressor": compressors, "memory": self._memories(), **config}
+
+    def _memories(self) -> str | dict[str, str]:
+        """One spec for all patterns, "auto" where that gives them, or a spec for each."""
+        specs = {p: _memory_of(c, m) for p, c, m in self.routes}
+        if len(set(specs.values())) == 1:
+            return next(iter(specs.values()))
+        own = all(_pair(str(c), "auto") == (c, m) for _, c, m in self.routes)
+        return "auto" if own else specs
+
+
+ANY = ".*"
+DENSE = (registry.get("none"), registry.get_memory("none"))
+
+
+def settings(
+    compressor: str | Compressor | Mapping[str, Any] = "qsgd",
+    *,
+    memory: str | Memory | Mapping[str, str | Memory] = "auto",
+    granularity: str = "auto",
+    min_elements: int = 1024,
+    exclude: str | Sequence[str] = (),
+    bucket_bytes: int = 25 << 20,
+    seed: int = 0,
+    check_every: int = 100,
+    exchange: str = "auto",
+    hierarchical: bool | str = False,
+    **hyperparameters: Any,
+) -> Settings:
+    """Settings from the doors' keywords.
+
+    Raises ValueError or TypeError, in one sentence that says what is wrong and what exists.
+    """
+    if isinstance(compressor, Mapping):
+        if hyperparameters:
+            raise TypeError(
+                "Hyperparameters beside a mapping are ambiguous; write them into its specs."
+            )
+        if not compressor:
+            raise ValueError("The mapping of patterns to compressors is empty.")
+        own = memory if isinstance(memory, Mapping) else dict.fromkeys(compressor, memory)
+        _check_memories(own, compressor)
+        routes = tuple((p, *_pair(c, own[p])) for p, c in compressor.items())
+    else:
+        _check_memories(memory, ())
+        routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
+    if not isinstance(exclude, (str, list, tuple, set, frozenset)):
+        raise TypeError(f"exclude is a pattern or a list of patterns, not {exclude!r}.")
+    exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    made = Settings(
+        *(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every),
+        *(exchange, hierarchical),
+    )
+    _check_exchange(made)
+    return made
+
+
+def from_config(config: Mapping[str, Any]) -> Settings:
+    """Settings equal to those that gave this `config()`, in this version or an earlier one.
+
+    Raises ValueError or TypeError as `settings` does.
+    """
+    return settings(**config)
+
+
+def _pair(
+    what: Any, memory: str | Memory, **hyperparameters: Any
+) -> tuple[Compressor | Scheduled, Memory]:
+    compressor, own = registry.resolve(what, **hyperparameters)
+    if isinstance(compressor, Scheduled):
+        return _remembering(compressor, memory)
+    chosen = registry.get_memory(own if memory == "auto" else memory)
+    _check_pair(compressor, chosen)
+    return compressor, chosen
+
+
+def _remembering(scheduled: Scheduled, memory: str | Memory) -> tuple[Scheduled, Memory]:
+    """The stages with their memories, each its own or the one that is given; and the last.
+
+    What is not compressed needs none, but for one that claims what is dense.  It empties the memory
+    of a stage before it, so that nothing waits there for ever.
+    """
+    chosen = [
+        registry.get_memory(stage.memory if memory == "auto" else memory)
+        for stage in scheduled.stages
+    ]
+    for stage, own in zip(scheduled.stages, chosen):
+        _check_pair(stage.compressor, own)
+    claiming = [m for s, m in zip(scheduled.stages, chosen) if m.claims_dense]
+    stages, last = [], DENSE[1]
+    for stage, own in zip(scheduled.stages, chosen):
+        if stage.compressor == DENSE[0]:
+            own = claiming[0] if claiming else last
+        stages.append((stage.first, stage.compressor, own))
+        last = own
+    compressing = [m for s, m in zip(scheduled.stages, chosen) if s.compressor != DENSE[0]]
+    return Scheduled.of(stages), compressing[-1]
+
+
+def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
+    """The keyword `memory` that gives this one, or those of a schedule's stages."""
+    if isinstance(compressor, Scheduled) and _pair(str(compressor), "auto")[0] == compressor:
+        return "auto"
+    return spec_of(memory)
+
+
+def _check_pair(compressor: Compressor, chosen: Memory) -> None:
+    if chosen.requires_nonexpansive and not compressor.nonexpansive:
+        _refuse(compressor, chosen, "nonexpansive", "none", "nearest")
+    if chosen.requires_unbiased and not compressor.unbiased:
+        served = "ef21" if compressor.nonexpansive else "none"
+        _refuse(compressor, chosen, "unbiased", served, "stochastic")
+
+
+def _check_exchange(wanted: Settings) -> None:
+    """Raises ValueError for an exchange that cannot be meant of what is compressed."""
+    pairs = [(c, m) for _, stage in wanted.stages for _, c, m in stage.routes if c != DENSE[0]]
+    if wanted.exchange == "two_hop" and not any(two_hops.possible(*pair) for pair in pairs):
+        told = " and ".join(dict.fromkeys(f"{c} with the memory {m.name}" for c, m in pairs))
+        raise ValueError(
+            'exchange="two_hop" serves compressors of one round that have blocks, such as qsgd, '
+            f'and memories such as none and residual, not {told or "none"}: use exchange="auto".'
+        )
+    others = [c for c, _ in pairs if not c.commutes_with_sum]
+    if wanted.exchange == "sum" and others:
+        raise ValueError(
+            f'exchange="sum" serves methods whose payloads are summed as they are, such as fp16, '
+            f'and {others[0]} is none: use exchange="auto".'
+        )
+
+
+def _check_memories(memory: Any, patterns: Collection[str]) -> None:
+    if isinstance(memory, Mapping) and set(memory) != set(patterns):
+        raise ValueError("memory is a mapping only with the patterns of the compressors' mapping.")
+
+
+def _refuse(compressor: Compressor, memory: Memory, trait: str, served: str, rounding: str) -> None:
+    """Raises ValueError, naming a memory that serves, and a rounding where that would help."""
+    outer = getattr(compressor, "outer", compressor)
+    stages = [outer, *(stage for _, stage in getattr(compressor, "inner", ()))]
+    rounded = any(getattr(s, "rounding", rounding) != rounding for s in stages)
+    helps = all(getattr(s, trait) or hasattr(s, "rounding") for s in stages)
+    way = f' or rounding="{rounding}"' if rounded and helps else ""
+    raise ValueError(
+        f"The memory {memory.name!r} needs a compressor that is {trait} and {compressor} is not; "
+        f'use memory="{served}"{way}.'
+    )
+
+
+def _check_pattern(pattern: Any) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f"A pattern is a regular expression in a string, not {pattern!r}.")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"The pattern {pattern!r} is no regular expression: {error}.") from None

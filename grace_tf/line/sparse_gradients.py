@@ -1,0 +1,88 @@
+"""Sparse gradients (tf.IndexedSlices) as the plan wants them; sparse_policy.py decides on rows.
+
+In come gradients as tapes give them.  Those that a plan counts among its rows cross the workers as
+rows, compressed (compressed_rows.py) or not (`Transport.rows`); every other one is made dense
+before the line sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.line.inputs import is_rows
+from grace_tf.line.lanes import Lane
+from grace_tf.line.plan import Plan
+
+# What every worker of this process gets for every gradient.
+Aggregates = list[list[tf.Tensor | tf.IndexedSlices]]
+
+
+def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
+    """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors.
+
+    A row number outside its table, as -1, is an InvalidArgumentError, however the rows travel: some
+    of TensorFlow's operations pass over such a row, and some fail, each in its own words.  XLA has
+    no errors: there the step is refused as one that is not finite.
+    """
+    arranged = list(grads)
+    for lane in (lane for group in plan.groups for lane in group.lanes):
+        if is_rows(grads[lane.position]):
+            dense = tf.convert_to_tensor(_plain_rows(grads[lane.position], lane, plan))
+            arranged[lane.position] = tf.ensure_shape(dense, lane.shape)
+    for lane in plan.rows:
+        arranged[lane.position] = _plain_rows(grads[lane.position], lane, plan)
+    return arranged
+
+
+def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSlices:
+    """The same rows, with all that is static about them: only their number is not."""
+    indices, values = tf.convert_to_tensor(grad.indices), tf.convert_to_tensor(grad.values)
+    # As 64 bits, which hold any number of rows.
+    numbers = tf.cast(indices, tf.int64)
+    inside = tf.reduce_all((numbers >= 0) & (numbers < lane.shape[0]))
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        # XLA has no errors: NaN, where no operation passes over it, refuses the step.
+        indices = tf.where(inside, indices, tf.zeros_like(indices))
+        values = tf.where(inside, values, tf.constant(np.nan, values.dtype))
+    # The values wait too: a step that fails commits nothing, and its flag comes from them.
+    with tf.control_dependencies(_required(inside, lane, plan.paths[lane.position])):
+        indices = tf.identity(indices)
+        values = tf.reshape(values, [tf.shape(indices)[0], *lane.shape[1:]])
+    return tf.IndexedSlices(values, indices, tf.constant(lane.shape, tf.int64))
+
+
+def _required(inside: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
+    """Raises InvalidArgumentError where an index is outside the table; traced, gives what does."""
+    sentence = f"The sparse gradient of {path} has a row number outside 0 to {lane.shape[0] - 1}."
+    if not tf.executing_eagerly():
+        return [tf.debugging.Assert(inside, [sentence])]
+    if not inside:
+        raise tf.errors.InvalidArgumentError(None, None, sentence)
+    return []
+
+
+def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:
+    """The aggregates of one of these plans, dense wherever another plan does not send rows."""
+    rows = set.intersection(*({lane.position for lane in plan.rows} for plan in plans))
+    return [
+        [
+            tf.convert_to_tensor(total) if is_rows(total) and i not in rows else total
+            for i, total in enumerate(mine)
+        ]
+        for mine in aggregates
+    ]
+
+
+def values_of(grad: Any) -> tf.Tensor:
+    """The tensor of a gradient's elements."""
+    return grad.values if is_rows(grad) else grad
+
+
+def with_values(grad: Any, values: tf.Tensor) -> Any:
+    """A gradient of the same rows as `grad`, if it is rows, and of other values."""
+    return tf.IndexedSlices(values, grad.indices, grad.dense_shape) if is_rows(grad) else values

@@ -1,0 +1,1 @@
+"""The native libraries, and what operations accept and return."""

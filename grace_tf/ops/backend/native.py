@@ -1,0 +1,264 @@
+"""The only loader of the native library, `grace_tf/_ops.so`, and its operations as functions.
+
+The functions are those of `grace_tf.ops.reference`, with the same arguments, for the CPU; those on
+whole lists run on GPUs too, see `grace_tf.ops.backend.cuda`. The library is opened at the first
+use, not at import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import tensorflow as tf
+
+from grace_tf.ops.backend import arguments
+from grace_tf.ops.backend.words import packed_words
+
+LIBRARY = Path(__file__).resolve().parents[2] / "_ops.so"
+_OPERATIONS = (
+    "all_finite",
+    "block_scales",
+    "dequantize",
+    "dequantize_sum",
+    "gather",
+    "pack_signs",
+    "quantize",
+    "random_indices",
+    "random_words",
+    "scatter_sum",
+    "top_k",
+    "uniform",
+    "unpack_signs",
+    "vote_signs",
+)
+# Those of whole lists: other operations say what they mean, see grace_tf.ops.lists.
+LIST_OPERATIONS = (
+    "cast_list",
+    "decode_classes_list",
+    "decode_powers_list",
+    "decode_tree_list",
+    "dequantize_list",
+    "encode_classes_list",
+    "encode_powers_list",
+    "encode_tree_list",
+    "expand_list",
+    "momentum_sign_list",
+    "orthonormal_list",
+    "pack_index_list",
+    "project_list",
+    "quantize_list",
+    "random_k_list",
+    "refine_list",
+    "reproject_list",
+    "scaled_sign_list",
+    "sampled_k_list",
+    "scatter_list",
+    "scatter_means_list",
+    "scatter_random_list",
+    "scatter_set_list",
+    "sign_list",
+    "sum_scaled_sign_list",
+    "ternary_decode_list",
+    "ternary_encode_list",
+    "ternary_scales_list",
+    "threshold_list",
+    "top_k_list",
+    "two_means_list",
+    "uncast_list",
+    "unit_columns_list",
+    "unpack_index_list",
+    "vote_list",
+)
+
+
+@functools.cache
+def _load() -> tuple[ModuleType | None, str]:
+    """The module of operations, or None and the reason."""
+    if not LIBRARY.exists():
+        return None, f"{LIBRARY.name} was not built when the package was installed."
+    try:
+        module = tf.load_op_library(str(LIBRARY))
+    except (tf.errors.OpError, RuntimeError) as error:
+        return None, f"{LIBRARY} could not be loaded: {error}"
+    missing = [
+        name for name in (*_OPERATIONS, *LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
+    ]
+    if missing:
+        return None, (
+            f"{LIBRARY} lacks {', '.join(missing)}: it is of another version of the package, or "
+            "was loaded from another place before; install the package again."
+        )
+    return module, ""
+
+
+@functools.cache
+def say_once(reason: str) -> None:
+    """Warns that the reference operations serve, once for each reason."""
+    warnings.warn(f"grace_tf runs on its slower reference operations: {reason}", stacklevel=4)
+
+
+def available(warn: bool = False) -> bool:
+    """Whether the native operations can run; with `warn`, says once why they cannot."""
+    module, reason = _load()
+    if module is None and warn:
+        say_once(reason)
+    return module is not None
+
+
+def why_not() -> str:
+    """Why the native operations cannot run, in one sentence; empty if they can."""
+    return _load()[1]
+
+
+def _ops() -> ModuleType:
+    module, reason = _load()
+    if module is None:
+        raise RuntimeError(f"The native operations are not available: {reason}")
+    return module
+
+
+@functools.cache
+def _settings() -> ctypes.CDLL:
+    _ops()
+    library = ctypes.CDLL(str(LIBRARY))
+    library.grace_isa.restype = ctypes.c_char_p
+    return library
+
+
+def set_isa(name: str) -> None:
+    """Makes the kernels use this instruction set: generic, avx2, avx512, or auto for the best.
+
+    For tests: no result depends on it. Raises ValueError if this processor does not have it.
+    """
+    if not _settings().grace_set_isa(name.encode()):
+        raise ValueError(
+            f"This processor has no instruction set {name!r}; "
+            "there are generic, avx2, avx512 and auto."
+        )
+
+
+def isa() -> str:
+    """The instruction set in use."""
+    return _settings().grace_isa().decode()
+
+
+def knows_stream() -> bool:
+    """Whether kernels for GPUs can have TensorFlow's CUDA stream."""
+    return bool(_settings().grace_knows_stream())
+
+
+def set_threads(threads: int) -> None:
+    """How many threads share one kernel's work; 0 for as many as TensorFlow has. For tests."""
+    _settings().grace_set_threads(threads)
+
+
+def _shaped(x: tf.Tensor, n: int) -> tf.Tensor:
+    # The C API's shape functions cannot read the attributes that tell the length.
+    x.set_shape([n])
+    return x
+
+
+def _int64(value: int | tf.Tensor) -> tf.Tensor:
+    """The low 32 bits of value are kept; more is not needed."""
+    with arguments.in_host_memory():
+        if isinstance(value, int):
+            return tf.constant(value & 0xFFFFFFFF, tf.int64)
+        return tf.cast(value, tf.int64)
+
+
+def _stream(key) -> dict:
+    return {"seed": _int64(key.seed), "worker": _int64(key.worker), "step": _int64(key.step)}
+
+
+def random_words(n: int, key) -> tf.Tensor:
+    words = _ops().grace_random_words(
+        length=n, variable=key.variable, draw=key.draw, **_stream(key)
+    )
+    return _shaped(words, n)
+
+
+def uniform(n: int, key) -> tf.Tensor:
+    values = _ops().grace_uniform(length=n, variable=key.variable, draw=key.draw, **_stream(key))
+    return _shaped(values, n)
+
+
+def random_indices(n: int, k: int, key) -> tf.Tensor:
+    indices = _ops().grace_random_indices(
+        n=n, k=k, variables=[key.variable], draw=key.draw, **_stream(key)
+    )
+    return _shaped(indices, k)
+
+
+def pack_signs(x: tf.Tensor) -> tf.Tensor:
+    return _shaped(_ops().grace_pack_signs(xs=[x])[0], packed_words(x.shape[0], 1))
+
+
+def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    return _shaped(_ops().grace_unpack_signs(words=[words], lengths=[n])[0], n)
+
+
+def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
+    return _shaped(_ops().grace_vote_signs(words=[words], lengths=[n])[0], n)
+
+
+def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
+    scales = _ops().grace_block_scales(xs=[x], block=block, l2=norm == "l2")[0]
+    return _shaped(scales, -(-x.shape[0] // block))
+
+
+def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
+    zero = {"seed": _int64(0), "worker": _int64(0), "step": _int64(0)}
+    words = _ops().grace_quantize(
+        xs=[x],
+        scales=[scales],
+        levels=levels,
+        bits=bits,
+        block=block,
+        stochastic=key is not None,
+        variables=[key.variable if key else 0],
+        draw=key.draw if key else 0,
+        **(_stream(key) if key else zero),
+    )[0]
+    return _shaped(words, packed_words(x.shape[0], bits))
+
+
+def dequantize(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
+    values = _ops().grace_dequantize(
+        words=[words], scales=[scales], lengths=[n], levels=levels, bits=bits, block=block
+    )[0]
+    return _shaped(values, n)
+
+
+def dequantize_sum(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
+    total = _ops().grace_dequantize_sum(
+        words=[words], scales=[scales], lengths=[n], levels=levels, bits=bits, block=block
+    )[0]
+    return _shaped(total, n)
+
+
+def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
+    values, indices = _ops().grace_top_k(xs=[x], counts=[k])
+    return _shaped(values[0], k), _shaped(indices[0], k)
+
+
+def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    return _shaped(_ops().grace_gather(xs=[x], indices=[indices])[0], indices.shape[0])
+
+
+def scatter_sum(values, indices, counts, n: int) -> tf.Tensor:
+    total = _ops().grace_scatter_sum(
+        values=[values],
+        indices=[indices],
+        counts=[tf.zeros([0], tf.int32) if counts is None else counts],
+        lengths=[n],
+        counted=counts is not None,
+    )[0]
+    return _shaped(total, n)
+
+
+def all_finite(xs: list[tf.Tensor]) -> tf.Tensor:
+    return _ops().grace_all_finite(xs=xs)

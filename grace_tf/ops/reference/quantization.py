@@ -1,0 +1,111 @@
+"""What the operations of `grace_tf.ops.quantization` mean, in plain TensorFlow."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from grace_tf.ops import reference
+from grace_tf.ops.backend.arguments import ListKey, Strata
+from grace_tf.ops.reference import (
+    _MAGNITUDE,
+    SMALLEST_SCALE,
+    _bits,
+    _flush,
+    _pack,
+    _per_element,
+    _quotient,
+    _unpack,
+)
+
+
+class _Stream:
+    """The words of one variable of a list's key, named as `ops.Key` names them."""
+
+    def __init__(self, key: ListKey, i: int, draw: int | None = None) -> None:
+        self.seed, self.worker, self.step = key.seed, key.worker, key.step
+        self.variable, self.draw = key.variables[i], key.draw if draw is None else draw
+
+
+def uniforms(n: int, random: ListKey | Strata | None, i: int) -> tf.Tensor | None:
+    """The n uniform numbers of tensor i; None for None."""
+    if not isinstance(random, Strata):
+        return None if random is None else reference.uniform(n, _Stream(random, i))
+    words = reference.random_words(n, _Stream(random.key, i)) + _stratum(random, i)
+    return tf.cast(reference._top_24_bits(words), tf.float32) * 2.0**-24
+
+
+def _stratum(strata: Strata, i: int) -> tf.Tensor:
+    """What this worker adds to the words that all draw alike."""
+    drawn = reference.random_words(strata.size, _Stream(strata.key, i, strata.order))
+    drawn = tf.cast(drawn, tf.int64) & 0xFFFFFFFF
+    # Of equal words the first is least.
+    drawn = drawn * 2**24 + tf.range(strata.size, dtype=tf.int64)
+    own = drawn[tf.cast(strata.worker, tf.int32) % strata.size]
+    place = tf.reduce_sum(tf.cast(drawn < own, tf.int64))
+    return tf.cast(tf.bitwise.left_shift(place, tf.constant(32, tf.int64)) // strata.size, tf.int32)
+
+
+def _block(n: int, code) -> int:
+    return n if code.block is None else code.block
+
+
+def count_scales(n: int, code) -> int:
+    blocks = -(-n // _block(n, code))
+    return 2 * blocks if code.norm == "minmax" else blocks
+
+
+def encode(x: tf.Tensor, code, u: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """The words and scales of x [n]."""
+    block = _block(x.shape[0], code)
+    if code.norm != "minmax":
+        scales = reference.block_scales(x, block, code.norm)
+        return reference.quantize_with(x, scales, code.levels, code.bits, block, u), scales
+    half, lowest = _ranges(x, block)
+    inverse = tf.where(
+        half < SMALLEST_SCALE, 0.0, _flush(_quotient(tf.constant(code.levels / 2), half))
+    )
+    n, levels = x.shape[0], tf.constant(code.levels, tf.float32)
+    a = _flush(_flush(x) - _per_element(lowest, n, block)) * _per_element(inverse, n, block)
+    q = tf.round(a) if u is None else tf.floor(a + u)
+    # Written as a comparison so that NaN, which compares false, becomes the top level.
+    codes = tf.cast(tf.where(q < levels, q, levels), tf.int32)
+    return _pack(codes, code.bits), tf.reshape(tf.stack([half, lowest], 1), [-1])
+
+
+def _ordered(bits: tf.Tensor) -> tf.Tensor:
+    """Bits of floats to integers in the same order, NaN beyond infinity; its own inverse."""
+    return tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, _MAGNITUDE), bits)
+
+
+def _ranges(x: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Half the distance of a block's extremes, and the lower one, [blocks] each."""
+    n = x.shape[0]
+    block = min(block, n)
+    blocks = -(-n // block)
+    # The last element once more, as often as it takes, changes no extreme.
+    places = tf.minimum(tf.range(blocks * block), n - 1)
+    rows = tf.reshape(tf.gather(_ordered(_bits(x)), places), [blocks, block])
+    low, high = (
+        _flush(tf.bitcast(_ordered(extreme(rows, axis=1)), tf.float32))
+        for extreme in (tf.reduce_min, tf.reduce_max)
+    )
+    # Halved first: the distance may be more than the largest float.
+    half = _flush(high * 0.5) - _flush(low * 0.5)
+    return tf.where(half < SMALLEST_SCALE, 0.0, half), low
+
+
+def decode(words: tf.Tensor, scales: tf.Tensor, n: int, code) -> tf.Tensor:
+    """The sum over workers, float32 [n], of words [W, …] and scales [W, …]."""
+    block = _block(n, code)
+    if code.norm != "minmax":
+        sizes = n, code.levels, code.bits, block
+        return reference.dequantize_sum(words, scales, *sizes)
+
+    def add(total, own):
+        pairs = tf.reshape(own[1], [-1, 2])
+        unit = _quotient(pairs[:, 0], tf.constant(code.levels / 2))
+        unit = tf.where(pairs[:, 0] < SMALLEST_SCALE, 0.0, unit)
+        steps = tf.cast(_unpack(own[0], n, code.bits), tf.float32) * _per_element(unit, n, block)
+        return _flush(total + _flush(_per_element(pairs[:, 1], n, block) + steps))
+
+    return tf.foldl(add, (words, scales), tf.zeros([n]))

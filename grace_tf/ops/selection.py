@@ -1,0 +1,222 @@
+"""Selections of elements, on whole lists of tensors: native, on the CPU and on GPUs.
+
+Each function is one node for a list of float32 tensors of any static shape. The encoders work on
+
+    acc_i = xs_i * multiplier + residuals_i
+
+with a Python float as multiplier, 1.0 for no product, and None as residuals for no addition.
+Products, sums and differences are TensorFlow's, which count denormals as zeros of their sign. What
+they return beside the payload: `kept`, the new residuals, acc minus what is sent, or None without
+residuals; and `finite`, a bool scalar, whether every element of every acc is finite. The parts of a
+payload are those of the tensors, one after another.
+
+The decoders multiply every element of every total by `factor`, a number or a float32 scalar, zeros
+too; their `finite` says whether every element of every total is finite. On a GPU a wrong index is
+no error, because an operation there does not wait for what its kernel finds: the entry is left out
+and `finite` is false, so that a training step is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import tensorflow as tf
+
+from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.arguments import ListKey
+
+__all__ = [
+    "ListKey",
+    "random_k_list",
+    "refine_list",
+    "scatter_list",
+    "scatter_random_list",
+    "threshold_list",
+    "top_k_list",
+]
+
+Tensors = Sequence[tf.Tensor]
+Kept = Optional[list]
+
+
+def shaped_like(outputs: Tensors, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    # The C API's shape functions cannot read the attributes that tell the shapes.
+    for output, shape in zip(outputs, shapes):
+        output.set_shape(shape)
+    return list(outputs)
+
+
+def kept_list(kept: Tensors, residuals: Tensors) -> Kept:
+    return shaped_like(kept, [r.shape for r in residuals]) if residuals else None
+
+
+def scalar(x: tf.Tensor) -> tf.Tensor:
+    x.set_shape([])
+    return x
+
+
+def dims_of(shapes: Sequence[tf.TensorShape]) -> dict:
+    """Shapes as attributes of a node, which cannot hold a list of shapes."""
+    return {
+        "ranks": [shape.rank for shape in shapes],
+        "dims": [size for shape in shapes for size in shape.as_list()],
+    }
+
+
+def _streams(key: ListKey) -> dict:
+    return {**native._stream(key), "variables": list(key.variables), "draw": key.draw}
+
+
+def top_k_list(
+    xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
+    """`ops.top_k` of each acc with its k: (values, indices, kept, finite).
+
+    values is float32 [sum of ks], indices int32 [sum of ks], within each variable and ascending.
+    """
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
+    arguments.check_counts(ks, [x.shape for x in xs])
+    values, indices, kept, finite = native._ops().grace_top_k_list(
+        xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
+    )
+    values, indices = shaped_like([values, indices], [[sum(ks)]] * 2)
+    return values, indices, kept_list(kept, residuals), scalar(finite)
+
+
+def threshold_list(
+    xs: Tensors,
+    residuals: Tensors | None,
+    multiplier: float,
+    threshold: float,
+    capacities: Sequence[int],
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
+    """Of the m largest elements of each acc those with |acc| > threshold, m being its capacity.
+
+    Returns (values, indices, counts, kept, finite): values float32 and indices int32 [sum of
+    capacities], indices ascending within each variable; counts int32 [N]. A variable's entries
+    from its count on are zero. A NaN is among the largest but not above the threshold.
+    """
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
+    arguments.check_counts(capacities, [x.shape for x in xs])
+    if not threshold >= 0:
+        raise ValueError(f"The threshold must be at least 0, not {threshold!r}.")
+    values, indices, counts, kept, finite = native._ops().grace_threshold_list(
+        xs=xs,
+        residuals=residuals,
+        multiplier=multiplier,
+        threshold=threshold,
+        capacities=list(capacities),
+    )
+    total = sum(capacities)
+    values, indices, counts = shaped_like([values, indices, counts], [[total]] * 2 + [[len(xs)]])
+    return values, indices, counts, kept_list(kept, residuals), scalar(finite)
+
+
+def random_k_list(
+    xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int], key: ListKey
+) -> tuple[tf.Tensor, Kept, tf.Tensor]:
+    """Each acc at its k random indices: (values float32 [sum of ks], kept, finite).
+
+    The indices of variable i are `ops.random_indices(n, k, key)` of its stream.
+    """
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
+    arguments.check_counts(ks, [x.shape for x in xs])
+    arguments.check_list_key(key, len(xs))
+    values, kept, finite = native._ops().grace_random_k_list(
+        xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **_streams(key)
+    )
+    (values,) = shaped_like([values], [[sum(ks)]])
+    return values, kept_list(kept, residuals), scalar(finite)
+
+
+def scatter_random_list(
+    values: tf.Tensor,
+    ks: Sequence[int],
+    shapes: Sequence,
+    key: ListKey,
+    factor: float | tf.Tensor,
+    scales: Sequence[float] = (),
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """values [sum of ks] at the indices of `random_k_list`, zeros elsewhere, times factor.
+
+    The values of each variable are multiplied by its scale first, unless all scales are 1. Returns
+    (totals, finite). A denormal value counts as +0.
+    """
+    values = arguments.tensor(values, tf.float32, 1, "values")
+    factor = arguments.factor_of(factor)
+    shapes = arguments.shape_list(shapes)
+    arguments.check_counts(ks, shapes)
+    arguments.check_size(values, sum(ks), "values")
+    arguments.check_list_key(key, len(shapes))
+    totals, finite = native._ops().grace_scatter_random_list(
+        values=values,
+        factor=factor,
+        N=len(shapes),
+        ks=list(ks),
+        scales=list(scales) if any(scale != 1.0 for scale in scales) else [],
+        **dims_of(shapes),
+        **_streams(key),
+    )
+    return shaped_like(totals, shapes), scalar(finite)
+
+
+def scatter_list(
+    values: tf.Tensor,
+    indices: tf.Tensor,
+    counts: tf.Tensor | None,
+    ks: Sequence[int],
+    shapes: Sequence,
+    factor: float | tf.Tensor,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """`ops.scatter_sum` of W workers' parts for each variable, times factor: (totals, finite).
+
+    values is float32 and indices int32 [W, sum of ks]; counts int32 [W, N] says how many of a
+    worker's entries for a variable count, None that all do. An index outside its variable, or not
+    above the one before, among the entries that count is an InvalidArgumentError that names it.
+    """
+    values = arguments.tensor(values, tf.float32, 2, "values")
+    indices = arguments.tensor(indices, tf.int32, 2, "indices")
+    factor = arguments.factor_of(factor)
+    shapes = arguments.shape_list(shapes)
+    arguments.check_counts(ks, shapes)
+    arguments.check_size(values, sum(ks), "values")
+    if values.shape != indices.shape:
+        raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
+    counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
+    totals, finite = native._ops().grace_scatter_list(
+        values=values,
+        indices=indices,
+        counts=tf.zeros([0, 0], tf.int32) if counts is None else counts,
+        factor=factor,
+        N=len(shapes),
+        ks=list(ks),
+        counted=counts is not None,
+        **dims_of(shapes),
+    )
+    return shaped_like(totals, shapes), scalar(finite)
+
+
+def refine_list(
+    kept: Tensors, indices: tf.Tensor, values: tf.Tensor, decoded: tf.Tensor, ks: Sequence[int]
+) -> list[tf.Tensor]:
+    """The residuals of a selection whose values were compressed further.
+
+    kept, as `top_k_list` returned it, gets values - decoded at indices, all three [sum of ks], and
+    is otherwise unchanged: in O(k), where nothing else reads it. A decoded zero or denormal counts
+    as +0, as in `scatter_list`.
+    """
+    kept = arguments.float_list(kept, "kept")
+    arguments.check_counts(ks, [x.shape for x in kept])
+    indices = arguments.tensor(indices, tf.int32, 1, "indices")
+    values = arguments.tensor(values, tf.float32, 1, "values")
+    decoded = arguments.tensor(decoded, tf.float32, 1, "decoded")
+    for name, part in (("indices", indices), ("values", values), ("decoded", decoded)):
+        arguments.check_size(part, sum(ks), name)
+    refined = native._ops().grace_refine_list(
+        kept=kept, indices=indices, values=values, decoded=decoded, ks=list(ks)
+    )
+    return shaped_like(refined, [x.shape for x in kept])

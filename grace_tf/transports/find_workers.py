@@ -1,0 +1,100 @@
+"""Who the other workers are; and refusals where gradients would be reduced by halves, or twice.
+
+Silent non-reduction is the worst bug there is, so whatever looks like more workers than can be
+reached raises one sentence.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.transports import launch_environment, world
+from grace_tf.transports.group import Group
+from grace_tf.transports.multi_worker import MultiWorkerGroup
+from grace_tf.transports.tf_distribute import spans_processes
+
+other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
+
+
+def between_processes() -> Group | None:
+    """What `init` has made, or None alone; raises where the surroundings tell of more workers."""
+    current = world.current()
+    if current is not None:
+        return current
+    expected = world.expected_size()
+    if expected > 1:
+        raise RuntimeError(
+            f"This process is one of {expected} workers{launch_environment.by()}, but nothing "
+            "connects them, so gradients would not be reduced: call grace_tf.init() before the "
+            "model is built (under Horovod horovod.tensorflow's init()), or train under a "
+            "tf.distribute strategy; where it trains alone, call grace_tf.init(size=1)."
+        )
+    return None
+
+
+def several() -> Group | None:
+    """The plain processes that train together, where there are more than this one; else None."""
+    connected = world.current()
+    return None if connected is None or connected.size == 1 else connected
+
+
+def together(strategy: tf.distribute.Strategy | None, timeout: float | None = None) -> Group | None:
+    """The processes that train together: plain ones, or those of the strategy; None for one alone.
+
+    `timeout` is what a strategy's processes wait for each other, in seconds, where its
+    communication options say nothing.
+    """
+    connected = several()
+    if connected is not None or strategy is None or not spans_processes(strategy):
+        return connected
+    known = hasattr(strategy.extended, "_id_in_cluster")  # not TPUs and parameter servers
+    return MultiWorkerGroup(strategy, timeout) if known else None
+
+
+def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError under a ParameterServerStrategy."""
+    if "ParameterServer" in type(strategy).__name__:
+        raise ValueError(
+            "ParameterServerStrategy updates asynchronously: there is no all-reduce to compress; "
+            "use MirroredStrategy, MultiWorkerMirroredStrategy or one process per worker "
+            "(grace_tf.init)."
+        )
+
+
+def compresses(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy's own cross-device ops are a `CompressedAllReduce`."""
+    return getattr(strategy.extended, "_cross_device_ops", None) in other_door
+
+
+def refuse_two_doors(strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError under a strategy that compresses by itself."""
+    if compresses(strategy):
+        raise ValueError(
+            "This strategy's CompressedAllReduce compresses gradients already; use it or "
+            "grace_tf.wrap, not both."
+        )
+
+
+def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
+    """Raises RuntimeError where a strategy ends at this process though there are more."""
+    joined = world.current()
+    processes = world.expected_size() if joined is None else joined.size
+    if not spans_processes(strategy) and processes > 1:
+        raise RuntimeError(
+            f"This {type(strategy).__name__} reduces within its process, one of several"
+            f"{launch_environment.by()}: use MultiWorkerMirroredStrategy, or one process per "
+            "device with grace_tf.init(); where this process trains alone, call "
+            "grace_tf.init(size=1)."
+        )
+
+
+def refuse_xla(strategy: tf.distribute.Strategy) -> None:
+    """Raises RuntimeError while XLA compiles the step of a strategy's replicas."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise RuntimeError(
+            f"XLA compiles for one device, but the replicas of this {type(strategy).__name__} and "
+            "their compression state are on several: compile the model with jit_compile=False."
+        )

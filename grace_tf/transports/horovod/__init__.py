@@ -1,0 +1,1 @@
+"""Horovod's workers and collectives."""

@@ -1,0 +1,283 @@
+"""Horovod's workers as a `Group`: one process a worker, and Horovod's own collectives.
+
+In comes this process's buffer and a key; out goes what Horovod's collective of that name gives.
+The user's program starts Horovod (`hvd.init()`); this module looks whether it has, and never
+imports Horovod by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+
+from grace_tf.transports.group import HANDSHAKE_WORDS, Group
+from grace_tf.transports.horovod.engine import Engine
+from grace_tf.transports.horovod.process_sets import HorovodSet, Part, parted, registered
+from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.lifeline import first_line
+from grace_tf.transports.lifeline.waits import Waits
+
+TIMEOUT = 120.0
+_LONGEST_NAME = 256  # bytes of a host's name; 253 are allowed
+
+_current: HorovodGroup | None = None
+
+
+def running() -> HorovodGroup | None:
+    """The group of Horovod's workers, or of the process set that `join` was given.
+
+    None where Horovod does not run or has one worker.  Raises RuntimeError under `hvd.elastic`, and
+    where Horovod was started again with others.
+    """
+    global _current
+    hvd = _started()
+    if hvd is None:
+        # Once there were others, a worker must not go on alone: Horovod refuses what it asks.
+        return _current
+    if _current is None and hvd.size() == 1:
+        return None
+    if _current is None:
+        _current = HorovodGroup(hvd)
+    elif _current.started != (hvd.rank(), hvd.size()):
+        rank, size = _current.started
+        raise RuntimeError(
+            f"Horovod was started anew: this process was worker {rank} of {size} and is "
+            f"{hvd.rank()} of {hvd.size()} now; start all processes again."
+        )
+    return _current
+
+
+def join(process_set: Any) -> None:
+    """Makes the processes of one of Horovod's process sets the group of this process.
+
+    Raises TypeError for what is no process set; RuntimeError where Horovod does not run or does not
+    know the set, where this process is not in it, and where it has another group.
+    """
+    global _current
+    if not hasattr(process_set, "process_set_id") or not hasattr(process_set, "ranks"):
+        raise TypeError(f"process_set is an hvd.ProcessSet, not {process_set!r}.")
+    hvd = _started()
+    if hvd is None:
+        raise RuntimeError(
+            "process_set is one of Horovod's, which does not run here: call "
+            "hvd.init(process_sets=[…]) before grace_tf.init(process_set=…)."
+        )
+    if process_set.process_set_id is None:
+        raise RuntimeError(
+            f"Horovod does not know the process set of {process_set.ranks}: give it to "
+            "hvd.init(process_sets=[…]) or hvd.add_process_set() in every process."
+        )
+    if hvd.rank() not in process_set.ranks:
+        raise RuntimeError(
+            f"This is Horovod's process {hvd.rank()}, and the process set has {process_set.ranks}: "
+            "call grace_tf.init(process_set=…) with the set that the process is in."
+        )
+    if _current is None:
+        _current = HorovodGroup(hvd, process_set)
+    elif _current.ranks != tuple(process_set.ranks):
+        raise RuntimeError(
+            f"This process trains with Horovod's processes {list(_current.ranks)} already, not "
+            f"with {process_set.ranks}: a process joins one group, once, so call "
+            "grace_tf.init(process_set=…) right after hvd.init()."
+        )
+
+
+def _started() -> ModuleType | None:
+    """The user's Horovod where it runs.  Raises RuntimeError under `hvd.elastic`."""
+    hvd = sys.modules.get("horovod.tensorflow")
+    started = getattr(hvd, "is_initialized", None)
+    if started is None or not started():
+        return None
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        raise RuntimeError(
+            "hvd.elastic changes the number of workers while they train, and grace_tf's state is "
+            "made for one number: start horovodrun without --min-np and --host-discovery-script."
+        )
+    return hvd
+
+
+class HorovodGroup(HorovodSet, Group):
+    """The workers that Horovod runs, or those of one process set, numbered within it.
+
+    It stands without asking the others; the first handshake connects the lifeline, too.  Waiting
+    for another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds
+    of Horovod's own HOROVOD_GLOO_TIMEOUT_SECONDS.  Horovod is then shut down, and where it does not
+    let go of this process, the process ends with the sentence.
+
+    Collectives are named by their keys, so several are under way together and each waits for its
+    namesakes alone.  Horovod may join small ones on the way; among three workers and more, sums may
+    then differ in last bits from run to run, though never between workers.
+
+    Bytes a worker sends for n bytes handed over, N workers, over Gloo: sum, max 2 n (N - 1) / N;
+    gather n (N - 1); all_to_all n (N - 1) / N.  bfloat16 is summed as float32, twice the bytes:
+    Horovod does not reduce it.  Buffers pass through the host's memory.
+    """
+
+    def __init__(self, hvd: ModuleType, process_set: Any = None, timeout: float = TIMEOUT) -> None:
+        ranks = range(hvd.size()) if process_set is None else process_set.ranks
+        super().__init__(hvd, ranks, process_set)
+        (self.rank,) = self.workers
+        # Among all of Horovod's, so that no two processes of a host take the same GPU.
+        self.local_rank = hvd.local_rank()
+        self.timeout = float(timeout)
+        self.started = hvd.rank(), hvd.size()
+        self._met = False
+        self._missed: str | None = None  # why the workers did not meet
+        self._engine = Engine(hvd)
+        self._waits: Waits | None = None
+        self._parts = 0  # how many calls of `part` there were
+
+    def begin(self, timeout: float | None) -> None:
+        """Waits for the others once, as `init` does; from then on so many seconds at most."""
+        if self._met:
+            if timeout in (None, self.timeout):
+                return
+            raise RuntimeError(
+                f"The workers have met with timeout={self.timeout:g} already, so it cannot become "
+                f"{timeout:g}: call grace_tf.init() right after hvd.init()."
+            )
+        self.timeout = self.timeout if timeout is None else float(timeout)
+        self.handshake([], "init()")
+
+    @functools.cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """As a group's; all workers ask for it together the first time."""
+        name = (os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()).encode()
+        words = np.frombuffer(name[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0"), np.int64)
+        told = self.handshake(words, "hosts")
+        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in told)
+
+    def part(self, ranks: Sequence[int]) -> Part:
+        """As a group's; `ranks` ascend.
+
+        Raises:
+          ValueError: what cannot be a part.
+          RuntimeError: on every worker, where the parts do not fit together; where Horovod lacks
+            the process sets and takes no new ones; where a worker is gone or late.
+        """
+        parts = parted(self, ranks)
+        self._parts += 1
+        sets: dict[int, Any] = {}  # by the first worker
+        try:
+            for part in parts:  # Horovod registers a set in all of its processes together
+                if 1 < len(part) < self.size:
+                    among = [self.ranks[worker] for worker in part]
+                    sets[part[0]] = self._patiently(
+                        lambda among=among: registered(self._hvd, among, self._has_all)
+                    )
+        except RuntimeError:
+            self.barrier()  # all are refused alike, before one of them ends Horovod for that
+            raise
+        (own,) = (part for part in parts if self.rank in part)
+        everyone = self._among.get("process_set") if len(own) == self.size else None
+        process_set = sets.get(own[0], everyone)
+        return Part(self, self._parts, [self.ranks[worker] for worker in own], process_set)
+
+    # Group
+
+    def _around(
+        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
+        self._meet()
+        return self._waits.around(mark, buffer, collective)
+
+    def _handshake(self, words: np.ndarray) -> np.ndarray:
+        self._meet()
+        return words[None] if self.size == 1 else self._everyones(words)
+
+    def _broadcast(self, piece: np.ndarray, root: int) -> np.ndarray:
+        sent, first = tf.constant(piece), self.ranks[root]
+        broadcast = self._hvd.broadcast
+        return self._patiently(lambda: broadcast(sent, first, **self._among)).numpy()
+
+    def _everyones(self, words: np.ndarray) -> np.ndarray:
+        sent, allgather = tf.constant(words[None]), self._hvd.allgather
+        return self._patiently(lambda: allgather(sent, **self._among)).numpy()
+
+    def _explain(self, error: Exception) -> str | None:
+        if not self._engine.may_have_failed(error):
+            return None
+        known = self.lifeline and self.lifeline.why(error)
+        if known or not self._engine.lost_a_peer(error):
+            return known
+        who = "another worker" if self._has_all else "a process of this or another process set"
+        return self._cannot(f"{who} is gone ({first_line(error)})")
+
+    @property
+    def _has_all(self) -> bool:
+        return self.size == self.started[1]
+
+    def _cannot(self, what: str) -> str:
+        return f"Worker {self.rank} of {self.size} cannot go on, {what}; start all of them again."
+
+    def _meet(self) -> None:
+        """Connects the lifeline, in the first call that all workers make together."""
+        if self._met:
+            return
+        if self._missed is not None:
+            raise RuntimeError(self._missed)
+        # What is registered later runs first, so the lifeline says goodbye before Horovod ends.
+        self._engine.end_with_the_process(after_all=not self._has_all)
+        if self.size == 1:
+            self._met = True
+            return
+        server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
+        mine = np.zeros([HANDSHAKE_WORDS], np.int64)
+        mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
+        mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
+        try:
+            with tf.init_scope():
+                told = self._everyones(mine)[0]
+        except RuntimeError as error:
+            self._missed = str(error)
+            raise
+        first = told[2:].tobytes().rstrip(b"\0").decode(), int(told[0]), int(told[1])
+        self.lifeline = lifeline.begin(
+            *(self.rank, self.size, self.timeout),
+            **dict(token=token, server=server, find=lambda: first, engine=self._engine),
+        )
+        lifeline.join(self.lifeline)
+        self._waits = Waits(self.lifeline, self.timeout)
+        self._met = True
+
+    def _host(self) -> str:
+        """The name by which workers on other hosts find this one."""
+        name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+        here = name == "localhost" or name.startswith("127.")
+        alone = self._hvd.local_size() == self._hvd.size()
+        return socket.gethostname() if here and not alone else name
+
+    def _patiently(self, collective: Callable[[], Any]) -> Any:
+        """The result of an eager collective, which Horovod by itself would wait for without end."""
+        found: list = []
+
+        def run() -> None:
+            try:
+                with tf.device("/CPU:0"):
+                    found.append(collective())
+            except Exception as error:  # raised where it is waited for
+                found.append(error)
+
+        thread = threading.Thread(target=run, name="grace_tf handshake", daemon=True)
+        with contextlib.nullcontext() if self._waits is None else self._waits.unmarked():
+            thread.start()
+            thread.join(self.timeout)
+        if not found:
+            if self._waits is not None:
+                self._waits.end()
+                self.lifeline.check()
+            late = f"another worker did not take part within {self.timeout:g} s"
+            raise RuntimeError(self._cannot(late))
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]

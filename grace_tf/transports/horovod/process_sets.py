@@ -1,0 +1,181 @@
+"""Horovod's own collectives among the processes of one of its process sets.
+
+In comes this process's buffer and a key; out goes what Horovod's collective of that name gives.
+A `HorovodGroup` is such a transport, and so is each part of it.
+"""
+
+from __future__ import annotations
+
+import abc
+import zlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Callable
+
+import tensorflow as tf
+
+from grace_tf.transports import collectives
+from grace_tf.transports.rows import GathersRows
+
+if TYPE_CHECKING:
+    from grace_tf.transports.horovod.group import HorovodGroup
+
+# The dtypes in which Horovod reduces buffers; it cannot reduce bfloat16.
+_REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfloat16": "float32"}
+
+
+class HorovodSet(GathersRows):
+    """Carries a step among some of Horovod's processes, of which one alone needs nobody.
+
+    Attributes:
+      ranks: Horovod's numbers of these processes, ascending; worker w is process `ranks[w]`.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __init__(self, hvd: ModuleType, ranks: Sequence[int], process_set: Any = None) -> None:
+        """`process_set` is Horovod's object for these ranks; all processes need none."""
+        self._hvd, self.ranks = hvd, tuple(ranks)
+        self.size, self.workers = len(self.ranks), (self.ranks.index(hvd.rank()),)
+        self._among = {} if process_set is None else {"process_set": process_set}
+        self._marks, self._suffix = collectives.Marks(), ""
+
+    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._reduce(buffers[0], key, self._hvd.Sum, "sum")]
+
+    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        return [self._reduce(buffers[0], key, self._hvd.Max, "max")]
+
+    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        if self.size == 1 or buffers[0].shape.num_elements() == 0:
+            return [tf.tile(buffers[0][None], [self.size, 1])]
+
+        def gather(row: tf.Tensor) -> tf.Tensor:
+            return self._run(self._hvd.allgather, row[None], key, "gather")
+
+        rows = collectives.moved(buffers[0], gather)
+        return [tf.ensure_shape(rows, [self.size, buffers[0].shape[0]])]
+
+    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+        if self.size == 1 or buffers[0].shape.num_elements() == 0:
+            return [tf.identity(buffers[0])]
+
+        def swap(rows: tf.Tensor) -> tf.Tensor:
+            return self._run(self._hvd.alltoall, rows, key, "all_to_all")
+
+        return [tf.ensure_shape(collectives.moved(buffers[0], swap), buffers[0].shape)]
+
+    def _reduce(self, buffer: tf.Tensor, key: int, operation: Any, kind: str) -> tf.Tensor:
+        if buffer.dtype.name not in _REDUCED:
+            raise TypeError(
+                f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_REDUCED)}."
+            )
+        if self.size == 1 or buffer.shape.num_elements() == 0:
+            return tf.identity(buffer)
+        with tf.device("/CPU:0"):
+            carried = tf.cast(buffer, _REDUCED[buffer.dtype.name])
+            reduced = self._run(self._hvd.allreduce, carried, key, kind, op=operation)
+            return tf.cast(reduced, buffer.dtype)
+
+    def _run(
+        self, collective: Callable, buffer: tf.Tensor, key: int, kind: str, **options: Any
+    ) -> tf.Tensor:
+        collectives.refuse_xla()
+        # Workers must agree on the name, and scopes may differ where one of them is inlined.
+        options.update(name=f"grace_tf.{key}.{kind}{self._suffix}", ignore_name_scope=True)
+
+        def run() -> tf.Tensor:
+            return collective(_varying(buffer), **options, **self._among)
+
+        with tf.device("/CPU:0"):
+            return self._around(self._marks[key], buffer, run)
+
+    @abc.abstractmethod
+    def _around(
+        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
+        """The result of a collective that takes `buffer`, which does not wait without end."""
+
+
+class Part(HorovodSet):
+    """The collectives of a group among some of its workers; they have other names."""
+
+    def __init__(self, whole: HorovodGroup, number: int, ranks: Sequence[int], process_set: Any):
+        """`number` is that of the call that made it, alike on all workers of the group."""
+        super().__init__(whole._hvd, ranks, process_set)
+        self._whole, self._suffix = whole, f".{number}"
+
+    def _around(
+        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
+    ) -> tf.Tensor:
+        return self._whole._around(mark, buffer, collective)
+
+    def _explain(self, error: Exception) -> str | None:
+        return self._whole._explain(error)
+
+
+def parted(group: HorovodGroup, ranks: Sequence[int]) -> list[list[int]]:
+    """The parts into which the workers of a group divide themselves, each ascending.
+
+    `ranks` is the part of this worker.  Raises ValueError for what is no part, and RuntimeError, on
+    every worker, where the parts of all do not fit together.
+    """
+    ranks = [int(rank) for rank in ranks]
+    if (
+        group.rank not in ranks
+        or ranks != sorted(set(ranks))
+        or not set(ranks) <= {*range(group.size)}
+    ):
+        raise ValueError(
+            f"part() takes ascending numbers of workers, 0 to {group.size - 1}, with this worker's "
+            f"own, {group.rank}; not {ranks}."
+        )
+    told = group.handshake([ranks[0], zlib.crc32(repr(ranks).encode())], "part()").tolist()
+    parts = [[w for w, (first, _) in enumerate(told) if first == own] for own in range(group.size)]
+    for worker, (first, digest) in enumerate(told):
+        if zlib.crc32(repr(parts[first]).encode()) != digest:
+            raise RuntimeError(
+                f"part() must divide the {group.size} workers, but worker {worker} has named "
+                f"other workers than those that have named worker {first} as their first."
+            )
+    return [part for part in parts if part]
+
+
+def registered(hvd: ModuleType, ranks: Sequence[int], everywhere: bool) -> Any:
+    """Horovod's process set of these processes.
+
+    A new one is registered where all of Horovod's processes call this together (`everywhere`).
+    Raises RuntimeError where that cannot be.
+    """
+    missing = f"Horovod has no process set of its processes {list(ranks)}, which a part needs"
+    # Horovod has no public list of its process sets, and refuses to add one twice.
+    for number, held in hvd.mpi_ops._basics._get_process_set_ids_and_ranks().items():
+        if held == list(ranks):
+            found = hvd.ProcessSet(held)
+            found.process_set_id = number
+            return found
+    if not everywhere:
+        raise RuntimeError(
+            f"{missing}, and only all of its processes can add one: give it to "
+            "hvd.init(process_sets=[…])."
+        )
+    try:
+        return hvd.add_process_set(list(ranks))
+    except ValueError as error:
+        if "HOROVOD_DYNAMIC_PROCESS_SETS" not in str(error):
+            raise
+        raise RuntimeError(
+            f'{missing}, and takes no new ones: call hvd.init(process_sets="dynamic").'
+        ) from None
+
+
+def _varying(buffer: tf.Tensor) -> tf.Tensor:
+    """The buffer, of which TensorFlow cannot know that it is constant; nothing is copied.
+
+    Horovod's operations are not stateful: of a constant TensorFlow would compute the result once,
+    while it optimises the graph, and the workers' graphs may differ in what is constant.
+    """
+    if not tf.inside_function():
+        return buffer
+    zero = tf.cast(tf.timestamp() < 0, tf.int32)
+    return tf.slice(buffer, tf.fill([buffer.shape.rank], zero), buffer.shape)

@@ -1,0 +1,1 @@
+"""Connections beside the collectives: who is gone, and why."""

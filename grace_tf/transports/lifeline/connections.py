@@ -1,0 +1,299 @@
+"""The lifeline beside TensorFlow's collectives: who of the workers is gone, and why.
+
+In come what one worker tells and what its connections show; out go the same words at all others,
+and one sentence where they cannot go on.  Every worker holds one TCP connection to worker 0, which
+passes on what one tells to all others.  A daemon thread reads it, sends a beat each second, and
+aborts pending collectives when a worker is lost.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.transports import collectives
+from grace_tf.transports.lifeline.farewells import GONE, failed, left
+from grace_tf.transports.lifeline.peer import Peer
+from grace_tf.transports.versions import refusal
+
+BEAT = 1.0  # seconds between two signs of life
+SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
+LAST = 10.0  # seconds that worker 0 gives the others to end before it, SILENT where it fails
+
+Handler = Callable[[int, Any], None]
+
+
+class Lifeline:
+    """The lifeline of worker `rank` of `size`.
+
+    A worker that gives no sign of life for `patience` seconds counts as lost.  Worker 0 owns
+    `server`; the others find it by `find()`, which gives (host, port, token) and may wait.  Whether
+    a loss causes such an error, `engine.may_have_failed` says; `engine.abort` ends collectives.
+
+    Attributes: rank, size, patience; broken, the sentence why this worker cannot go on, or None;
+    left, who said goodbye, and how; closed, whether this one did; changed, which guards all of it.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        patience: float,
+        token: int = 0,
+        server: socket.socket | None = None,
+        find: Callable[[], tuple[str, int, int]] | None = None,
+        engine: Any = collectives,
+    ) -> None:
+        self.rank, self.size, self.patience = rank, size, patience
+        self.broken: str | None = None
+        self.busy = 0  # how many calls are under way that nobody may leave before all are through
+        self._token, self._server, self._find, self.engine = token, server, find, engine
+        self.changed = threading.Condition(threading.RLock())
+        self._peers: dict[int, Peer] = {}
+        self.left: dict[int, str] = {}  # workers that said goodbye, and how
+        self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
+        self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
+        self._waiting: list[bytes] | None = []  # told before all connections stood
+        self._selector = selectors.DefaultSelector()
+        self.closed, self.warned, self._read = False, False, True
+        threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True).start()
+
+    def joined(self, seconds: float) -> bool:
+        """Waits at most so long for the connections of all workers; whether they stand."""
+        return self.until(lambda: len(self._peers) >= (1 if self.rank else self.size - 1), seconds)
+
+    def until(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Waits until `true()`, asked again when anything has changed; False if it does not come.
+
+        It also ends when this worker cannot go on: look at `broken`.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: true() or self.broken is not None, seconds)
+            return true()
+
+    def tell(self, topic: str, data: Any = None) -> None:
+        """Tells all other workers; `data` is what JSON can hold.  Never waits, never fails."""
+        line = json.dumps([self.rank, topic, data]).encode() + b"\n"
+        with self.changed:
+            self._send(line)
+
+    def on(self, topic: str, handler: Handler) -> None:
+        """Calls `handler(worker, data)` for what others tell of a topic, and have told before.
+
+        It is called in the lifeline's thread: it must not wait nor run TensorFlow operations.  What
+        it raises stops all workers, with these words.
+        """
+        with self.changed:
+            self._handlers[topic] = handler
+            for worker, data in self._kept.pop(topic, ()):
+                self._handle(handler, worker, data)
+
+    def stop(self, sentence: str) -> None:
+        """Ends this worker's collectives and those of all others, who get the same sentence."""
+        self.tell("stop", sentence)
+        self._break(sentence)
+
+    def fail(self, cause: str, steps: int | None = None) -> None:
+        """Tells the others why this worker ends; what comes of that elsewhere is not heard here."""
+        with self.changed:
+            if self.broken is None:
+                self.broken = cause
+                self.tell("failed", [cause, steps])
+
+    def check(self) -> None:
+        """Raises RuntimeError with the sentence if this worker cannot go on."""
+        if self.broken is not None:
+            raise RuntimeError(self.broken)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Within it no worker may leave: one that ends its program now ends this one as well."""
+        with self.changed:
+            self.busy += 1
+            for worker in self.left:
+                self.lay_to(worker)
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    def why(self, error: BaseException) -> str | None:
+        """The sentence for an error that came of a worker lost; None if it did not."""
+        if not self.engine.may_have_failed(error):
+            return None
+        # TensorFlow may have seen the same loss some moments before; worker 0 hears all workers.
+        self.tell("doubt")
+        self.until(lambda: bool(self.left), SILENT)
+        with self.changed:
+            for worker in self.left:
+                self.lay_to(worker)
+            self.lose_the_silent()
+            return self.broken
+
+    def lose_the_silent(self) -> None:
+        """Lays it to the worker that has given no sign of life for longest, if there is one."""
+        worker, peer = max(self._peers.items(), key=lambda item: item[1].silent, default=(0, None))
+        if peer is not None and peer.silent >= SILENT:
+            self._lose(worker, peer.silence())
+
+    def close(self, failing: bool = False, steps: int | None = None) -> None:
+        """Says goodbye.  Worker 0, whom the others' TensorFlow needs, lets them end before it."""
+        with self.changed:
+            if self.closed:
+                return
+            self.tell("left", steps)
+            self.closed = True
+            if self.rank == 0:
+                peers, seconds = self._peers.values, SILENT if failing else LAST
+                self.changed.wait_for(lambda: all(p.silent >= SILENT for p in peers()), seconds)
+            # The connections end with the process, so that who sees them end knows it has.
+            self._read = False
+
+    def abandon(self) -> None:
+        """Lets go of all connections without a word, as a forked child must."""
+        self.closed, self._read = True, False
+        for held in [self._server, *(peer.connection for peer in self._peers.values())]:
+            if held is not None:
+                held.close()
+
+    def _run(self) -> None:
+        if self._server is not None:
+            self._selector.register(self._server, selectors.EVENT_READ)
+        elif not self._connect():
+            return
+        last, beat = time.monotonic(), 0.0
+        while self._read:
+            for key, _ in self._selector.select(BEAT / 2):
+                with self.changed:
+                    self._accept() if key.data is None else self._receive(key.data)
+                    self.changed.notify_all()
+            now = time.monotonic()
+            # A thread that slept itself must not take the others for dead.
+            passed, last = min(now - last, 2 * BEAT), now
+            with self.changed:
+                for worker, peer in list(self._peers.items()):
+                    peer.silent += passed
+                    if peer.silent > self.patience:
+                        self._lose(worker, peer.silence())
+                beat += passed
+                self.changed.notify_all()  # also of silence
+                if beat >= BEAT:
+                    beat = 0.0
+                    for peer in self._peers.values():
+                        peer.send(b'[0, "beat", null]\n')
+
+    def _connect(self) -> bool:
+        try:
+            host, port, token = self._find()
+            peer = Peer(socket.create_connection((host, port), timeout=self.patience))
+        except (OSError, tf.errors.OpError):
+            return False
+        with self.changed:
+            peer.worker, self._peers[0] = 0, peer
+            self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+            peer.introduce(self.rank, token)
+            self._catch_up(peer)
+            self.changed.notify_all()
+        return True
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            peer = Peer(self._server.accept()[0])
+            self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+
+    def _receive(self, peer: Peer) -> None:
+        lines = peer.lines()
+        if lines is None:
+            self._drop(peer)
+            if peer.worker is not None and peer.worker not in self.left:
+                self._lose(peer.worker, GONE)
+            return
+        for line in lines:
+            try:
+                worker, topic, data = json.loads(line)
+            except (ValueError, TypeError):
+                return self._drop(peer)
+            if peer.worker is None:
+                theirs = peer.introduced(topic, data, self._token)
+                if theirs is None or not 0 < worker < self.size:
+                    return self._drop(peer)
+                peer.worker, self._peers[worker] = worker, peer
+                self._catch_up(peer)
+                if refused := refusal(worker, self.size, theirs):
+                    self.stop(refused)
+            elif topic != "beat":
+                self._send(line + b"\n", but=peer)
+                self._hear(worker, topic, data)
+
+    def _hear(self, worker: int, topic: str, data: Any) -> None:
+        if topic == "stop":
+            self._break(data)
+        elif topic == "lost":
+            self.lay_to(data["worker"], data["how"])
+        elif topic == "failed":
+            self.lay_to(worker, failed(*data))
+        elif topic == "left":
+            self.left[worker] = left(data)
+            if self.busy:
+                self.lay_to(worker)
+        elif topic in self._handlers:
+            self._handle(self._handlers[topic], worker, data)
+        else:
+            self._kept[topic].append((worker, data))
+
+    def _handle(self, handler: Handler, worker: int, data: Any) -> None:
+        try:
+            handler(worker, data)
+        except Exception as error:  # the thread must live on
+            self.stop(str(error))
+
+    def _drop(self, peer: Peer) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.connection)
+        peer.connection.close()
+        if self._peers.get(peer.worker) is peer:
+            del self._peers[peer.worker]
+
+    def _catch_up(self, peer: Peer) -> None:
+        """Sends a new peer what has been told before."""
+        for line in self._waiting or ():
+            peer.send(line)
+        if self.rank or len(self._peers) == self.size - 1:
+            self._waiting = None
+
+    def _send(self, line: bytes, but: Peer | None = None) -> None:
+        if self._waiting is not None:
+            self._waiting.append(line)
+        for peer in self._peers.values():
+            if peer is not but:
+                peer.send(line)
+
+    # What ends this worker
+
+    def _lose(self, worker: int, how: str) -> None:
+        if self.broken is None and not self.closed:
+            self.tell("lost", {"worker": worker, "how": how})
+            self.lay_to(worker, how)
+
+    def lay_to(self, worker: int, how: str | None = None) -> None:
+        """Ends this worker and names another as the cause; `how` follows that worker's number."""
+        who = "the others say: it" if worker == self.rank else f"worker {worker}"
+        cause = f"{who} {how or self.left[worker]}; start all of them again."
+        self._break(f"Worker {self.rank} of {self.size} cannot go on, {cause}")
+
+    def _break(self, sentence: str) -> None:
+        with self.changed:
+            if self.broken is not None or self.closed:
+                return
+            self.broken = sentence
+            self.changed.notify_all()
+        self.engine.abort(sentence)

@@ -1,0 +1,268 @@
+"""The lifeline of this process: where it begins, and what happens to it when the process ends.
+
+In comes a group or a strategy; out goes its `Lifeline` (connections.py), one in a process.  A
+process that ends tells the others how: by an exception that nobody caught, or by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import functools
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from grace_tf.transports.lifeline.connections import Lifeline
+from grace_tf.transports.rendezvous import listen
+from grace_tf.transports.tf_distribute import spans_processes
+
+PATIENCE = 60.0  # seconds, where a strategy's communication options say nothing
+_LEAST_PATIENCE = 10.0  # a process that traces a large model on a busy machine is not dead
+_KEY = "grace/lifeline"  # of the coordination service's store: worker 0's port and token
+
+_JOINING = 10.0  # seconds for the connections, once all workers are there
+_SLICE = 0.5  # seconds between two looks at what the others have told
+
+_current: Lifeline | None = None
+_plain: dict[int, list[str]] = collections.defaultdict(list)  # optimizers that do not compress
+_told: weakref.WeakSet = weakref.WeakSet()  # of these, the ones of this process
+_counter: tf.Variable | None = None  # of the committed steps; see count_by
+_failing = 0  # the exit code, where an exception that nobody caught is ending this process
+
+
+def current() -> Lifeline | None:
+    """The lifeline of this process, or None."""
+    return _current
+
+
+def sentence(error: BaseException) -> str | None:
+    """One sentence for an error that came of a worker that was lost; None if it did not."""
+    return None if _current is None else _current.why(error)
+
+
+def offer() -> tuple[Any, int, int]:
+    """What worker 0 begins with: (server, port, token)."""
+    server = listen(0)
+    return server, server.getsockname()[1], secrets.randbits(48)
+
+
+def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
+    """Makes the lifeline of this process; the keywords are those of `Lifeline`."""
+    global _current
+    if _current is None:
+        _current = Lifeline(rank, size, max(patience, _LEAST_PATIENCE), **where)
+        _current.on("plain", lambda worker, name: _plain[worker].append(name))
+        _watch_the_end()
+    return _current
+
+
+def join(line: Lifeline) -> None:
+    """Waits for the connections, once all workers are there; one warning where they do not come."""
+    if line.warned or line.joined(min(line.patience, _JOINING)):
+        return
+    line.warned = True
+    logging.getLogger("grace_tf").warning(
+        "Worker %d of %d has no connection beside the collectives': it learns only by timeouts why "
+        "another worker is gone, and weights are not compared as training goes on. Let workers "
+        "reach each other at any port.",
+        *(line.rank, line.size),
+    )
+
+
+def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | None:
+    """The lifeline between the processes of a strategy; None for a strategy within one process.
+
+    It waits for nobody: the connection stands when all have called this.
+    """
+    extended = strategy.extended
+    if not hasattr(extended, "_id_in_cluster") or not spans_processes(strategy):
+        return None
+    if _current is not None:
+        return _current
+    rank, size = extended._id_in_cluster, extended._num_workers  # no public names for them
+    patience = extended._communication_options.timeout_seconds or PATIENCE
+    if rank == 0:
+        server, port, token = offer()
+        with contextlib.suppress(tf.errors.OpError):  # a key that stands: there was one before
+            context.context().set_config_key_value(_KEY, json.dumps([port, token]))
+        return begin(rank, size, patience, token=token, server=server)
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+    host = [*cluster.get("chief", ()), *cluster.get("worker", ())][0].rpartition(":")[0]
+
+    def find() -> tuple[str, int, int]:
+        told = context.context().get_config_key_value(_KEY, round(1000 * patience))
+        return host.strip("[]"), *json.loads(told)
+
+    return begin(rank, size, patience, find=find)
+
+
+def begin_in_scopes() -> None:
+    """Lets the lifeline between the processes of a strategy begin where its scope is entered.
+
+    What makes variables there communicates already, before anything of grace_tf is called.
+    """
+    cls = tf.distribute.MultiWorkerMirroredStrategy
+    own = cls.scope
+
+    @functools.wraps(own)
+    def scope(self):
+        between_strategy_processes(self)
+        return own(self)
+
+    cls.scope = scope
+
+
+def value_of(key: str, worker: int, seconds: float) -> str:
+    """What a worker of a strategy puts under a key of the coordination service's store.
+
+    Raises RuntimeError as soon as this worker cannot go on or that one will not come, since it does
+    not compress; tf.errors.OpError after `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            slice_ = round(1000 * min(_SLICE, max(left, 1e-3)))
+            return context.context().get_config_key_value(key, slice_)
+        except tf.errors.OpError as error:
+            if _current is not None:
+                if len(_plain[worker]) > len(_plain[_current.rank]):
+                    raise RuntimeError(
+                        f"Worker {worker} of {_current.size} does not compress: its "
+                        f"{_plain[worker][-1]} is not wrapped, as worker {_current.rank}'s is; "
+                        "call grace_tf.wrap() on every worker."
+                    ) from None
+                _current.check()
+            if left <= _SLICE or not isinstance(error, tf.errors.DeadlineExceededError):
+                raise
+
+
+def put(key: str, value: str, seconds: float) -> None:
+    """Puts a value under a key of the coordination service's store, which is worker 0's.
+
+    TensorFlow waits for worker 0 without end, so it does so in a thread.  Raises RuntimeError as
+    soon as this worker cannot go on; tf.errors.OpError after `seconds`, or where the store says no.
+    """
+    line, done = _current, []
+
+    def run() -> None:
+        try:
+            context.context().set_config_key_value(key, value)
+            done.append(None)
+        except tf.errors.OpError as error:
+            done.append(error)
+        with line.changed:
+            line.changed.notify_all()
+
+    threading.Thread(target=run, name="grace_tf put", daemon=True).start()
+    line.until(lambda: bool(done), seconds)
+    if not done:
+        line.check()
+        raise tf.errors.DeadlineExceededError(None, None, f"worker 0 is silent for {seconds:g} s")
+    if done[0] is not None:
+        raise done[0]
+
+
+def exit_code() -> int:
+    """What this process ends with: not 0 where an exception that nobody caught ends it."""
+    return _failing
+
+
+def tell_plain(strategy: tf.distribute.Strategy, optimizer: Any) -> None:
+    """Tells the other processes of a strategy that a plain optimizer has begun to train here.
+
+    All workers come to the same optimizers in the same order, so one that waits for the first step
+    of a wrapped one, while another has begun more plain ones, waits in vain.
+    """
+    line = between_strategy_processes(strategy)
+    if line is not None and optimizer not in _told:
+        _told.add(optimizer)
+        name = type(optimizer).__name__
+        _plain[line.rank].append(name)
+        line.tell("plain", name)
+
+
+def count_by(variable: tf.Variable) -> None:
+    """Lets this process tell, when it ends, how many steps it has committed.
+
+    The variable counts those of what has begun to train last.  It is read once, at the end, and
+    held: what trains may be gone then.
+    """
+    global _counter
+    if _current is not None:
+        _counter = variable
+
+
+def _steps() -> int | None:
+    """How many steps this process has committed; None where that is not known."""
+    try:
+        return None if _counter is None else int(_counter.numpy())
+    except Exception:  # such as of a lost device: the farewell is said all the same
+        return None
+
+
+def _watch_the_end() -> None:
+    before = sys.excepthook
+
+    def hook(kind, error, trace):
+        global _failing
+        if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
+            before(kind, error, trace)  # the program lives on
+            return
+        _failing = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as the shell has it
+        told = sentence(error)
+        if _current is not None:
+            _current.fail(_cause(error), _steps())
+            _current.engine.quiet()
+        before(kind, error, trace)
+        if told is not None:
+            print(told, file=sys.stderr, flush=True)
+
+    sys.excepthook = hook
+    atexit.register(lambda: _current and _current.close(_failing > 0, _steps()))
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _cause(error: BaseException) -> str:
+    mine = _plain[_current.rank]
+    if any(len(_plain[worker]) < len(mine) for worker in range(_current.size)):
+        # Under a strategy, an optimizer that is not wrapped is the likely cause of any other error.
+        return f"its {mine[-1]} is not wrapped by grace_tf.wrap() ({first_line(error)})"
+    return first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0].rstrip('. ')}".rstrip(": ")
+
+
+def _forget() -> None:
+    global _current
+    if _current is not None:
+        _current.abandon()
+        _current = None
+
+
+def _end_at_once() -> None:
+    """A process that fails must not wait for the others in TensorFlow's destructors, nor print
+    what these say after its last sentence."""
+    if _failing and _current is not None:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_failing)
+
+
+atexit.register(_end_at_once)  # here, so that what a program registers runs before it

@@ -1,0 +1,301 @@
+"""The process group of this process: `init`, who am I, `barrier`, `broadcast`, `shard`.
+
+    import grace_tf, tensorflow as tf
+    grace_tf.init()                                  # before any TensorFlow operation
+    data = grace_tf.shard(dataset)                   # this worker's share
+    ...
+    grace_tf.broadcast(model.variables)              # worker 0's weights everywhere
+
+Importing this module starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.transports import launch_environment
+from grace_tf.transports.data_shards import share
+from grace_tf.transports.group import Group
+from grace_tf.transports.horovod import group as horovod
+from grace_tf.transports.meeting import addresses_of_all
+from grace_tf.transports.process_group import ProcessGroup, runtime_started
+from grace_tf.transports.process_group import local_rank as _local_rank
+
+TIMEOUT = 120.0
+
+_current: ProcessGroup | None = None
+
+
+def init(
+    timeout: float | None = None,
+    workers: Sequence[str] | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+    master: str | None = None,
+    process_set: Any = None,
+) -> Group:
+    """Joins the workers' process group and returns it; returns when all workers have come.
+
+    It must come before any TensorFlow operation.  Where workers share a host, each sees one GPU of
+    its own.  Called again with the same or without arguments it returns the same group.
+
+    After `hvd.init()` Horovod's workers are the group.  Everything else here finds them without
+    this call, which then says how long workers wait for each other, and which process set they are.
+    Horovod ends in all its processes at once: at its end a process waits for those of other sets.
+
+    Args:
+      timeout: seconds that this call, and every collective later on, waits for the others; 120
+        unless given.
+      workers: the addresses `host:port` of all, in one order on all of them.
+      rank: the place of this process among them, from 0.
+      size, master: instead of all addresses, how many workers there are and `host:port` where
+        worker 0 waits for the others.  `master` alone completes what a scheduler tells; `size=1`
+        alone says that there are no others, whatever the surroundings say.
+        Without arguments TF_CONFIG says it all, or a scheduler, see launch_environment.py; without
+        both the group is this process alone.
+      process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` are
+        those within it; `local_rank()` counts all of Horovod's processes of the host.
+    Returns: the group.
+    Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
+      already run an operation, if a group with other arguments exists, or if a worker does not come
+      in time.
+    """
+    global _current
+    _check_arguments(timeout, workers, rank, size, master, process_set)
+    if process_set is not None or horovod.running() is not None:
+        return _of_horovod(timeout, workers or master, process_set)
+    seconds = timeout or (_current.timeout if _current else TIMEOUT)
+    if workers is not None:
+        addresses, rank = launch_environment.checked(workers, rank)
+    elif _current is not None:
+        same = size is None or (rank or 0, size) == (_current.rank, _current.size)
+        addresses, rank = _current.addresses if same else (), _current.rank
+    else:
+        addresses, rank = _from_surroundings(rank, size, master, seconds)
+    _current = _make(addresses, rank, float(seconds))
+    return _current
+
+
+def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
+    given = {"workers": workers, "rank": rank, "size": size, "master": master}
+    names = {name for name, value in given.items() if value is not None}
+    if process_set is not None and names:
+        raise ValueError("init(process_set=…) takes no other argument than timeout=….")
+    sets = [set(), {"workers", "rank"}, {"rank", "size", "master"}, {"master"}]
+    if names not in sets and (names, size) != ({"size"}, 1):
+        raise ValueError(
+            "init() takes both workers=[…addresses] and rank=…; or rank=…, size=… and "
+            "master='host:port'; or master alone; or size=1; or neither, not "
+            f"{', '.join(sorted(names))}."
+        )
+    host, _, port = (master or "host:1").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"master is worker 0's host:port, not {master!r}.")
+    if rank is not None and size is not None and not 0 <= rank < size:
+        raise ValueError(f"There is no worker {rank} among {size}.")
+
+
+def _of_horovod(timeout: float | None, addresses: Any, process_set: Any) -> Group:
+    if process_set is not None:
+        horovod.join(process_set)
+    running = current()
+    if addresses is not None:
+        raise RuntimeError(
+            f"Horovod runs {running.size} workers already: call init() without addresses."
+        )
+    running.begin(timeout)
+    return running
+
+
+def current() -> Group | None:
+    """The group that `init` made or that of Horovod's workers, or None where there is neither.
+
+    Raises RuntimeError where there are both, and as `horovod.running`.
+    """
+    running = horovod.running()
+    if running is None or _current is None or _current.size == 1:
+        return running or _current
+    raise RuntimeError(
+        f"grace_tf.init() has joined {_current.size} workers, and Horovod runs {running.size}: use "
+        "one of them. Under Horovod call hvd.init() before grace_tf.init()."
+    )
+
+
+def rank() -> int:
+    """The place of this process among the workers.
+
+    Returns: 0 to `size() - 1`; 0 alone.
+    Raises: RuntimeError where the surroundings speak of several workers and `init` was not called.
+    """
+    return _group().rank
+
+
+def local_rank() -> int:
+    """The place of this process among the workers of its host.
+
+    Returns: 0 to the number of workers on this host less one; 0 alone.
+    Raises: RuntimeError as `rank`.
+    """
+    return _group().local_rank
+
+
+def size() -> int:
+    """The number of workers.
+
+    Returns: 1 alone.
+    Raises: RuntimeError as `rank`.
+    """
+    return _group().size
+
+
+def expected_size() -> int:
+    """How many workers the surroundings speak of: TF_CONFIG, a scheduler, Horovod's launcher."""
+    return max([len(launch_environment.cluster()[0]), 1, *launch_environment.sizes()])
+
+
+def barrier() -> None:
+    """Returns when all workers have called it; at once alone.
+
+    Raises: RuntimeError if one is gone, has called something else, or does not come within the
+      seconds that `init` was told; and as `rank`.
+    """
+    _group().barrier()
+
+
+def broadcast(variables: Iterable, root: int = 0) -> None:
+    """Assigns worker `root`'s values to the variables of all workers, bit for bit.
+
+    It runs eagerly; the values travel in pieces of 16 MiB.
+
+    Args:
+      variables: TensorFlow or Keras variables (`model.variables`, `optimizer.variables`) of any
+        dtype but string, with the same dtypes and shapes in the same order on every worker.
+      root: the rank of the worker whose values count, the same on every worker.
+    Raises: TypeError for what is no variable or has no bytes; ValueError for an empty list and for
+      a root that does not exist; RuntimeError, on every worker, if the variables or roots differ or
+      a worker is gone, and as `rank`.
+    """
+    _group().broadcast(variables, root)
+
+
+def shard(dataset: Any, *, uneven: str = "refuse") -> Any:
+    """This worker's elements of the dataset, w, w + N, …: equally many on every worker.
+
+    Of arrays (NumPy's, tensors, or a tuple or dict of them, with equally many rows) it gives the
+    rows w, w + N, … .  The remainder is dropped, since collectives need all workers at every step.
+    Every worker must read the same data in the same order: shard first, then shuffle, or shuffle
+    with a seed.  Each worker reads all of it and keeps one element in N.  Alone, the data itself.
+
+    A dataset of unknown cardinality is refused, or with `uneven="drop"` dealt out in rounds of N
+    elements: where it ends within a round, that round is dropped, on all workers alike, since all
+    read the same.
+
+    Args:
+      dataset: a `tf.data.Dataset`, or arrays as above.
+      uneven: "refuse" or "drop": what happens to a dataset of unknown cardinality.
+    Returns: a dataset, or arrays in the same tuple or dict.
+    Raises: ValueError if the cardinality is unknown and not to be dropped, or smaller than the
+      number of workers, or the arrays' rows differ; TypeError for what has no rows; RuntimeError as
+      `rank`.
+    """
+    if uneven not in ("refuse", "drop"):
+        raise ValueError(f'uneven is "refuse" or "drop", not {uneven!r}.')
+    group = _group()
+    return share(dataset, group.rank, group.size, uneven == "drop")
+
+
+def _group() -> Group:
+    joined = current()
+    if joined is not None:
+        return joined
+    expected = expected_size()
+    if expected > 1:
+        raise RuntimeError(
+            f"There are to be {expected} workers{launch_environment.by()}, but this process has "
+            f"joined no group: call {_first_call()} first, before any TensorFlow operation."
+            f"{_under_a_strategy()}"
+        )
+    return ProcessGroup(["localhost"], 0)
+
+
+def _first_call() -> str:
+    return "horovod.tensorflow's init()" if "HOROVOD_SIZE" in os.environ else "grace_tf.init()"
+
+
+def _under_a_strategy() -> str:
+    if len(launch_environment.cluster()[0]) < 2 and not launch_environment.by():
+        return ""
+    return (
+        " Under MultiWorkerMirroredStrategy call neither init() nor shard(): TensorFlow deals out "
+        "the data itself and batch_size is that of all workers together; the strategy knows the "
+        "rank (cluster_resolver.task_id) and the size (num_replicas_in_sync)."
+    )
+
+
+def _refuse_late() -> None:
+    if runtime_started():
+        raise RuntimeError(
+            "init() must come before the first TensorFlow operation, but TensorFlow's runtime "
+            "has already started: move grace_tf.init() to the top of the program."
+        )
+
+
+def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:
+    if _current is not None:
+        if (addresses, rank, timeout) != (_current.addresses, _current.rank, _current.timeout):
+            raise RuntimeError(
+                f"This process already is worker {_current.rank} of {_current.size} with timeout="
+                f"{_current.timeout:g}; a process joins one group, once."
+            )
+        return _current
+    if len(addresses) > 1:
+        _refuse_late()
+        gpus = tf.config.get_visible_devices("GPU")
+        if gpus:
+            own = gpus[_local_rank(addresses, rank) % len(gpus)]
+            tf.config.set_visible_devices([own], "GPU")
+    return ProcessGroup(addresses, rank, timeout)
+
+
+def _from_surroundings(
+    rank: int | None, size: int | None, master: str | None, timeout: float
+) -> tuple[tuple[str, ...], int]:
+    """The addresses of all workers and this one's rank; each source is asked in turn."""
+    if size == 1:
+        return ("localhost",), 0
+    found, of_tensorflow = (None, ()) if size else launch_environment.of_tf_config()
+    if of_tensorflow and master:
+        raise ValueError("TF_CONFIG names all workers already: call init() without master.")
+    if of_tensorflow:
+        return of_tensorflow, found
+    told = (
+        launch_environment.Told("init()", rank, size, master) if size else launch_environment.told()
+    )
+    if told is None and master:
+        raise ValueError(
+            "Nothing tells this process its rank, so master says too little: call "
+            f"init(rank=…, size=…, master={master!r})."
+        )
+    if told is None and expected_size() > 1:
+        raise RuntimeError(
+            f"There are to be {expected_size()} workers, but nothing tells this process where they "
+            "are: call horovod.tensorflow's init() before grace_tf.init(), or set TF_CONFIG."
+        )
+    if told is None or told.size == 1:
+        return ("localhost",), 0
+    master = master or told.master
+    if master is None:
+        raise RuntimeError(
+            f"This is worker {told.rank} of {told.size} by {told.by}, but where worker 0 is cannot "
+            f"be told: {told.why}. Call grace_tf.init(master='host:port') on all workers, with the "
+            "host of worker 0 and a free port there; or init(size=1) where this process is alone."
+        )
+    _refuse_late()
+    addresses = addresses_of_all(master, told.rank, told.size, timeout, told.job)
+    return launch_environment.checked(addresses, told.rank)
