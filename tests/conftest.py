@@ -1,7 +1,8 @@
 """Quiet TensorFlow, virtual devices, and which tests run.
 
 A test marked `rotated` is one of a large family, of which every commit runs a quarter and
-`--everything` runs all.  The quarter is chosen by the number of the commit, or by `--turn`.
+`--everything` runs all.  The quarter is chosen by the number of the commit, or by `--turn`.  Where
+the mark names a parameter, tests with the same value of it run together.
 A test that is not marked `slow` may take 20 seconds of a processor.
 """
 
@@ -47,12 +48,18 @@ def pytest_collection_modifyitems(config, items):
         return
     turn, others = config.option.turn % QUARTERS, []
     for item in items:
-        test = item.nodeid.rpartition("/")[2]  # alike from every folder that pytest is started in
-        if item.get_closest_marker("rotated") and zlib.crc32(test.encode()) % QUARTERS != turn:
+        mark = item.get_closest_marker("rotated")
+        if mark and zlib.crc32(_turns_by(item, mark).encode()) % QUARTERS != turn:
             others.append(item)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]
+
+
+def _turns_by(item, mark):
+    if mark.args:
+        return str(item.callspec.params[mark.args[0]])
+    return item.nodeid.rpartition("/")[2]  # alike from every folder that pytest is started in
 
 
 @pytest.hookimpl(hookwrapper=True)

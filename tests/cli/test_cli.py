@@ -213,6 +213,7 @@ def test_progress_is_a_bar_on_a_terminal_and_what_is_said_on_a_pipe(capsys):
         assert re.search(state, drawn), (state, drawn)
 
 
+@pytest.mark.slow
 def test_the_command_prints_no_start_up_lines():
     """In a process of its own, where TensorFlow is imported with its log levels as they are."""
     path = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))

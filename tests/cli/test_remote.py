@@ -51,6 +51,7 @@ def said(lines):
     return {int(line[1]): json.loads(line[4:]) for line in lines}
 
 
+@pytest.mark.slow
 def test_workers_on_two_hosts_train_and_agree():
     code, out, err = run(
         "x2.invalid:2,x3.invalid:2", "fit", "qsgd", program=PROGRAMS / "train.py", timeout=240

@@ -18,6 +18,8 @@ def all_cells():
             yield pytest.param(engine, cell, marks=marks, id=f"{engine}-{cell}".replace(" ", ""))
 
 
+@pytest.mark.slow  # the first of an engine runs all its cells
+@pytest.mark.rotated("engine")
 @pytest.mark.parametrize("engine, cell", list(all_cells()))
 def test_a_cell(engine, cell):
     assert answer(engine, cell) == matrix()[MATRIX_OF, engine, cell]

@@ -41,6 +41,7 @@ def digits(tmp_path_factory):
     return printed, results, picture
 
 
+@pytest.mark.slow  # with the run that the tests below share
 def test_digits_hands_over_the_bytes_it_announces(digits):
     _, results, _ = digits
     for result in results:
@@ -88,6 +89,7 @@ def test_mirrored_learns_in_under_80_lines():
     assert len((EXAMPLES / "mirrored.py").read_text().splitlines()) < 80
 
 
+@pytest.mark.slow
 def test_custom_loop_learns_in_under_60_lines():
     printed = run(2, "custom_loop.py", "--epochs", "4")
     accuracy, sent = re.search(r"accuracy ([\d.]+), (\d+) bytes", printed).groups()

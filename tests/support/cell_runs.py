@@ -45,6 +45,7 @@ def facts_of(engine):
     """`{(cell, method): [facts of each worker]}`, from the one run of the engine's program."""
     name, processes = ENGINES[engine]
     folder = launch.SHARED / "cells" / engine.replace(" ", "_")
+    folder.mkdir(parents=True, exist_ok=True)
     words = "cells.py", name, folder, "--cells", *cells_of(engine)
     keywords = {"workers": processes, "timeout": 900, "linger": 5}
     run = launch.launch_once(*words, horovod=name == "horovod", **keywords).succeeded()

@@ -41,6 +41,7 @@ def three():
 
 
 @needs_horovod
+@pytest.mark.slow  # with the run that the tests below share
 @pytest.mark.parametrize("workers", ["two", "three"])
 def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
     for lines in lines_of(request.getfixturevalue(workers), CONTRACT):
@@ -91,6 +92,7 @@ def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
 
 
 @needs_horovod
+@pytest.mark.slow
 def test_fit_ends_with_the_bits_of_a_process_group(two):
     plain = launch_once("train.py", "fit", *METHODS)
     assert plain.code == 0, plain.text
