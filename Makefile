@@ -1,11 +1,13 @@
 # A fresh machine needs make, g++ and Python 3.10 or 3.11; everything else comes into two folders here.
 #
 #   make demo         two workers train a CNN on real digits through every method; table and picture
-#   make test         both legs of the tests
+#   make test         both legs of the tests, for every commit: of large families a quarter, in turn
 #   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
-#   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11
+#   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11;
+#                     what meets TensorFlow and Keras
+#   make test-all     every test, on both legs, and the kernels' own; for a release
 #   make horovod      Horovod for both environments, built with cmake; the tests do it too, where they can
-#   make native-test  the kernels alone, without TensorFlow
+#   make native-test  the kernels alone, without TensorFlow; those for GPUs too, where nvcc is
 #   make wheel        the sdist and a wheel of it in dist/; the wheel runs on every Python 3, and needs no compiler
 #   make wheel-test   the tests, on that wheel, where there is no compiler, on another Python and TensorFlow
 #   make lint         ruff
@@ -18,7 +20,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
+.PHONY: demo test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
 	need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
@@ -50,6 +52,11 @@ demo: $(VENV)/installed
 # Both Pythons are looked for before anything is downloaded.
 test: need-python need-python-tf215 test-keras3 test-keras2
 
+# docs/testing.md says what each tier holds.
+test-all: need-python need-python-tf215 native-test
+	$(MAKE) test-keras3 PYTEST="--everything $(PYTEST)"
+	$(MAKE) test-keras2 SEAM="$(SEAM_OF_ALL)" PYTEST="--everything $(PYTEST)"
+
 # Where Horovod cannot be built, its tests are skipped and the others run.
 with_horovod = @$(MAKE) --no-print-directory $(1)/horovod HOROVOD_OPTIONS=--once || \
 	echo "make: going on without Horovod in $(1), so its tests will be skipped; the reason is above"
@@ -59,10 +66,15 @@ test-keras3: $(VENV)/installed
 	cd tests && ../$(VENV)/bin/python -m grace_tf doctor
 	cd tests && ../$(VENV)/bin/python -m pytest $(JOBS) $(PYTEST)
 
+# Rooms and files of tests/ whose subject depends on TensorFlow and Keras: for every commit, and all.
+SEAM := aggregation keras transports native/test_ops_native.py repo/test_import.py
+SEAM_OF_ALL := aggregation compressors core keras line memories native ops testing transports \
+	repo/test_import.py repo/test_public_api.py cli/test_cli.py
+
 test-keras2: $(VENV_TF215)/installed
 	$(call with_horovod,$(VENV_TF215))
 	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
-	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST)
+	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM)
 
 need-python:
 	@test -n "$(PYTHON)" || { echo "There is no working Python 3.10 to 3.13 with venv and pip here: install" \
@@ -120,8 +132,11 @@ wheel-test: need-python-wheel
 	.ci/wheel-test $(VENV_WHEEL) '$(TENSORFLOW_WHEEL)' $(JOBS) $(PYTEST)
 
 # On all cores: .NOTPARALLEL above holds for this file alone.  The compiler's long commands are not printed.
+# Those for GPUs run emulated, and are compiled by nvcc where it is there.
 native-test:
 	@$(MAKE) --silent --no-print-directory -C custom_ops -j $(shell nproc) test
+	@if command -v nvcc >/dev/null; then echo "native-test: nvcc compiles the kernels for GPUs" && \
+	  $(MAKE) --silent --no-print-directory -C custom_ops -j $(shell nproc) cuda-check; fi
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .

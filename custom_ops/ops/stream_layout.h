@@ -2,7 +2,7 @@
 //
 // The C API gives it to pluggable devices alone. TensorFlow exports the C++ accessor of Eigen's
 // device, and these classes have looked like this in every release that LayoutIsKnown names, see
-// thread_pool_layout.h; tests/test_stream_layout.py compares them with an installed TensorFlow's
+// thread_pool_layout.h; tests/native/test_stream_layout.py compares them with an installed TensorFlow's
 // headers.
 #pragma once
 

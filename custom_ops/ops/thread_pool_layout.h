@@ -1,7 +1,7 @@
 // What TensorFlow's intra-op threads look like in memory.
 //
 // The C API gives no access to them. TensorFlow exports the C++ accessor, and the two classes behind
-// it have looked like this in every release that LayoutIsKnown names; tests/test_thread_pool.py
+// it have looked like this in every release that LayoutIsKnown names; tests/native/test_thread_pool.py
 // compares them with the headers of an installed TensorFlow.
 #pragma once
 

@@ -15,19 +15,19 @@ import sys
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 FOLDER, SURROUNDINGS, METHOD = sys.argv[1:4]
 KILL, KILLED = (int(word) for word in (sys.argv[4:] or ["0", "0"]))
 
-import conftest  # noqa: E402  (four virtual CPUs)
+import replicas  # noqa: E402  (four virtual CPUs)
 import tensorflow as tf  # noqa: E402
 
 strategy = None
 if SURROUNDINGS == "mwms":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
 elif SURROUNDINGS == "mirrored":
-    strategy = conftest.mirrored(2)
+    strategy = replicas.mirrored(2)
 
 import keras  # noqa: E402
 import models  # noqa: E402

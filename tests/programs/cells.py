@@ -14,7 +14,7 @@ import pathlib
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 parser = argparse.ArgumentParser()
 parser.add_argument("engine")
@@ -28,7 +28,7 @@ if asked.engine == "horovod":
 
     hvd.init()
 
-import conftest  # noqa: E402  (four virtual CPUs)
+import replicas  # noqa: E402  (four virtual CPUs)
 import tensorflow as tf  # noqa: E402
 from tensorflow.python.distribute import collective_all_reduce_strategy  # noqa: E402
 
@@ -45,7 +45,7 @@ if asked.engine == "mwms_of_two":
 if asked.engine.startswith("mwms"):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
 elif asked.engine == "mirrored":
-    strategy = conftest.mirrored(2)
+    strategy = replicas.mirrored(2)
 
 import cell_engine  # noqa: E402
 import cell_features  # noqa: E402

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import group_contract  # noqa: E402
 
 import grace_tf  # noqa: E402

@@ -15,7 +15,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import group_contract  # noqa: E402
 import train  # noqa: E402
 from group_contract import raised  # noqa: E402

@@ -9,18 +9,18 @@ import pathlib
 import sys
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
-import conftest  # four virtual CPUs
 import keras
 import models
+from replicas import mirrored  # four virtual CPUs
 
 import grace_tf  # noqa: F401
 
 found = []
 for argument in sys.argv[1:]:
     replicas, _, path = argument.partition(":")
-    strategy = None if replicas == "1" else conftest.mirrored(int(replicas))
+    strategy = None if replicas == "1" else mirrored(int(replicas))
     with models.scope(strategy):
         made = keras.models.load_model(path)
     models.fit(made, 3, seed=1)

@@ -1,5 +1,5 @@
 // A thread pool device made from the headers of an installed TensorFlow, used through pool_ours.cc.
-// tests/test_thread_pool.py compiles and runs the two.
+// tests/native/test_thread_pool.py compiles and runs the two.
 #define EIGEN_USE_THREADS
 #include <cstdio>
 #include <functional>

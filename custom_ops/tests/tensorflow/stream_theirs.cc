@@ -1,5 +1,5 @@
 // A GPU device made from the headers of an installed TensorFlow and of CUDA, whose stream
-// stream_ours.cc finds. tests/test_stream_layout.py compiles and runs the two; no GPU is needed.
+// stream_ours.cc finds. tests/native/test_stream_layout.py compiles and runs the two; no GPU is needed.
 #define EIGEN_USE_GPU
 #include <cstdio>
 

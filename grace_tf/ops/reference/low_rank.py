@@ -1,9 +1,9 @@
 """What the operations of `grace_tf.ops.low_rank` mean, in plain TensorFlow.
 
 What workers must compute alike, the basis, the products P Qᵀ and the unit columns, has one order of
-operations, which the native library and `tests/numpy_ops.py` repeat bit for bit. The products with
-a worker's own gradient, `project` and `reproject`, are TensorFlow's matrix products: only their sum
-over the workers is seen by anyone else, so their last bits may differ.
+operations, which the native library and `tests/support/numpy_ops.py` repeat bit for bit.  The
+products with a worker's own gradient, `project` and `reproject`, are TensorFlow's matrix products:
+only their sum over the workers is seen by anyone else, so their last bits may differ.
 """
 
 from __future__ import annotations

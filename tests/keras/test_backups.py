@@ -1,0 +1,114 @@
+"""Killed trainings go on from their backups with the same bits; no file has two writers."""
+
+import keras
+import numpy as np
+import pytest
+from launch import launch
+from models import KERAS_3, model
+
+import grace_tf
+
+METHOD = "topk:ratio=0.1"
+STEPS, SAVE_FREQ = 12, 3  # as in the program
+KILLED = 137  # 128 + SIGKILL
+FILES = ["all.weights.h5", "best.weights.h5", "rank1/all.weights.h5", "rank1/best.weights.h5"]
+ZERO = "residuals start from zero"
+
+
+def trained(folder, surroundings, *arguments):
+    """The exit code, the lines of JSON of every process, and everything that was printed."""
+    processes = 1 if surroundings == "mirrored" else 2
+    words = folder, surroundings, METHOD, *arguments
+    run = launch("backups.py", *words, workers=processes, linger=20)
+    return run.code, run.answers(), run.text
+
+
+def steps(told):
+    """{step: what it left} of the training itself."""
+    return {line["step"]: line for line in told if "step" in line and "file" not in line}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What the two workers of a process group say of a training that nothing interrupts."""
+    code, told, everything = trained(tmp_path_factory.mktemp("whole"), "group")
+    assert code == 0, everything[-4000:]
+    assert all(sorted(steps(lines)) == list(range(1, STEPS + 1)) for lines in told)
+    return told
+
+
+@pytest.mark.parametrize("surroundings", ["group", "mirrored", "mwms"])
+def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_path):
+    """In the group worker 0 has saved once more than worker 1, which is killed before it does."""
+    draw = np.random.default_rng([*surroundings.encode()])
+    kill = int(draw.integers(SAVE_FREQ + 1, STEPS))
+    rank = 0 if surroundings == "mirrored" else int(draw.integers(2))
+    if surroundings == "group":
+        kill, rank = 2 * SAVE_FREQ, 1
+    code, _, everything = trained(tmp_path, surroundings, kill, rank)
+    assert code == KILLED, everything[-4000:]
+    code, told, everything = trained(tmp_path, surroundings)
+    assert code == 0, everything[-4000:]
+    lost = [line for line in everything.splitlines() if ZERO in line and '"file"' not in line]
+    assert not lost
+    if surroundings == "group":
+        sentence = "Worker 0 of 2 leaves its backup 2 for number 1, which all workers have."
+        assert sentence in everything
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.h5"))
+    assert files == (FILES[:2] if surroundings == "mirrored" else FILES)
+    assert not [*tmp_path.rglob("workertemp*")]  # Keras 2's folder for files that it deletes
+    unbroken = [steps(lines) for lines in whole]
+    for lines in told:
+        rest = steps(lines)
+        begin = 1 + (kill - 1) // SAVE_FREQ * SAVE_FREQ
+        # Keras 3 begins the interrupted epoch anew, with later steps' data.
+        assert sorted(rest)[: STEPS + 1 - begin] == list(range(begin, STEPS + 1))
+        assert KERAS_3 or max(rest) == STEPS
+        for step in range(begin, STEPS + 1):
+            for name in ("weights", "slots"):
+                assert rest[step][name] == unbroken[0][step][name], (step, name)
+            for worker, residuals in rest[step]["workers"].items():
+                assert residuals == unbroken[int(worker)][step]["workers"][worker], (step, worker)
+    workers = [worker for lines in told for worker in steps(lines)[STEPS]["workers"]]
+    assert workers == ["0", "1"]
+    residuals = [unbroken[i][STEPS]["workers"][str(i)] for i in range(2)]
+    assert residuals[0] != residuals[1]
+
+
+def test_every_worker_writes_files_of_its_own(whole):
+    for rank, lines in enumerate(whole):
+        (written,) = [line["written"] for line in lines if "written" in line]
+        assert written == FILES
+        last = steps(lines)[STEPS]
+        files = {(line["file"], line["whose"]): line for line in lines if "file" in line}
+        for name in FILES[:2]:
+            own, first = files[name, "own"], files[name, "0"]
+            # The loss falls in every epoch, so the best model is the last.
+            assert {key: own[key] for key in last} == last
+            assert (own["weights"], own["slots"]) == (first["weights"], first["slots"])
+            assert not own["warned"]
+            assert [ZERO in sentence for sentence in first["warned"]] == [True] * rank
+            assert (first["workers"] == own["workers"]) == (rank == 0)
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 keeps TensorFlow's checkpoints")
+def test_a_broken_backup_is_left_out(tmp_path, caplog):
+    """Training goes on from the backup before it; where none can be read, Keras says so."""
+
+    def trained(epochs):
+        made = model()
+        made.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), METHOD, min_elements=1), "mse")
+        x = np.ones([8, 8], np.float32)
+        kept = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        seen = made.fit(x, x[:, :4], epochs=epochs, verbose=0, callbacks=[kept])
+        return seen.epoch
+
+    assert trained(3) == [0, 1, 2]
+    newest, before = (tmp_path / "backup" / number / "latest.weights.h5" for number in "32")
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert trained(4) == [2, 3]
+    assert f"The backup {newest} cannot be read and is left out" in caplog.text
+    for path in (tmp_path / "backup").rglob("*.h5"):
+        path.write_bytes(b"")
+    with pytest.raises(OSError, match="latest.weights.h5|file signature|truncated"):
+        trained(5)

@@ -1,0 +1,98 @@
+"""The models that people train, by the three lines and without any seed, on every engine.
+
+The program is tests/programs/real_models.py, which says what each kind is.
+"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import real_models  # noqa: E402
+import tensorflow as tf
+from launch import launch_once
+from real_models import METHODS  # noqa: E402
+from replicas import mirrored
+
+import grace_tf
+
+APPLICATIONS = ("resnet50", "efficientnet")
+KINDS = [kind for kind in real_models.KINDS if kind not in ("jit_compile", *APPLICATIONS)]
+DO_NOT_LEARN = ("gan", *APPLICATIONS)  # two losses against each other; one epoch of two steps
+# Each kind with each method: two methods between processes, two under a strategy, by one door each.
+PAIRS = {(kind, method): i + j for i, kind in enumerate(KINDS) for j, method in enumerate(METHODS)}
+IN_PROCESSES = (*(pair for pair, n in PAIRS.items() if n % 2), ("resnet50", "stages"))
+
+
+def check(result, replicas):
+    """What must hold of a training on one process' workers."""
+    for phase in result["shas"]:
+        assert len(phase) == replicas and len(set(phase)) == 1
+    assert np.isfinite(result["losses"]).all()
+    assert min(result["steps"]) > 0, "no step went down the line compressed"
+    if result["kind"] not in DO_NOT_LEARN:
+        assert result["losses"][-1] < result["losses"][0]
+
+
+def launched(pairs):
+    """What two processes say of each (kind, method), and everything they printed."""
+    run = launch_once("real_models.py", *(word for pair in pairs for word in pair), timeout=900)
+    said = {}
+    for told in re.findall(r'\{"worker": \d.*', run.text):
+        result = json.loads(told)
+        said.setdefault((result["kind"], result["method"]), []).append(result)
+    return said, run.text
+
+
+@pytest.mark.parametrize("kind, method", IN_PROCESSES)
+def test_in_two_processes(kind, method):
+    said, printed = launched(IN_PROCESSES)
+    results = said.get((kind, method), ())
+    assert len(results) == 2, printed[-3000:]
+    for result in results:
+        check(result, replicas=1)
+    assert results[0]["shas"] == results[1]["shas"]
+
+
+def test_xla_between_processes_is_refused_in_a_sentence():
+    said, printed = launched((("jit_compile", METHODS[0]),))
+    assert not said
+    assert printed.count("XLA cannot compile collectives between processes") >= 2
+
+
+def wrapped(method):
+    return mirrored(2)
+
+
+def compressing(method):
+    ops = grace_tf.CompressedAllReduce(real_models.compressor(method))
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=ops)
+
+
+DOORS = {"wrap": wrapped, "CompressedAllReduce": compressing}
+
+
+def by_one_door():
+    """(door, kind, method) of all that does not go between processes."""
+    doors = list(DOORS)
+    for (kind, method), n in PAIRS.items():
+        if n % 2 == 0:
+            yield doors[METHODS.index(method) // 2], kind, method
+    yield "CompressedAllReduce", "efficientnet", "stages"
+
+
+@pytest.mark.parametrize("door, kind, method", by_one_door())
+def test_under_a_strategy(door, kind, method):
+    check(real_models.train(kind, method, DOORS[door](method)), replicas=2)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_xla_under_a_strategy_is_refused_in_a_sentence(door):
+    method = METHODS[0]
+    with pytest.raises(RuntimeError, match="XLA compiles for one device"):
+        real_models.train("jit_compile", method, DOORS[door](method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_xla_alone(method):
+    check(real_models.train("jit_compile", method), replicas=1)

@@ -1,0 +1,184 @@
+"""Elements in classes: native, reference and NumPy are the same bits, whatever they are given."""
+
+import functools
+import itertools
+
+import numpy as np
+import numpy_classes as own
+import pytest
+import tensorflow as tf
+from ops_cases import SameBits, gradient, isas
+
+from grace_tf import ops
+from grace_tf.ops import size_classes
+from grace_tf.ops.backend import native
+from grace_tf.ops.size_classes import Classes, Room, lengths
+
+LENGTHS = [1, 2, 5, 31, 32, 33, 257, 2048, 2049, 5003]
+SHAPES = [[n] for n in LENGTHS]
+# (b, fractions of bytes, halves and floats, step)
+FORMS = [
+    (10, (0.5, 0.05, 0.01), 3),
+    (10, (1.0, 1.0, 1.0), 0),
+    (20, (0.1, 0.2, 0.1), 2**40 + 77),
+    (3, (0.3, 0.01, 0.6), 1),
+    (100, (0.4, 0.4, 0.4), 12),
+]
+NOT_FINITE = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0xFFFFFFFF], np.uint32).view(np.float32)
+
+
+def rooms(fractions, sizes=LENGTHS):
+    return [Room(*[max(1, int(f * n)) for f in fractions]) for n in sizes]
+
+
+def of_all_sizes(n):
+    draw = np.random.default_rng(n)
+    return gradient(n) * np.float32(2.0) ** draw.integers(-24, 1, n).astype(np.float32)
+
+
+def kinds():
+    """Lists of tensors by name; some are not finite."""
+    return {
+        "gradients": [gradient(n) for n in LENGTHS],
+        "of all sizes": [of_all_sizes(n) for n in LENGTHS],
+        "huge": [gradient(n) * np.float32(5e37) for n in LENGTHS],
+        "tiny": [gradient(n) * np.float32(2e-33) for n in LENGTHS],
+        "equal": [np.full(n, -0.3, np.float32) for n in LENGTHS],
+        "zero": [np.zeros(n, np.float32) for n in LENGTHS],
+        "not finite": [np.resize(NOT_FINITE, n) for n in LENGTHS],
+    }
+
+
+def flat(result):
+    arrays = [np.asarray(x) for x in tf.nest.flatten(result)]
+    return [
+        np.where(x != x, np.float32("nan"), x).astype(x.dtype) if x.dtype.kind == "f" else x
+        for x in arrays
+    ]
+
+
+class ClassesTest(SameBits):
+    def same_everywhere(self, function, what):
+        with ops.using("reference"):
+            wanted = function()
+        if native.available():
+            with ops.using("native"):
+                for isa in isas():
+                    native.set_isa(isa)
+                    for a, b in zip(flat(function()), flat(wanted)):
+                        self.assert_same_bits(a, b, f"{what}, {isa}")
+        return wanted
+
+    def test_encoders_are_the_same_everywhere(self):
+        residuals = [0.5 * x[::-1] for x in kinds()["gradients"]]
+        for (what, xs), (i, form) in itertools.product(kinds().items(), enumerate(FORMS)):
+            bound, fractions, step = form
+            left, multiplier = (residuals, 3.0) if i % 2 else (None, 1.0)
+            *_, finite = self.same_everywhere(
+                functools.partial(
+                    size_classes.encode_classes, xs, left, multiplier, bound, rooms(fractions), step
+                ),
+                f"{what}, bound {bound}",
+            )
+            with np.errstate(all="ignore"):
+                accs = [x * np.float32(multiplier) for x in xs]
+                accs = [a + r for a, r in zip(accs, left)] if left else accs
+            self.assertEqual(bool(finite), all(np.isfinite(acc).all() for acc in accs))
+
+    def test_they_are_those_of_numpy(self):
+        for what in ("gradients", "of all sizes", "huge", "tiny", "equal", "zero"):
+            for bound, fractions, step in FORMS:
+                for x, n, room in zip(kinds()[what], LENGTHS, rooms(fractions)):
+                    parts, _, _ = size_classes.encode_classes([x], None, 1.0, bound, [room], step)
+                    wanted = own.payload(x, bound, room, step)
+                    for part, want, name in zip(parts, wanted, Classes._fields):
+                        self.assert_same_bits(part, want, f"{name} of {n} {what}, bound {bound}")
+                    rows = Classes(*[tf.stack([part, part]) for part in parts])
+                    (total,), _ = size_classes.decode_classes(rows, [[n]], 0.5, bound, [room])
+                    value = own.sent(x, bound, room, step)[0].astype(np.float32)
+                    with np.errstate(over="ignore"):
+                        twice = np.float32(0) + value + value
+                    self.assert_same_bits(total, np.float32(0.5) * twice, f"{n} {what}")
+
+    def test_decoders_take_any_bits_and_are_the_same_everywhere(self):
+        draw = np.random.default_rng(1)
+        for bound, fractions, _ in FORMS:
+            room = rooms(fractions)
+            sizes = [sum(s) for s in zip(*[lengths(n, r) for n, r in zip(LENGTHS, room)])]
+            for workers in (1, 3):
+                rows = [
+                    draw.integers(-(2**31), 2**31, [workers, s]).astype(np.int32) for s in sizes
+                ]
+                rows[3] = rows[3].view(np.float32)
+                rows[4] = rows[4] % 300 - 20
+                self.same_everywhere(
+                    functools.partial(
+                        size_classes.decode_classes, Classes(*rows), SHAPES, 0.3, bound, room
+                    ),
+                    f"{workers} workers, bound {bound}",
+                )
+
+    def test_large_lists_are_cut_anywhere(self):
+        # Only native operations cut a list into pieces: without them there is nothing to compare.
+        if not native.available():
+            self.skipTest(native.why_not())
+        sizes = (70_001, 3, 2_100_000, 131_073)
+        xs = [np.resize(of_all_sizes(65_537), n) for n in sizes]
+
+        def both():
+            room = rooms((0.2, 0.05, 0.01), sizes)
+            parts, kept, _ = size_classes.encode_classes(xs, xs, 1.0, 10, room, 5)
+            rows = Classes(*[part[None] for part in parts])
+            return (
+                parts,
+                kept,
+                size_classes.decode_classes(rows, [[n] for n in sizes], 1.0, 10, room),
+            )
+
+        with ops.using("reference"):
+            wanted = flat(both())
+        with ops.using("native"):
+            for threads in (1, 3):
+                native.set_threads(threads)
+                for a, b in zip(flat(both()), wanted):
+                    self.assert_same_bits(a, b, f"{threads} threads")
+
+    def test_what_does_not_fit_is_refused(self):
+        x, room = tf.ones([40]), Room(4, 2, 1)
+        parts, _, _ = size_classes.encode_classes([x], None, 1.0, 10, [room], 0)
+        rows = Classes(*[part[None] for part in parts])
+        for call in (
+            lambda: size_classes.encode_classes([x], None, 1.0, 0, [room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 101, [room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 10, [room, room], 0),
+            lambda: size_classes.encode_classes([x], None, 1.0, 10, [Room(4, 0, 1)], 0),
+            lambda: size_classes.encode_classes([x], [x[1:]], 1.0, 10, [room], 0),
+            lambda: size_classes.decode_classes(rows, [[65]], 1.0, 10, [room]),
+            lambda: size_classes.decode_classes(rows, [[40]], 1.0, 10, [Room(5, 2, 1)]),
+            lambda: size_classes.decode_classes(
+                rows._replace(counts=tf.zeros([2, 4], tf.int32)), [[40]], 1.0, 10, [room]
+            ),
+        ):
+            with self.assertRaises(ValueError):
+                call()
+
+    @pytest.mark.skipif(not native.available(), reason=native.why_not())
+    def test_kernels_refuse_what_python_would_not_pass_on(self):
+        module, none = native._ops(), tf.zeros([1, 2], tf.int32)
+        form = dict(bound=10, bytes_room=[4], halves_room=[2], wholes_room=[1])
+        encode = dict(xs=[tf.ones([32])], residuals=[], step=tf.constant(0, tf.int64))
+        encode.update(multiplier=1.0)
+        decode = dict(tags=none, bytes=none, halves=none, wholes=tf.zeros([1, 1]), counts=none)
+        for call in (
+            lambda: module.grace_encode_classes_list(**encode, **form | {"bound": 0}),
+            lambda: module.grace_encode_classes_list(**encode, **form | {"halves_room": []}),
+            lambda: module.grace_decode_classes_list(
+                N=1, ranks=[1], dims=[32], factor=1.0, **decode, **form
+            ),
+        ):
+            with self.assertRaises(tf.errors.InvalidArgumentError):
+                call()
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,104 @@
+"""Every example, run as a user runs it, with short settings."""
+
+import io
+import json
+import os
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import grace_tf
+from grace_tf.cli import launcher
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(workers, example, *arguments):
+    """What a run of an example printed, on success."""
+    out, err = io.StringIO(), io.StringIO()
+    # The package of this test, wherever it is, serves the workers too.
+    path = [str(Path(grace_tf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    surroundings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "CUDA_VISIBLE_DEVICES": "-1"}
+    with mock.patch.dict(os.environ, surroundings):
+        command = [str(EXAMPLES / example), *arguments]
+        code = launcher.run(command, workers, timeout=240, stdout=out, stderr=err)
+    assert code == 0, out.getvalue() + err.getvalue()
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """(what two workers printed, their results, the picture) of a short run of the demo."""
+    folder = tmp_path_factory.mktemp("digits")
+    picture, numbers = folder / "new" / "digits.png", folder / "digits.jsonl"
+    methods = ["none", "qsgd", "powersgd", "topk:ratio=0.05|values=qsgd:bits=4,rounding=nearest"]
+    where = ["--out", str(picture), "--json", str(numbers)]
+    printed = run(2, "digits.py", "--epochs", "4", *where, "--methods", *methods)
+    results = [json.loads(line) for line in numbers.read_text().splitlines()]
+    assert [r["method"] for r in results] == methods
+    return printed, results, picture
+
+
+@pytest.mark.slow  # with the run that the tests below share
+def test_digits_hands_over_the_bytes_it_announces(digits):
+    _, results, _ = digits
+    for result in results:
+        assert result["workers"] == 2
+        assert result["bytes_per_step"] == result["announced_bytes"], result["method"]
+    dense = results[0]["bytes_per_step"]
+    assert all(r["bytes_per_step"] < dense / 7 for r in results[1:])
+
+
+def test_digits_learns_with_every_method(digits):
+    _, results, _ = digits
+    for result in results:
+        assert len(result["curve"]) == 4
+        assert result["accuracy"] == result["curve"][-1]
+        assert result["accuracy"] > 0.8, result
+
+
+def test_digits_ends_with_a_table_and_a_picture(digits):
+    printed, results, picture = digits
+    for result in results:
+        row = next(
+            line
+            for line in printed.splitlines()
+            if line.startswith(f"[0] {result['method']} ") and line.endswith(" ms")
+        )
+        assert f"{result['accuracy']:.4f}" in row
+    assert "[1] none" not in printed  # worker 0 reports alone
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_digits_alone_reports_what_it_would_send(tmp_path, digits):
+    numbers = tmp_path / "alone.jsonl"
+    where = ["--out", str(tmp_path / "alone.png"), "--json", str(numbers)]
+    run(1, "digits.py", "--epochs", "1", "--methods", "qsgd", *where)
+    (alone,) = [json.loads(line) for line in numbers.read_text().splitlines()]
+    assert alone["workers"] == 1
+    assert alone["bytes_per_step"] == digits[1][1]["bytes_per_step"]
+
+
+def test_mirrored_learns_in_under_80_lines():
+    printed = run(1, "mirrored.py", "--epochs", "4")
+    accuracy, sent = re.search(r"accuracy ([\d.]+), (\d+) bytes", printed).groups()
+    assert float(accuracy) > 0.8
+    assert int(sent) > 0
+    assert len((EXAMPLES / "mirrored.py").read_text().splitlines()) < 80
+
+
+@pytest.mark.slow
+def test_custom_loop_learns_in_under_60_lines():
+    printed = run(2, "custom_loop.py", "--epochs", "4")
+    accuracy, sent = re.search(r"accuracy ([\d.]+), (\d+) bytes", printed).groups()
+    assert float(accuracy) > 0.8
+    assert int(sent) > 0
+    assert len((EXAMPLES / "custom_loop.py").read_text().splitlines()) < 60
+
+
+def test_every_example_is_run_by_a_test():
+    sources = [path.read_text() for path in Path(__file__).parents[1].glob("*/test_*.py")]
+    for example in EXAMPLES.glob("*.py"):
+        assert any(example.name in source for source in sources), example.name

@@ -1,0 +1,276 @@
+"""The tables of the README and of docs/, each made of what is committed under benchmarks/results.
+
+Renew them all by: python tests/support/doc_tables.py
+"""
+
+import functools
+import json
+import re
+import statistics
+from pathlib import Path
+
+from cell_runs import CELLS, ENGINES
+
+from grace_tf.cli import describe, tables
+from grace_tf.cli.bench import codecs
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+DIGITS = RESULTS / "digits.jsonl"
+LINK = RESULTS / "link-1gbit.json"
+LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
+LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
+FAULTS = RESULTS / "faults.jsonl"
+STEP = RESULTS / "step-resnet50.jsonl"
+MEMORY = RESULTS / "memory-resnet50.json"
+CODEC = RESULTS / "codec.jsonl"
+GRACE = RESULTS / "grace.json"
+TRAINING = RESULTS / "training.jsonl"
+MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
+ENGINES_OF_FAULTS = {"group": "process group", "strategy": "MWMS", "horovod": "Horovod"}
+KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
+TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
+
+
+def method_table():
+    """What python -m grace_tf list --markdown prints."""
+    return tables.markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True))
+
+
+def digits_table():
+    """The committed runs of the demo, of three seeds."""
+    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['accuracy']:.4f}",
+            f"{min(r['accuracies']):.4f}",
+            describe.bytes_text(r["bytes_per_step"]),
+            f"1/{1 / r['ratio']:.1f}",
+        ]
+        for r in results
+    ]
+    columns = ["method", "test accuracy", "lowest", "bytes per step", "of fp32"]
+    return tables.markdown(columns, rows)
+
+
+def link_table():
+    """The committed run over a link of 1 Gbit/s."""
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['announced']:,}",
+            f"{100 * r['over']:+.1f} %",
+            f"1/{r['ratio']:.2f}",
+            f"{1000 * r['seconds']:.0f} ms",
+        ]
+        for r in json.loads(LINK.read_text(encoding="utf-8"))["rows"]
+    ]
+    columns = ["method", "announced bytes", "more on the link", "of fp32", "exchange"]
+    return tables.markdown(columns, rows)
+
+
+def link_model_table():
+    """The committed runs over a link of 1 Gbit/s with the shapes of a ResNet-50."""
+    rows, horovods = (
+        json.loads(path.read_text(encoding="utf-8"))["rows"] for path in (LINK_MODEL, LINK_HOROVOD)
+    )
+    assert [r["method"] for r in rows] == [r["method"] for r in horovods]
+    table = [
+        [
+            f"`{r['method']}`",
+            f"{r['announced']:,}",
+            *_beside_half(r, rows),
+            *_beside_half(h, horovods),
+        ]
+        for r, h in zip(rows, horovods)
+    ]
+    columns = ["method", "announced bytes", "exchange", "times as fast as fp16"]
+    return tables.markdown([*columns, "through Horovod", "times as fast as its fp16"], table)
+
+
+def _beside_half(row, rows):
+    (half,) = [r["seconds"] for r in rows if r["method"] == "fp16"]
+    return f"{1000 * row['seconds']:.0f} ms", f"{half / row['seconds']:.1f}"
+
+
+def faults_table():
+    """The committed runs of benchmarks/faults.py."""
+    groups, version = {}, None
+    for line in FAULTS.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "machine":
+            version = run["tensorflow"].rpartition(".")[0]
+            continue
+        groups.setdefault((version, run["engine"], run["workers"], run["kind"]), []).append(run)
+    rows = []
+    for (version, engine, workers, kind), runs in sorted(groups.items(), reverse=True):
+        resumed = [run["resumed"] for run in runs if run["resumed"] is not None]
+        rows.append(
+            [
+                *(version, ENGINES_OF_FAULTS[engine], f"{workers}", kind),
+                f"{sum(not run['wrong'] for run in runs)} of {len(runs)}",
+                f"{max(run['seconds'] for run in runs):.1f} s",
+                f"{sum(resumed)} of {len(resumed)}",
+            ]
+        )
+    columns = ["TensorFlow", "engine", "workers", "fault", "held", "longest", "went on exactly"]
+    return tables.markdown(columns, rows)
+
+
+def codec_table():
+    """The committed run of the benchmark, its largest size."""
+    lines = [json.loads(line) for line in CODEC.read_text(encoding="utf-8").splitlines()]
+    largest = max(line.get("elements", 0) for line in lines)
+    cases = [line for line in lines if line.get("elements") == largest]
+    stock = {c["method"]: c["step_ms"] for c in cases if c["operations"] == "reference"}
+    rows = []
+    for case in cases:
+        if case["operations"] == "native":
+            times = [
+                f"{case[f'{s}_ms']:.1f} ({case[f'{s}_reads']:.1f})" if f"{s}_ms" in case else "-"
+                for s in codecs.STAGES
+            ]
+            rows.append([f"`{case['method']}`", *times, f"{stock[case['method']]:.0f}"])
+    return tables.markdown(["method", *codecs.STAGES, "step, reference operations"], rows)
+
+
+def step_table():
+    """The committed run of `bench --model resnet50`."""
+    header, *steps = [json.loads(line) for line in STEP.read_text(encoding="utf-8").splitlines()]
+    assert header["kind"] == "machine"
+    rows = [
+        [
+            f"`{s['method']}`",
+            s["memory"],
+            f"{s['step_ms']:.1f}",
+            f"{s['step_reads']:.1f}",
+            f"{s['nodes_per_variable']:.1f}",
+        ]
+        for s in steps
+    ]
+    columns = ["method", "memory", "ms", "plain reads", "graph nodes a variable"]
+    return tables.markdown(columns, rows)
+
+
+def memory_table():
+    """The committed run of benchmarks/memory.py."""
+    rows = json.loads(MEMORY.read_text(encoding="utf-8"))["rows"]
+    table = [
+        [f"`{r['method']}`", f"{r['state']:.1f}", f"{round(r['more_above_state'], 1) + 0.0:.1f}"]
+        for r in rows
+    ]
+    return tables.markdown(["method", "its state", "beyond its state"], table)
+
+
+def grace_table():
+    """The committed run of benchmarks/grace.py."""
+    rows = [
+        [
+            f"`{r['method']}`",
+            f"{r['grace_ms']:.0f}",
+            f"{r['ours_ms']:.1f}",
+            f"{r['times_as_fast']:.1f}",
+            *(f"{r[f'{whose}_error_{kind}']:.2g}" for kind in KINDS for whose in ("grace", "ours")),
+        ]
+        for r in json.loads(GRACE.read_text(encoding="utf-8"))["rows"]
+    ]
+    columns = ["method", "GRACE, ms", "grace_tf, ms", "times as fast", "GRACE's error", "ours"]
+    return tables.markdown([*columns, "GRACE's, heavy tail", "ours, heavy tail"], rows)
+
+
+def trainings():
+    """The committed runs on test images: `{(method, memory): [run, …]}`."""
+    found = {}
+    for line in TRAINING.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "run" and run["seed"] != TUNED_WITH:
+            found.setdefault((run["method"], run["memory"]), []).append(run)
+    return found
+
+
+def training_table():
+    """The committed runs of benchmarks/training.py."""
+    rows = []
+    for (method, memory), runs in trainings().items():
+        accuracies = [100 * run["test"] for run in runs]
+        rows.append(
+            [
+                f"`{method}`",
+                memory,
+                f"{statistics.mean(accuracies):.2f}",
+                f"{statistics.stdev(accuracies):.2f}",
+                f"{len(runs)}",
+                f"{runs[0]['bytes_per_step']:,}",
+                f"{runs[0]['rate']:g}",
+                f"{runs[0]['momentum']:g}",
+            ]
+        )
+    columns = ["method", "memory", "test accuracy, %", "± of a run", "runs", "bytes a step"]
+    return tables.markdown([*columns, "rate", "momentum"], rows)
+
+
+def matrix():
+    """The recorded answers: `{(version of TensorFlow, engine, cell): answer}`."""
+    lines = [json.loads(line) for line in MATRIX.read_text(encoding="utf-8").splitlines()]
+    return {(line["tensorflow"], line["engine"], line["cell"]): line["answer"] for line in lines}
+
+
+def matrix_table(version):
+    """What works under which engine, as test_cells.py finds it."""
+    found = matrix()
+    rows = [
+        [title, *(found.get((version, engine, cell), "") for engine in ENGINES)]
+        for cell, title in CELLS.items()
+    ]
+    return tables.markdown(["", *ENGINES], rows)
+
+
+TABLES = {
+    "step": step_table,
+    "grace": grace_table,
+    "training": training_table,
+    "memory": memory_table,
+    "methods": method_table,
+    "digits": digits_table,
+    "codec": codec_table,
+    "link": link_table,
+    "link-model": link_model_table,
+    "faults": faults_table,
+    "cells-2.21": functools.partial(matrix_table, "2.21"),
+    "cells-2.15": functools.partial(matrix_table, "2.15"),
+}
+
+ENGINES_PAGE = ROOT / "docs" / "engines.md"
+PAGES = {  # all others are in the README
+    "training": ROOT / "docs" / "training.md",
+    "faults": ENGINES_PAGE,
+    "cells-2.21": ENGINES_PAGE,
+    "cells-2.15": ENGINES_PAGE,
+}
+
+
+def page_of(name):
+    return PAGES.get(name, README)
+
+
+def _block(name):
+    return re.compile(f"(<!-- {name}: begin -->\n)(.*?)(\n?<!-- {name}: end -->)", re.S)
+
+
+def table_in(text, name):
+    """What stands between the markers of a table."""
+    return _block(name).search(text).group(2)
+
+
+def renew():
+    """Writes the tables into their pages."""
+    for name, make in TABLES.items():
+        text, table = page_of(name).read_text(encoding="utf-8"), make()
+        text = _block(name).sub(lambda m, table=table: f"{m[1]}{table}\n{m[3].lstrip()}", text)
+        page_of(name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()

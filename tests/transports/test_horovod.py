@@ -1,0 +1,203 @@
+"""Under Horovod: the contract of a group, trainings and faults, with two and three workers."""
+
+import re
+import sys
+import threading
+import types
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from horovod_runs import answers_of, launch_horovod, lines_of, needs_horovod
+from launch import launch_once
+
+from grace_tf.cli import launcher
+from grace_tf.cli.run.addresses import environments
+from grace_tf.cli.run.places import Local
+from grace_tf.transports.horovod import engine as horovod_engine
+from grace_tf.transports.horovod import group as horovod
+
+METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
+METHODS += ["qsgd:rounding=nearest>two_hop"]
+CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
+
+
+def one_after_the_other(*programs, workers):
+    """A run of several programs in the same processes; each must have come to its end."""
+    words = " -- ".join(programs).split()
+    return launch_once("under_horovod.py", *words, workers=workers, horovod=True).succeeded()
+
+
+@pytest.fixture(scope="module")
+def two():
+    calls, nothing_wrong = "horovod_calls.py calls", "faults.py group none"
+    programs = calls, CONTRACT, FIT, "train.py callback", "train.py nan", nothing_wrong
+    return one_after_the_other(*programs, workers=2)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return one_after_the_other(CONTRACT, FIT, "horovod_calls.py end", workers=3)
+
+
+@needs_horovod
+@pytest.mark.slow  # with the run that the tests below share
+@pytest.mark.parametrize("workers", ["two", "three"])
+def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
+    for lines in lines_of(request.getfixturevalue(workers), CONTRACT):
+        assert lines == ["held"]
+
+
+def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():
+    node = "\n\t [[{{node sgd_1/grace_tf.1073741891.gather}}]] [Op:__inference_step_7]"
+    said = "[pair.cc:589] Read error [127.0.0.1]:7: Connection reset by peer"
+    lost = horovod_engine.Engine.lost_a_peer
+    assert lost(tf.errors.UnknownError(None, None, said + node))
+    assert lost(tf.errors.UnknownError(None, None, "Horovod has been shut down."))
+    gone = "Allgather: Process set provided does not exist, or has not been registered."
+    assert lost(tf.errors.InvalidArgumentError(None, None, gone))
+    assert not lost(tf.errors.UnknownError(None, None, said))
+    assert not lost(tf.errors.InvalidArgumentError(None, None, said + node))
+
+
+def test_what_horovod_says_after_its_end_is_explained_by_a_loss_but_means_none():
+    ended = "Horovod has not been initialized; use hvd.init()."
+    engine = horovod_engine.Engine(mock.Mock())
+    assert engine.may_have_failed(tf.errors.FailedPreconditionError(None, None, ended))
+    assert not engine.lost_a_peer(tf.errors.FailedPreconditionError(None, None, ended))
+    assert not engine.may_have_failed(tf.errors.FailedPreconditionError(None, None, "no value"))
+
+
+def test_last_words_wait_for_horovods_end_but_not_without_bound():
+    ends, hvd = threading.Event(), mock.Mock()
+    engine = horovod_engine.Engine(hvd)
+    engine.quiet()
+    engine.quiet()
+    hvd.shutdown.assert_called_once_with()
+    hvd.shutdown = ends.wait
+    with mock.patch.object(horovod_engine, "_QUIET", 0.0):
+        horovod_engine.Engine(hvd).quiet()
+    ends.set()
+
+
+@needs_horovod
+@pytest.mark.parametrize("workers", ["two", "three"])
+def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
+    told = answers_of(request.getfixturevalue(workers), FIT)
+    for i, method in enumerate(METHODS):
+        both = {tuple(worker[i]["shas"]) for worker in told}  # of two trainings
+        assert len(both) == 1, (method, both)
+        # Among three workers sums may differ from run to run.
+        assert workers == "three" or len({*both.pop()}) == 1, method
+
+
+@needs_horovod
+@pytest.mark.slow
+def test_fit_ends_with_the_bits_of_a_process_group(two):
+    plain = launch_once("train.py", "fit", *METHODS)
+    assert plain.code == 0, plain.text
+    # Sums of three would depend on the engine's order.
+    assert answers_of(two, FIT) == plain.answers()
+
+
+@needs_horovod
+def test_the_callback_keeps_workers_alike(two):
+    first, second = answers_of(two, "train.py callback")
+    assert first[-1] == second[-1]
+
+
+@needs_horovod
+def test_a_nan_on_one_worker_leaves_state_untouched_on_all(two):
+    first, second = answers_of(two, "train.py nan")
+    for answers in first, second:
+        middle = [answer for answer in answers if "leaves" in answer]
+        assert len(middle) == 2
+        for answer in middle:
+            assert answer["state_untouched"]
+            # Without loss scaling the optimizer gets NaN, on every worker alike.
+            assert answer["weights_untouched"] == answer["scaled"]
+    assert first[-1] == second[-1]
+
+
+@needs_horovod
+def test_everything_finds_the_workers_without_init(two):
+    for rank, answers in enumerate(answers_of(two, "horovod_calls.py calls")):
+        (answer,) = answers
+        assert answer["expected"] == 2
+        assert answer["who"] == [rank, rank, 2]
+        assert answer["shard"] == [[0, 2], [1, 3]][rank]
+        assert answer["broadcast"] == [2.0, 2.0]
+        assert "Horovod runs 2 workers already" in answer["addresses"]
+        assert "right after hvd.init()" in answer["later timeout"]
+        assert "SGD is not wrapped" in answer["plain"]
+        assert "the optimizer that it was made of" in answer["theirs"]
+        assert "use grace_tf.wrap() alone" in answer["twice"]
+        assert answer["constant"] == [2.0] * 4
+
+
+@needs_horovod
+def test_horovod_that_was_shut_down_is_told(three):
+    for (answer,) in answers_of(three, "horovod_calls.py end"):
+        assert "Horovod has" in answer["shut down"]
+
+
+@needs_horovod
+def test_nothing_is_said_where_nothing_is_wrong(two):
+    assert all(lines == ["trained"] for lines in lines_of(two, "faults.py group none"))
+    assert not [line for lines in two.err for line in lines if "cannot go on" in line]
+
+
+AGAIN = r"; start all of them again\.$"
+SENTENCES = {
+    "SIGKILL": r"worker 1 is gone without a word: it was killed, crashed or lost its machine",
+    "raise": r"worker 1 failed after 3 steps: ValueError: boom",
+    "exit": r"worker 1 left after 3 steps: it has ended its program before the others",
+    "SIGSTOP": r"worker 1 (has not answered for \d+ s: it is stopped, or its machine hangs"
+    r"|did not take part within 8 s)",
+}
+
+
+@needs_horovod
+@pytest.mark.parametrize("fault", SENTENCES)
+def test_the_survivor_says_whose_fault_it_was(fault):
+    linger = 1 if fault == "SIGSTOP" else 60
+    run = launch_horovod("under_horovod.py", "faults.py", "group", fault, linger=linger)
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    last = re.sub(r"^\w+Error: ", "", run.err[0][-1])
+    assert re.match(f"Worker 0 of 2 cannot go on, {SENTENCES[fault]}{AGAIN}", last), run.text
+    assert "trained" not in run.out[0]
+
+
+@needs_horovod
+@pytest.mark.parametrize("how", [[], ["eager"], ["meet"]])
+def test_a_worker_that_does_not_take_part_is_named(how):
+    run = launch_horovod("horovod_calls.py", "late", *how, linger=1)
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    assert re.search("worker 1 (did not take part|has not answered)", run.err[0][-1]), run.text
+
+
+def test_elastic_is_refused(monkeypatch):
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", mock.Mock())
+    with pytest.raises(RuntimeError, match="hvd.elastic changes the number of workers"):
+        horovod.running()
+
+
+@needs_horovod
+def test_the_launcher_tells_each_worker_who_it_is():
+    with environments([Local("localhost") for _ in range(3)], False, True) as found:
+        assert [each["HOROVOD_RANK"] for each in found] == ["0", "1", "2"]
+        assert {each["HOROVOD_SIZE"] for each in found} == {"3"}
+        assert all("TF_CONFIG" in each for each in found)
+
+
+@needs_horovod
+def test_workers_on_two_hosts_are_told_how_to_reach_each_other():
+    far = {"here": False, "port": 1, "client": "127.0.0.1", "interface": "eth7"}
+    there = types.SimpleNamespace(host="me@x.invalid", server="192.0.2.7", **far)
+    with environments([Local("localhost"), there, there], False, True, {"A": "1"}) as found:
+        assert [each["HOROVOD_HOSTNAME"] for each in found] == ["127.0.0.1"] + ["192.0.2.7"] * 2
+        assert [each["HOROVOD_LOCAL_RANK"] for each in found] == ["0", "0", "1"]
+        assert [each["HOROVOD_GLOO_IFACE"] for each in found] == ["lo", "eth7", "eth7"]
+        assert {each["HOROVOD_GLOO_RENDEZVOUS_ADDR"] for each in found} == {"127.0.0.1"}
+        assert {each["A"] for each in found} == {"1"} and "HOME" not in found[1]

@@ -1,0 +1,89 @@
+"""MultiWorkerMirroredStrategy: two processes end with the bits of two replicas of one process."""
+
+import keras
+import tensorflow as tf
+from launch import launch_once
+from models import loop, model, sha
+from replicas import mirrored
+
+import grace_tf
+
+
+def wrapped(method):
+    """As in the program."""
+    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
+    name, _, exchange = method.partition(">")
+    return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
+
+
+def trained(*arguments):
+    """The exit code, what each of the two workers said, and everything that was printed."""
+    run = launch_once("multiworker.py", *arguments)
+    return run.code, run.answers(), run.text
+
+
+class MultiWorkerTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        code, cls.workers, everything = trained()
+        assert code == 0, everything[-4000:]
+
+    def test_workers_end_with_the_same_bits_as_replicas(self):
+        first, second = ([r for r in worker if "custom" in r] for worker in self.workers)
+        self.assertLen(first, 6)
+        strategy = mirrored(2)
+        for one, two in zip(first, second):
+            method = one["custom"]
+            self.assertEqual(one["sha"], two["sha"], method)
+            self.assertEqual([one["workers"], two["workers"]], [[0], [1]], method)
+            with strategy.scope():
+                made = model()
+                optimizer = wrapped(method)
+            loop(made, optimizer, strategy, 10)
+            self.assertEqual(one["sha"], sha(made), method)
+        self.assertLen({r["sha"] for r in first}, 6)
+
+    def test_sparse_gradients_go_the_strategys_own_way(self):
+        first = self.workers[0][-3]["embeddings"]
+        for plain, *wrapped, messages in [worker[-3]["embeddings"] for worker in self.workers]:
+            self.assertEqual(wrapped, [plain] * 2)
+            self.assertEqual(plain, first[0])
+            self.assertEqual(messages, first[-1])  # whose rows are added up in another order
+
+    def test_the_number_of_rows_may_change_and_be_none(self):
+        """TensorFlow's own exchange of no rows at all ends the processes."""
+        for worker in self.workers:
+            for method, found in worker[-2]["rows"].items():
+                self.assertEqual(found, [[0.0, 40.0, 560.0, 48.0, 0.0]] * 2, method)
+
+    def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
+        for worker in self.workers:
+            self.assertEqual(worker[-1], {"nan": {"untouched": True, "step": 2, "nan": True}})
+
+
+class DifferTest(tf.test.TestCase):
+    def test_workers_that_differ_raise_one_sentence(self):
+        """Both the same; where one does not compress at all, each its own in bounded time."""
+        _, (first, second), everything = trained("differ")
+        self.assertLen(first, 5, everything[-4000:])
+        self.assertEqual(first[:4], second[:4])
+        told = {name: value for line in first for name, value in line.items()}
+        self.assertEqual(told["equal"], {"error": None})
+        for name, sentence in [
+            ("seed", "the seeds differ"),
+            ("plan", "the plans differ"),
+            ("reduce", "the plans differ"),
+        ]:
+            self.assertEqual(told[name]["error"], "RuntimeError")
+            self.assertRegex(
+                told[name]["sentence"],
+                rf"^Workers cannot train together, {sentence}: .*\(worker 1 of 2 differs from "
+                r"worker 0\)\.$",
+            )
+        self.assertRegex(
+            told["wrapped once"]["sentence"],
+            "^Worker 1 of 2 does not compress: its SGD is not wrapped, as worker 0's is; call ",
+        )
+        for line in second[4:]:
+            self.assertIsNotNone(line["wrapped once"]["error"])
