@@ -1,7 +1,8 @@
-"""The door of tf.distribute itself: cross-device ops that compress what was announced as gradients.
+"""`CompressedAllReduce`: cross-device ops of tf.distribute that compress gradients alone.
 
-In come per-replica values with their destinations, in the cross-replica context; the gradients
-among them go down the line with all replicas at once, everything else goes to the inner ops.
+They get per-replica values with their destinations, in the cross-replica context.  What was
+announced as gradients goes down the line, with all replicas at once.  Everything else goes to the
+inner ops.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The door for custom training loops, through which the other doors go as well.
+"""`Aggregator`: the entry point for custom training loops, which the other entry points use too.
 
-In come gradients and their variables; out go the aggregated gradients.  What happens between is the
-reduction's business: see aggregation/step.py.
+It takes gradients with their variables and returns the aggregated gradients. aggregation/step.py
+has what happens in between.
 """
 
 from __future__ import annotations

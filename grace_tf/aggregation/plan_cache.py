@@ -1,7 +1,7 @@
-"""The plans of an Aggregator: one for every set of gradients that has come.
+"""The plans of an Aggregator, one for every set of gradients that it has seen.
 
-In come gradients with their variables and the settings of the moment; out goes the plan, which is
-made, and compared with that of the other workers, the first time.
+The plan depends on the gradients, their variables and the settings.  The first time it is made and
+compared with the plan of the other workers.
 """
 
 from __future__ import annotations

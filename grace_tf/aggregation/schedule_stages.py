@@ -1,10 +1,10 @@
-"""The stages of a schedule: every step runs in the one whose turn it is.
+"""The stages of a schedule: runs every step in the stage that is active at it.
 
-In come the gradients and the plans of all stages; out go the aggregates, after the state is
-committed.  Without a schedule there is one stage.  Eager steps choose in Python.  A traced step
-holds all stages behind one switch over the step's number, so that nothing is traced anew, whoever
-counts the steps.  The number is alike on all workers, so that all enter the same stage and a
-collective may be within.
+It takes the gradients and the plans of all stages, commits the state, and returns the aggregates.
+Without a schedule there is one stage.  Eager steps choose in Python.  A traced step holds all
+stages behind one switch over the step's number, so that nothing is traced anew, whoever counts the
+steps.  The number is alike on all workers, so that all enter the same stage and a collective may be
+within.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One step of an Aggregator: who the other workers are, and how the gradients get to them.
+"""One step of an Aggregator: finds the other workers and takes the gradients to them and back.
 
-In come this process's gradients, one list a replica; out go the aggregates.  Between them stand the
-plan, which workers compare, the state, and the line.
+It takes the gradients of this process, one list for each replica, and returns the aggregates.  In
+between it makes the plan, compares it with the other workers, reads the state, runs the line and
+commits the new state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compressors that change with the step: one frozen compressor for each stage.
 
-In come hyperparameters of which some are schedules, or compressors with the steps at which they
-begin; out goes one `Scheduled`, which holds plain compressors and knows when each of them is used.
+A `Scheduled` is made of hyperparameters of which some are schedules, or of compressors with the
+steps at which they begin.  It holds plain compressors and knows when each of them is used.
 """
 
 from __future__ import annotations

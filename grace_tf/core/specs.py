@@ -1,7 +1,7 @@
 """The spec language, in which hyperparameters are written: `topk:ratio=0.01|values=qsgd:bits=4`.
 
-In come texts, out go names with values, and the other way round.  This file knows no method: what a
-name stands for, and which hyperparameters it has, is the registry's business.
+Texts become names with values here, and the other way round.  This file knows no method: the
+registry knows what a name stands for and which hyperparameters it has.
 
     spec  = head *("|" part "=" head)        a method, and parts of its payload compressed further
     head  = name [":" key "=" value *("," key "=" value)]

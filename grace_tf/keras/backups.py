@@ -1,8 +1,8 @@
 """`BackupAndRestore` that survives a kill at any moment, on every worker and from the same step.
 
-In come Keras' calls to save and to load a backup; each process has a folder of its own, in which it
-keeps the last two backups, numbered and whole.  Training is synchronous, so workers are at most one
-backup apart: before loading they agree on the newest number that all of them have.
+Each process has a folder of its own, in which it keeps the last two backups, numbered and whole.
+Training is synchronous, so workers are at most one backup apart: before loading they agree on the
+newest number that all of them have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How the compression state of a wrapped optimizer gets into Keras' files, and out of them.
+"""Puts the compression state of a wrapped optimizer into Keras' files, and reads it from them.
 
-In come Keras' calls while it saves or loads a model or its weights; the arrays of `State` go into
-the file or come out of it.  They have a group of their own below the optimizer's, where a plain
+Keras calls this module while it saves or loads a model or its weights; the arrays of `State` go
+into the file or come from it.  They have a group of their own below the optimizer's, where a plain
 optimizer never looks: plain and wrapped optimizers load each other's files.
 """
 

@@ -1,8 +1,7 @@
 """Every worker process writes files of its own, where Keras' callbacks would write the same ones.
 
-In come a path as a script says it and this process' rank; out goes the path at which this process
-writes: worker 0 at the path itself, worker 1 in the folder `rank1` beside it.  A file that two
-processes write is broken, and each worker's residuals are its own.
+Worker 0 writes at the path that the script names, worker 1 in the folder `rank1` beside it.  A file
+that two processes write is broken, and each worker's residuals are its own.
 """
 
 from __future__ import annotations

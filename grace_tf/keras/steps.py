@@ -1,8 +1,8 @@
 """Workers take equally many steps in a call of `fit`, or all of them end with one sentence.
 
-In come the beginnings and ends of this worker's steps, epochs and calls of `fit`; out go the last
-two to the others, over the lifeline, so that a step costs nothing.  A worker in a step that another
-never takes would wait in its collective until the timeout; it ends all of them instead.
+Each worker counts its steps and sends the ends of its epochs and calls of `fit` to the others over
+the lifeline, so that a step costs nothing.  A worker in a step that another never takes would wait
+in its collective until the timeout; it ends all of them instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What stands around Keras' `fit` and its like.
+"""What surrounds Keras' `fit`, `evaluate` and `predict`.
 
-In comes the user's call, and the same call goes on to Keras.  While it runs, `trained_model` tells
-which model is being trained: an optimizer does not know, and a model holds variables that its
-optimizer never sees (frozen layers, BatchNorm's statistics).  Between several workers it also sees
-that all take equally many steps, and says in a sentence why TensorFlow's collectives failed.
+The user's call goes on to Keras unchanged.  While it runs, `trained_model` tells which model is
+being trained: an optimizer does not know, and a model holds variables that its optimizer never sees
+(frozen layers, BatchNorm's statistics).  Between several workers it also sees that all take equally
+many steps, and says in a sentence why TensorFlow's collectives failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One step of the lanes whose gradients are rows and are compressed: see sparse_policy.py.
+"""One step of the lanes whose gradients are compressed as rows; sparse_policy.py says which.
 
-In come the rows that each worker of this process touched, repeated ones too; out go the sums of all
-workers' rows, each row once, and the next states of the memory, for the rows that this worker
+It takes the rows that each worker of this process touched, repeated ones too.  It returns the sums
+of all workers' rows, each row once, and the next states of the memory for the rows that this worker
 touched.  Workers compare how many rows they have, then gather their words: nothing overflows, and
 what a step sends and computes grows with the rows that it touches, not with the table.
 """

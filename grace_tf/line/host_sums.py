@@ -1,7 +1,8 @@
 """Inside a host: the gradients of its processes are added up before the line compresses the sum.
 
-In come the gradients of one process and the plan; out go, alike on all processes of the host, the
-sums over them.  One collective a bucket and dtype carries them, in full precision or as bfloat16.
+It takes the gradients of one process and the plan, and returns the sums over the processes of the
+host, the same on each of them.  One collective a bucket and dtype carries them, in full precision
+or as bfloat16.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Gradients as they come from a tape, before the line: which are any, and of what shape.
+"""Gradients as they come from a tape: which are there, and of what shape.
 
-In come a gradient and its variable; out goes one tensor of static shape, or the rows that came, and
-the spec from which plans are made.
+A gradient and its variable become one tensor of static shape, or rows, and the spec from which
+plans are made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""All workers of this process in lock-step: they ask, the transport carries, they get replies.
+"""Runs the rounds of all workers of this process together, bucket by bucket.
 
-In come the generators of the lane groups, one for each group and worker; each ends in an `Outcome`.
-A round of a bucket joins what all its groups ask for: one collective for each kind and dtype.
+Each group and worker has a generator, which yields requests and ends in a result.  A round of a
+bucket joins what all its groups ask for: one collective for each kind and dtype.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rows of a table as 32-bit words: how they are compressed for a message, and decoded.
 
-In come the touched rows of one worker, whose number differs from step to step; out go 32-bit words,
-and from all workers' words their rows.  Compressors need static shapes, so rows are compressed in
-chunks of 1024, 32 and 1: as many of the largest as there are, then as many of the next.  So no
+The number of rows that a worker touches differs from step to step.  They become 32-bit words, and
+the words of all workers become rows again.  Compressors need static shapes, so rows are compressed
+in chunks of 1024, 32 and 1: as many of the largest as there are, then as many of the next.  So no
 chunk is padded, and no scale sees anything but rows.
 """
 

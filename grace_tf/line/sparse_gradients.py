@@ -1,6 +1,6 @@
 """Sparse gradients (tf.IndexedSlices) as the plan wants them; sparse_policy.py decides on rows.
 
-In come gradients as tapes give them.  Those that a plan counts among its rows cross the workers as
+Gradients come as tapes give them.  Those that a plan counts among its rows cross the workers as
 rows, compressed (compressed_rows.py) or not (`Transport.rows`); every other one is made dense
 before the line sees it.
 """

@@ -1,8 +1,8 @@
-"""Two hops: what a group gathers crosses as chunks, each added up by one worker, who sends the sum.
+"""Two hops: each worker adds up one chunk of what a group gathers, and sends the sum to all.
 
-In come the payloads that a form asks to gather and the context of its group; out goes one payload,
-that of the sum over workers, as if a single worker had sent it.  A worker sends the size of its
-payload about twice, whatever the number of workers; a gather sends it to each of the others.
+It takes the payloads that are to be gathered and the context of their group.  It returns one
+payload, that of the sum over workers, as if a single worker had sent it.  A worker sends the size
+of its payload about twice, whatever the number of workers; a gather sends it to each of the others.
 
     payload → chunks at block boundaries → AllToAll → decoded and added up in worker order
             → compressed again → Gather → the chunks of all workers, end to end

@@ -1,9 +1,9 @@
 """Hosts as workers: the gradients of a host's processes are added up; the sums go compressed.
 
-In come buffers that all processes of a host hold alike; out go the same buffers of all hosts.
-Each process of a host moves one piece of a buffer between hosts, and the pieces come together
-inside the host.  So a buffer crosses the network between hosts once, on as many connections as a
-host has processes.
+All processes of a host hold the same buffers; the transport returns the buffers of all hosts.  Each
+process of a host moves one piece of a buffer between hosts, and the pieces come together inside the
+host.  So a buffer crosses the network between hosts once, on as many connections as a host has
+processes.
 """
 
 from __future__ import annotations

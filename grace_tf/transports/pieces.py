@@ -1,7 +1,7 @@
 """The bytes of variables in pieces of a bounded size, so that no copy of a whole model is held.
 
-In come variables; out go boxes of their elements, each of which lies in one stretch of memory, and
-lists of boxes that travel together.  Eager.
+Variables are cut into boxes of elements, each of which lies in one stretch of memory; lists of
+boxes travel together.  Everything here is eager.
 """
 
 from __future__ import annotations

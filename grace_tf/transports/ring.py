@@ -1,7 +1,7 @@
 """TensorFlow's own collectives between processes: the ring of gRPC that its runtime has on CPUs.
 
-In come this process's buffers and keys; out go what the collectives of all processes of the ring
-give.  The runtime connects the processes before: `ProcessGroup` does, or a strategy.
+A collective takes this process's buffers and a key, and returns what all processes of the ring
+compute together.  The runtime connects the processes before: `ProcessGroup` does, or a strategy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rows of sparse gradients between processes: each worker has another number, each step too.
+"""Rows of sparse gradients between processes: their number differs by worker and by step.
 
-In come one worker's IndexedSlices, one a lane; out go those of all workers, each row once.
-TensorFlow ties a collective to one size, so workers gather their row counts first, from which all
-know the longest message; then they gather the messages, padded to the next of a few sizes.  A
-message is 32-bit words: of every lane the indices, then the values.
+It takes one worker's IndexedSlices, one for each lane, and returns those of all workers, each row
+once.  TensorFlow ties a collective to one size, so workers gather their row counts first, from
+which all know the longest message; then they gather the messages, padded to the next of a few
+sizes.  A message is 32-bit words: of every lane the indices, then the values.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Values that must be alike on all workers before the first step, as the plan must.
+"""Compares the values that must be alike on all workers before the first step.
 
-In come the variables of the model, of its optimizer and of the compression state; the workers
-compare their digests, eagerly, also while a graph is traced around.  Where only values differ, all
-workers take worker 0's, as PyTorch's DistributedDataParallel does, and one log line says so.  That
-is exact, since nothing has been applied yet.  Where taking them would hide a mistake, every worker
-raises the same sentence.
+The workers compare digests of the variables of the model, of its optimizer and of the compression
+state.  The comparison is eager, also while TensorFlow traces a graph.  Where only values differ,
+all workers take worker 0's, as PyTorch's DistributedDataParallel does, and one log line says so.
+That is exact, since nothing has been applied yet.  Where taking them would hide a mistake, every
+worker raises the same sentence.
 """
 
 from __future__ import annotations

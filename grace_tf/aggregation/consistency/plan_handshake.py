@@ -1,7 +1,8 @@
-"""The first step's comparison: silent disagreement between workers is the worst bug there is.
+"""Compares the plan and the optimizer of all workers in the first step.
 
-In come a plan and the optimizer behind it; the digests of all workers are gathered eagerly (also
-while a graph is traced around), and every worker raises the same sentence where they differ.
+Workers that disagree would train different models without an error.  So the digests of the plans
+and of the optimizers are gathered eagerly, also while TensorFlow traces a graph, and every worker
+raises the same sentence where they differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Weights are compared again as training goes on: what no first step can foresee is found later.
+"""Compares the weights of all workers again as training goes on.
 
-In come the variables of a step and how many steps lie between two comparisons; every so often a
-digest of their values goes to the other workers over the lifeline.  There is no collective and
-nobody waits.  Where digests differ, all workers stop with one sentence.
+The comparison of the first step cannot foresee what changes later on one worker alone.  So every
+few steps each worker sends a digest of its variables' values to the others over the lifeline.
+There is no collective and nobody waits.  Where digests differ, all workers stop with one sentence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The form of a saved state: arrays by name, a table of what they belong to, and a header.
 
-In come rows of leaves and out go arrays for any file, and back.  Format 2 names a leaf
+It turns the rows of leaves into arrays that any file can hold, and back.  Format 2 names a leaf
 `<variable's name>/<memory|compressor>/<leaf>`; format 1 had the variable's ordinal instead of its
 name and no table.
 """

@@ -1,7 +1,7 @@
-"""What comes of a step that is not finite: gradients that say so, and one log line.
+"""Steps that are not finite: NaN for every worker's optimizer, and one log line.
 
-In come the aggregates of such a step; out go as many of NaN, so that every worker's optimizer or
-loss scaling sees the same.  The training may well go on, so each worker says once that it was so.
+The aggregates of such a step are replaced by NaN, so that every worker's optimizer or loss scaling
+sees the same.  The training may well go on, so each worker says once that it was so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What was restored and waits for its leaves: which array of a file is whose.
+"""Restored arrays that wait for the leaves that they belong to.
 
-In come saved leaves with their table, later the owners of leaves as they are made; out go the
-values that belong to them.
+A file is often read before the leaves exist.  When an owner makes its leaves later, it gets their
+values from here.
 """
 
 from __future__ import annotations

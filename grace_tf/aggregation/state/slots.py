@@ -1,7 +1,7 @@
-"""Leaves of the state: variables of one memory or compressor, and what made them.
+"""Slots of the state: the variables of one memory or compressor, and what made them.
 
-In come an owner and the first values that it gives; out come variables, made in `init_scope`, and
-the values that go into files and come back.
+The variables are made in `init_scope` with the first values that their owner gives.  Their values
+go into files and come back from them.
 """
 
 from __future__ import annotations

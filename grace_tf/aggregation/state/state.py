@@ -1,9 +1,10 @@
-"""What is kept between steps: one plain variable per (variable, worker, leaf), and how it is saved.
+"""The state between steps: one plain variable per (variable, worker, leaf), and how it is saved.
 
-In come the nests of tensors that memories and compressors make; out go the same nests read from
-variables, and files.  A leaf is found by what made it: the name of its variable, the method, and
-the leaf's own name, shape and dtype.  Its variables are made in `init_scope`, outside any
-strategy's creators, on the device of their worker, and live as long as the variable they serve.
+Memories and compressors make nests of tensors; the state keeps them in variables, reads them for
+the next step, and writes them to files.  A leaf is found by what made it: the name of its variable,
+the method, and the leaf's own name, shape and dtype.  Its variables are made in `init_scope`,
+outside any strategy's creators, on the device of their worker, and live as long as the variable
+they serve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The variables of an Aggregator: which they are, in what order they came, what they are called.
+"""The variables of an Aggregator: which they are, their order, and their names.
 
-In come variables as they join; out go their ordinals, which key random streams and shares, and
-their names, under which state is kept and saved.  No variable is held: one that is gone is told to
+A variable gets an ordinal when it comes first; the ordinal is part of the key of random streams.
+Its state is kept and saved under its name.  No variable is held: one that is gone is told to
 whoever keeps something for it.
 """
 

@@ -1,6 +1,6 @@
-"""What tells a worker who the others are.
+"""The environment that tells a worker who the others are.
 
-In come the places of all workers (places.py); out goes an environment for each: TF_CONFIG, what the
+From the places of all workers (places.py) it makes an environment for each: TF_CONFIG, what the
 user exports, and for Horovod the variables by which its workers find each other.
 """
 

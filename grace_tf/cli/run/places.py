@@ -1,7 +1,7 @@
 """How a worker's process is started on a host: `Local` on this machine, `Remote` on another.
 
-In comes the name of a host; out goes a place for one worker there, which knows a free port and, by
-`start`, becomes the worker's process.  The launcher treats all places alike.
+A place is made with the name of a host.  It knows a free port there and, by `start`, becomes the
+process of one worker.  The launcher treats all places alike.
 
 A `Remote` is a connection by ssh.  Over its stdin travel the program of the far end, the command
 and the environment, so that none of them stands on a command line; its stdout and stderr are the

@@ -1,9 +1,9 @@
 """How words are moved: as float32, whatever their bits mean.
 
-In come parts of payloads, out they go concatenated, cut or reshaped.  For int32 TensorFlow has
-these operations in the host's memory only (`ConcatV2`, `SplitV`, `StridedSlice`, `Reshape`, `Pack`
-and others), so every part on a GPU would be copied to the host and back.  For float32 they run on
-the GPU.  They copy bits, those of NaN patterns too.
+Parts of payloads are concatenated, cut and reshaped here.  For int32 TensorFlow has these
+operations in the host's memory only (`ConcatV2`, `SplitV`, `StridedSlice`, `Reshape`, `Pack` and
+others), so every part on a GPU would be copied to the host and back.  For float32 they run on the
+GPU.  They copy bits, those of NaN patterns too.
 """
 
 from __future__ import annotations

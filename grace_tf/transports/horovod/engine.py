@@ -1,7 +1,7 @@
 """What ends Horovod: for a lifeline that has lost a worker, and when the process ends.
 
-In comes the user's `horovod.tensorflow`; out goes which of its errors mean a lost worker, and an
-end that does not wait for one.
+It knows which errors of `horovod.tensorflow` mean a lost worker, and ends Horovod without waiting
+for one.
 """
 
 from __future__ import annotations

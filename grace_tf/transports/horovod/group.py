@@ -1,8 +1,8 @@
 """Horovod's workers as a `Group`: one process a worker, and Horovod's own collectives.
 
-In comes this process's buffer and a key; out goes what Horovod's collective of that name gives.
-The user's program starts Horovod (`hvd.init()`); this module looks whether it has, and never
-imports Horovod by itself.
+A collective takes this process's buffer and a key, and runs Horovod's collective under a name made
+of the key.  The user's program starts Horovod (`hvd.init()`); this module looks whether it has, and
+never imports Horovod by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Horovod's own collectives among the processes of one of its process sets.
 
-In comes this process's buffer and a key; out goes what Horovod's collective of that name gives.
-A `HorovodGroup` is such a transport, and so is each part of it.
+A collective takes this process's buffer and a key, and runs Horovod's collective under a name made
+of the key.  A `HorovodGroup` is such a transport, and so is each part of it.
 """
 
 from __future__ import annotations

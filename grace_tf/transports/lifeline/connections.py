@@ -1,9 +1,9 @@
-"""The lifeline beside TensorFlow's collectives: who of the workers is gone, and why.
+"""The lifeline, beside TensorFlow's collectives: which worker is gone, and why.
 
-In come what one worker tells and what its connections show; out go the same words at all others,
-and one sentence where they cannot go on.  Every worker holds one TCP connection to worker 0, which
-passes on what one tells to all others.  A daemon thread reads it, sends a beat each second, and
-aborts pending collectives when a worker is lost.
+What one worker sends reaches all others.  Where a connection shows that a worker is lost, all
+others end with one sentence that names it.  Every worker holds one TCP connection to worker 0,
+which passes on what one tells to all others.  A daemon thread reads it, sends a beat each second,
+and aborts pending collectives when a worker is lost.
 """
 
 from __future__ import annotations

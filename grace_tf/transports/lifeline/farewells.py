@@ -1,6 +1,7 @@
 """How a worker has ended, in words that follow its name: "worker 1 left after 40 steps: it …".
 
-In comes what it told the others when it ended; out go the words for their sentence.
+A worker that ends sends the others how it ended; this module makes the words of their sentence from
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The lifeline of this process: where it begins, and what happens to it when the process ends.
+"""The lifeline of this process: how it is made, and what happens to it when the process ends.
 
-In comes a group or a strategy; out goes its `Lifeline` (connections.py), one in a process.  A
-process that ends tells the others how: by an exception that nobody caught, or by itself.
+A group or a strategy has one `Lifeline` (connections.py) in a process.  A process that ends tells
+the others how: by an exception that nobody caught, or by itself.
 """
 
 from __future__ import annotations

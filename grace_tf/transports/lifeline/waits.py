@@ -1,9 +1,9 @@
-"""Ends waiting in a collective in which another worker does not take part.
+"""Ends a collective that waits for a worker which takes no part in it.
 
-In come marks that the collectives of this process leave in variables as they begin and end; out
-goes, after `timeout` seconds with the same mark, one sentence through the lifeline, which aborts
-the collectives.  TensorFlow has a timeout of its own, but keeps two sleeping threads for each
-collective until its timeout has passed, also where the collective has long ended.
+The collectives of this process leave marks in variables as they begin and end.  Where a mark stays
+the same for `timeout` seconds, the lifeline gets one sentence and aborts the collectives.
+TensorFlow has a timeout of its own, but keeps two sleeping threads for each collective until its
+timeout has passed, also where the collective has long ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One worker's share of the data, so that all workers have equally many elements.
 
-In comes what all workers read alike, a dataset or arrays; out goes what worker `rank` of `size`
-trains on: elements (rows) rank, rank + size, …, without those that do not go round.
+All workers read the same dataset or arrays.  Worker `rank` of `size` trains on the elements (rows)
+rank, rank + size, …; the last elements that are too few for all workers are left out.
 """
 
 from __future__ import annotations

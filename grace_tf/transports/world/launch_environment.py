@@ -1,7 +1,7 @@
-"""What the surroundings say of this process: its rank, and where the other workers are.
+"""What the environment says of this process: its rank, and where the other workers are.
 
-In come environment variables; out go the addresses of all workers, of TF_CONFIG, or the `Told` of a
-scheduler that has started this process.  Of several schedulers that speak the innermost counts:
+It reads environment variables and returns the addresses of all workers, from TF_CONFIG, or a `Told`
+where a scheduler has started this process.  Of several schedulers that speak the innermost counts:
 
     RANK, WORLD_SIZE                                 set by hand, by Kubeflow's PyTorchJob, by
                                                      torchrun, which keeps MASTER_PORT for itself

@@ -1,9 +1,9 @@
 """Finds the addresses of all workers where only that of worker 0 is known.
 
-In come this worker's rank and where worker 0 listens; out go all addresses, the same list on each.
-A worker tells a free port of its own and the host by which it has found worker 0, and worker 0 sees
-from where it connects.  `rendezvous.meet` then takes place at these addresses, as it does where
-they were known from the start.
+It takes this worker's rank and the address at which worker 0 listens, and returns the addresses of
+all workers, the same list on each.  A worker tells a free port of its own and the host by which it
+has found worker 0, and worker 0 sees from where it connects.  `rendezvous.meet` then takes place at
+these addresses, as it does where they were known from the start.
 """
 
 from __future__ import annotations
