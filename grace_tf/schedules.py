@@ -10,10 +10,10 @@ A schedule stands for the value of any hyperparameter, or for the compressor.  S
     topk:ratio=0.001,dense=1000             the first 1000 steps uncompressed; so with any method
     none@0;powersgd:rank=4@1000             compressors, each with its first step
 
-Steps are the optimizer's iterations for `grace_tf.wrap`, and the steps that an `Aggregator` has
-committed for the other doors.  A traced step holds all stages and takes the one whose turn it is:
-nothing is traced anew, also with `steps_per_execution`.  Residuals go on from stage to stage where
-the memory stays the same.  `bytes_per_step` is that of the stage that ran last, and the logger
+Steps are the optimizer's iterations for `grace_tf.wrap`, and elsewhere the steps that an
+`Aggregator` has committed.  A traced step holds all stages and runs the active one, so that nothing
+is traced again, also with `steps_per_execution`.  Residuals go on from stage to stage where the
+memory stays the same.  `bytes_per_step` is that of the stage that ran last, and the logger
 "grace_tf" says at level INFO which stage begins.
 """
 

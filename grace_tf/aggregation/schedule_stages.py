@@ -134,7 +134,7 @@ class Stages:
         return alike(stage_plans.plans, committed)
 
     def _choose(self, stage_plans: StagePlans, run: Callable[[int], Aggregates]) -> Aggregates:
-        """One step in the stage whose turn it is."""
+        """Runs one step in the active stage of the schedule."""
         lifeline.count_by(self._state.counter)
         stages = stage_plans.settings
         if len(stages) == 1:

@@ -192,7 +192,7 @@ def resolve(
 
 
 def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Memory]:
-    """Of a name or spec."""
+    """Resolves a name or spec to (compressor, memory)."""
     name, given, parts = parse(what)
     both = sorted(set(given) & set(hyperparameters))
     if both:

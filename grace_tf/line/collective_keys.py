@@ -25,7 +25,7 @@ _next = FIRST
 
 
 def deal(count: int) -> range:
-    """So many keys that nobody has had in this process.
+    """Reserves `count` keys that this process has never used.
 
     Raises RuntimeError where there are not so many left.
     """
