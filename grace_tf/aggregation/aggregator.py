@@ -161,8 +161,8 @@ class Aggregator(Reduction, Trackable):
         plans = self._plan_stages(grads[0], [plain(v) for v in variables])
         if self._stages.dense(plans, flagged=False):
             return None
-        placed = self._place(plans, transport.size, transport.workers, devices)
-        return self._stages.run(placed, transport, list(grads), summed=True)
+        stage_plans = self._place(plans, transport.size, transport.workers, devices)
+        return self._stages.run(stage_plans, transport, list(grads), summed=True)
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         # An exported model does not train: its SavedModel holds no compression state.

@@ -83,7 +83,9 @@ class Reduction:
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
             return own_way(grads) if own_way and grads else grads
         transport = self._hosts_of(others) or world
-        placed = self._place(plans, transport.size, transport.workers, [device_of(variables[0])])
+        stage_plans = self._place(
+            plans, transport.size, transport.workers, [device_of(variables[0])]
+        )
         if others is not None:
             self.agree(world, variables, optimizer_info)
             if transport is not world and not self._alike_inside:
@@ -91,7 +93,9 @@ class Reduction:
                 self._alike_inside = True
             self._divergence.watch(plans[0], variables, self.state.counter.read_value())
         try:
-            (reduced,) = self._stages.run(placed, transport, [grads], summed=self.reduce == "sum")
+            (reduced,) = self._stages.run(
+                stage_plans, transport, [grads], summed=self.reduce == "sum"
+            )
         except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
             if others is None:
                 raise  # there is no other worker that it could be about
@@ -115,7 +119,7 @@ class Reduction:
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
             workers = range(first, first + len(local))
             if hosts is None:
-                placed = self._place(plans, context.num_replicas_in_sync, workers, local)
+                stage_plans = self._place(plans, context.num_replicas_in_sync, workers, local)
             else:
                 self._place(plans, hosts.size, hosts.workers, local[:1])
             self.agree(others, variables, optimizer_info)
@@ -132,12 +136,12 @@ class Reduction:
             return across_replicas(context, step, grads)
         if spans and len(plans) == 1:
             position = transport.workers[0] - first
-            (reduced,) = self._stages.run(placed, transport, [grads], summed, position)
+            (reduced,) = self._stages.run(stage_plans, transport, [grads], summed, position)
             return reduced
 
         def all_at_once(transport, per_replica):
             if spans:
-                return self._stages.run_inside(strategy, placed, per_replica, summed)
+                return self._stages.run_inside(strategy, stage_plans, per_replica, summed)
             inside = self._place(plans, transport.size, transport.workers, local)
             return self._stages.run(inside, transport, per_replica, summed)
 
@@ -183,8 +187,8 @@ class Reduction:
         Every replica gets the same result.
         """
         mine = replicas.added_on_first(per_replica)
-        placed = self._place(plans, hosts.size, hosts.workers, devices)
-        (reduced,) = self._stages.run(placed, hosts, [mine], summed)
+        stage_plans = self._place(plans, hosts.size, hosts.workers, devices)
+        (reduced,) = self._stages.run(stage_plans, hosts, [mine], summed)
         return replicas.on_each(reduced)
 
     def agree(

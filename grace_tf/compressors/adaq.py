@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, two_means
+from grace_tf.ops import choice, index_sets, two_means
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -88,7 +88,7 @@ class AdaQ(Compressor):
         return two_means.scatter_means_list(*parts, ks, shapes, factor)
 
 
-@fuses(AdaQ, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(AdaQ, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Both selections, their means, residual and flag from one read."""
     residuals = residuals_of(memories)

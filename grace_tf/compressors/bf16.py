@@ -7,7 +7,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import cast, lists
+from grace_tf.ops import cast, choice
 
 
 @register("bf16", family="cast", paper="arXiv:1905.12322", memory="none")
@@ -48,7 +48,7 @@ class BF16(Compressor):
         return [x if s.rank == 1 else tf.reshape(x, s) for x, s in zip(parts, shapes)]
 
 
-@fuses(BF16, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(BF16, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """One read: the sum with the residual, its cast, what the cast loses, and the flag."""
     residuals = residuals_of(memories)

@@ -8,7 +8,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.dgc import MomentumCorrection
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, sampled_top_k
+from grace_tf.ops import choice, index_sets, sampled_top_k
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.carrier import one_row
 
@@ -113,7 +113,7 @@ class DGC(Compressor):
 
 
 def _fusible(compressor, xs):
-    return lists.runs_here(xs)
+    return choice.runs_here(xs)
 
 
 @fuses(DGC, MomentumCorrection, when=_fusible)

@@ -11,7 +11,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, check_block, scaled_sign_list, sum_scaled_sign_list
 
@@ -93,7 +93,7 @@ class EFSignSGD(Compressor):
         return self._sum(payloads, 1.0, ctx)[0]
 
 
-@fuses(EFSignSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(EFSignSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """One read for signs and scales, one for what is kept, or one for all of it where blocks are
     short; every mean over workers is written once.

@@ -7,7 +7,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import cast, lists
+from grace_tf.ops import cast, choice
 
 
 @register("fp16", family="cast", paper="arXiv:1710.03740", memory="none")
@@ -50,7 +50,7 @@ class FP16(Compressor):
         return [x if s.rank == 1 else tf.reshape(x, s) for x, s in zip(parts, shapes)]
 
 
-@fuses(FP16, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(FP16, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """One read: the sum with the residual, its cast, what the cast loses, and the flag."""
     residuals = residuals_of(memories)

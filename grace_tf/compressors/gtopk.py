@@ -8,7 +8,7 @@ from grace_tf.core.registry import get, register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops import choice, index_sets, selection
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -93,7 +93,7 @@ def _where_kept(values, own, kept, ctx, ks):
     return tf.where(tf.gather(kept, place) == own, values, 0.0)
 
 
-@fuses(GTopK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(GTopK, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """One read for the selection and the residual, one write and one read of the sums, and every
     mean is written once; the residual takes back in O(k).

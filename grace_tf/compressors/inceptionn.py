@@ -12,7 +12,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, size_classes
+from grace_tf.ops import choice, size_classes
 from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.size_classes import Classes, Room
 
@@ -106,7 +106,7 @@ class Inceptionn(Compressor):
         return size_classes.decode_classes(Classes(**payloads), shapes, factor, self._bound, rooms)
 
 
-@fuses(Inceptionn, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(Inceptionn, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """Exponents are counted, then numbers, residual and flag are written."""
     parts, kept, finite = compressor._encode(xs, residuals_of(memories), ctx.multiplier, ctx)

@@ -7,7 +7,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import byte_codes, lists
+from grace_tf.ops import byte_codes, choice
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -58,7 +58,7 @@ class Natural(Compressor):
         return self.aggregate_list(one_row(payload), ctx)
 
 
-@fuses(Natural, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(Natural, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Codes, residual and flag from one read."""
     codes, kept, finite = byte_codes.encode_powers(

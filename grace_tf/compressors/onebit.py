@@ -8,7 +8,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_list
 
@@ -83,7 +83,7 @@ class OneBit(Compressor):
         return total
 
 
-@fuses(OneBit, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(OneBit, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """One read for signs and means, one for what is kept; each element is written once."""
     payload, encoded = compressor._encode(xs, residuals_of(memories), ctx.multiplier)

@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, low_rank
+from grace_tf.ops import choice, low_rank
 
 _MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for so many
 
@@ -119,7 +119,7 @@ def _states(units, sizes):
 
 
 def _once(compressor, xs):
-    return compressor.iterations == 1 and lists.runs_here(xs)
+    return compressor.iterations == 1 and choice.runs_here(xs)
 
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)

@@ -11,7 +11,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, quantization
+from grace_tf.ops import choice, quantization
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -137,7 +137,7 @@ class QSGD(Compressor):
         return self._decode(payloads, 1.0, ctx)[0]
 
 
-@fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Each block is read once: scale, codes, residual and flag."""
     encoded = compressor._encode(xs, residuals_of(memories), ctx.multiplier, ctx)

@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import lists, selection
+from grace_tf.ops import choice, selection
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -83,7 +83,7 @@ class RandomK(Compressor):
         return tf.reshape(dense, ctx.spec.shape)
 
     def decompress_list(self, payload, ctx):
-        if not lists.runs_here([payload["values"]]):
+        if not choice.runs_here([payload["values"]]):
             return super().decompress_list(payload, ctx)
         return self._scattered(payload["values"], 1.0, ctx)[0]
 
@@ -93,7 +93,7 @@ class RandomK(Compressor):
         return selection.scatter_random_list(values, *parts, factor, scales)
 
 
-@fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """The indices are drawn in O(k); what is read and written is the residual."""
     ks = [compressor.count(spec) for spec in ctx.specs]

@@ -8,9 +8,10 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.momentum import Momentum
 from grace_tf.memories.none import NoMemory
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.scaled_signs import momentum_sign_list
+from grace_tf.ops.signs import sign_list, vote_list
 
 
 @register("signsgd", family="quantisation", paper="arXiv:1802.04434", memory="none")
@@ -43,14 +44,14 @@ class SignSGD(Compressor):
         return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)
 
     def compress_list(self, xs, ctx):
-        if lists.runs_here(xs):
-            return {"signs": lists.sign_list(xs, 1.0)[0]}
+        if choice.runs_here(xs):
+            return {"signs": sign_list(xs, 1.0)[0]}
         return super().compress_list(xs, ctx)
 
     def aggregate_list(self, payloads, ctx):
         signs = payloads["signs"]
-        if lists.runs_here([signs]):
-            return lists.vote_list(signs, [spec.shape for spec in ctx.specs], 1.0)
+        if choice.runs_here([signs]):
+            return vote_list(signs, [spec.shape for spec in ctx.specs], 1.0)
         return super().aggregate_list(payloads, ctx)
 
     def recompress_list(self, totals, ctx):
@@ -62,23 +63,23 @@ class SignSGD(Compressor):
         return {"signs": carried(tf.stack, [payload["signs"], above])}
 
 
-@fuses(SignSGD, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(SignSGD, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Signs and the flag from one read; every element of the vote is written once."""
-    words, finite = lists.sign_list(xs, ctx.multiplier)
+    words, finite = sign_list(xs, ctx.multiplier)
     (reply,) = yield Gather([{"signs": words}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    votes = lists.vote_list(reply["signs"], shapes, 1.0)
+    votes = vote_list(reply["signs"], shapes, 1.0)
     return Outcome(votes, memories, states, tf.constant(True))  # a vote is -1, 0 or 1
 
 
-@fuses(SignSGD, Momentum, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
 def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
     """The averages, their signs and the flag from one read; every vote is written once."""
     momenta = [state["momentum"] for state in memories]
     words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
     (reply,) = yield Gather([{"signs": words}], finite)
     shapes = [spec.shape for spec in ctx.specs]
-    votes = lists.vote_list(reply["signs"], shapes, 1.0)
+    votes = vote_list(reply["signs"], shapes, 1.0)
     kept = [{"momentum": average} for average in averages]
     return Outcome(votes, kept, states, tf.constant(True))

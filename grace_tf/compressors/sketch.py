@@ -11,7 +11,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, min_max_sketch, quantiles, selection
+from grace_tf.ops import choice, index_sets, min_max_sketch, quantiles, selection
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -136,7 +136,7 @@ class Sketch(Compressor):
         return index_sets.scatter_list(*parts, None, entries.ks, shapes, factor)
 
 
-@fuses(Sketch, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(Sketch, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """Counting, then ids, residual and flag; below ratio 1 selection, then the rest in O(k)."""
     residuals = residuals_of(memories)

@@ -9,7 +9,7 @@ from grace_tf.core.hyperparameters import check_choice, check_integer, check_num
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.ops import lists, ternary
+from grace_tf.ops import choice, ternary
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -125,7 +125,7 @@ class TernGrad(Compressor):
         return totals, sent, list(states)
 
 
-@fuses(TernGrad, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(TernGrad, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """Gradients are read for the scales and for the digits; the aggregate is written once."""
     if compressor.shared:

@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops import choice, index_sets, selection
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -91,7 +91,7 @@ class Threshold(Compressor):
         return index_sets.scatter_list(*parts, ms, shapes, factor)
 
 
-@fuses(Threshold, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(Threshold, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Selection, compaction, residual and flag from one read where the capacity suffices."""
     ms = [compressor.most(spec) for spec in ctx.specs]

@@ -9,7 +9,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import index_sets, lists, selection
+from grace_tf.ops import choice, index_sets, selection
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -90,7 +90,7 @@ class TopK(Compressor):
 def _fusible(compressor, xs):
     """Of composites, those that refine the values alone."""
     inner = getattr(compressor, "inner", ())
-    return [part for part, _ in inner] in ([], ["values"]) and lists.runs_here(xs)
+    return [part for part, _ in inner] in ([], ["values"]) and choice.runs_here(xs)
 
 
 @fuses(TopK, NoMemory, Residual, when=_fusible, composites=True)

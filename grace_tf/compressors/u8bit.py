@@ -10,7 +10,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import byte_codes, lists
+from grace_tf.ops import byte_codes, choice
 from grace_tf.ops.backend.carrier import one_row
 
 
@@ -78,7 +78,7 @@ class U8Bit(Compressor):
         return byte_codes.decode_tree(*parts, shapes, factor, self.block)
 
 
-@fuses(U8Bit, NoMemory, Residual, when=lambda compressor, xs: lists.runs_here(xs))
+@fuses(U8Bit, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """Scales, then codes, residual and flag; blocks that fit into the cache are read once."""
     codes, scales, kept, finite = byte_codes.encode_tree(

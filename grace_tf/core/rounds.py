@@ -113,12 +113,12 @@ def fuses(
 
     Example:
 
-        @fuses(Signs, NoMemory, when=lambda compressor, xs: lists.runs_here(xs))
+        @fuses(Signs, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
         def in_one_pass(compressor, memory, xs, memories, states, ctx):
-            words, finite = lists.sign_list(xs, ctx.multiplier)
+            words, finite = signs.sign_list(xs, ctx.multiplier)
             (reply,) = yield Gather([{"signs": words}], finite)
             shapes = [spec.shape for spec in ctx.specs]
-            votes = lists.vote_list(reply["signs"], shapes, 1.0)
+            votes = signs.vote_list(reply["signs"], shapes, 1.0)
             return Outcome(votes, memories, states)
     """
 

@@ -231,4 +231,4 @@ def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
             raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
     if not xs:
         return tf.constant(True)
-    return (native if choice.lists_run(xs) else reference).all_finite(xs)
+    return (native if choice.runs_here(xs) else reference).all_finite(xs)

@@ -4,7 +4,7 @@ A code is a byte: the sign bit of the element in its top bit, a magnitude below 
 in a word, the first in its lowest byte; the words of a tensor's codes follow those of the tensor
 before it, and bytes beyond a tensor's last code are zero.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.byte_codes`, which defines the meaning; both give the same bits. The
 encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`, and return as
 they do the new residuals, acc minus what is sent, and whether every acc is finite. The decoders sum
@@ -19,11 +19,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 from grace_tf.ops.reference import byte_codes as reference
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = [
     "byte_words",
@@ -56,7 +56,7 @@ def encode_tree(
     """
     xs, residuals = _checked(xs, residuals)
     _check_block(block)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         return reference.encode_tree(xs, residuals or None, multiplier, block)
     codes, scales, kept, finite = native._ops().grace_encode_tree_list(
         xs=xs, residuals=residuals, multiplier=multiplier, block=block or 0
@@ -83,7 +83,7 @@ def decode_tree(
     arguments.check_size(scales, _scales(sizes, block), "scales")
     if codes.shape[0] != scales.shape[0]:
         raise ValueError(f"{codes.shape[0]} workers' codes came with {scales.shape[0]} of scales.")
-    if not lists.runs_here([codes, scales]):
+    if not choice.runs_here([codes, scales]):
         return reference.decode_tree(codes, scales, shapes, factor, block)
     totals, finite = native._ops().grace_decode_tree_list(
         codes=codes,
@@ -109,7 +109,7 @@ def encode_powers(
     """
     xs, residuals = _checked(xs, residuals)
     arguments.check_list_key(key, len(xs))
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         return reference.encode_powers(xs, residuals or None, multiplier, key)
     codes, kept, finite = native._ops().grace_encode_powers_list(
         xs=xs,
@@ -133,7 +133,7 @@ def decode_powers(
     codes = arguments.tensor(codes, tf.int32, 2, "codes")
     shapes = arguments.shape_list(shapes)
     arguments.check_size(codes, _words([shape.num_elements() for shape in shapes]), "codes")
-    if not lists.runs_here([codes]):
+    if not choice.runs_here([codes]):
         return reference.decode_powers(codes, shapes, factor)
     totals, finite = native._ops().grace_decode_powers_list(
         codes=codes, N=len(shapes), factor=factor, **dims_of(shapes)

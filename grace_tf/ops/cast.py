@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["cast_list", "uncast_list"]
 

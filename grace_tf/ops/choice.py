@@ -54,11 +54,12 @@ def chosen(x: tf.Tensor | None = None) -> ModuleType:
     return native if native.available(warn=True) else reference
 
 
-def lists_run(xs: Sequence[tf.Tensor]) -> bool:
+def runs_here(xs: Sequence[tf.Tensor]) -> bool:
     """Whether native operations on lists run on these tensors.
 
-    On a GPU too they do, where the CUDA kernels run; TensorFlow itself then chooses between an
-    operation's kernels.
+    They do where the library is there, the tensors are on the CPU, or on GPUs and the CUDA kernels
+    run there, nothing is compiled by XLA, and `ops.using` does not say otherwise. On a GPU
+    TensorFlow itself chooses between an operation's kernels.
     """
     forced = _forced_or_xla()
     if forced is not None:
@@ -66,6 +67,11 @@ def lists_run(xs: Sequence[tf.Tensor]) -> bool:
     if not all(_on_cpu(x) for x in (*xs, None)) and cuda.why_not(warn=True):
         return False
     return native.available(warn=True)
+
+
+def made_here(x: tf.Tensor) -> bool:
+    """Whether an operation of the native library has made x, in a graph."""
+    return not tf.executing_eagerly() and x.op.type.startswith("Grace>")
 
 
 def _forced_or_xla() -> ModuleType | None:

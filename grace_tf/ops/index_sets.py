@@ -17,7 +17,7 @@ Any words decode: the j-th of the bits set in the bitmap gives entry j, together
 bits. Bits set beyond the k-th count for nothing. An entry that lacks its bit, or would come to n or
 more, is n: outside.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.index_sets`, which gives the same bits. The parts of the tensors of a list,
 of `lengths[i]` elements and with up to `ks[i]` entries, lie one after another.
 """
@@ -29,11 +29,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like
 from grace_tf.ops.reference import index_sets as reference
 from grace_tf.ops.reference.index_sets import index_layout
-from grace_tf.ops.selection import dims_of, scalar, shaped_like
 
 __all__ = ["index_words", "pack_list", "scatter_list", "unpack_list"]
 
@@ -58,7 +58,7 @@ def pack_list(
     if counts is not None:
         counts = arguments.tensor(counts, tf.int32, 1, "counts")
         arguments.check_size(counts, len(ks), "counts")
-    if not lists.runs_here([indices]):
+    if not choice.runs_here([indices]):
         return reference.pack_list(indices, counts, lengths, ks)
     words = native._ops().grace_pack_index_list(
         indices=indices,
@@ -74,7 +74,7 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
     """The indices int32 [W, sum of ks] in W workers' words [W, sum of index_words]."""
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_size(words, _checked(lengths, ks), "words")
-    if not lists.runs_here([words]):
+    if not choice.runs_here([words]):
         return reference.unpack_list(words, lengths, ks)
     indices = native._ops().grace_unpack_index_list(words=words, lengths=list(lengths), ks=list(ks))
     return shaped_like([indices], [[words.shape[0], sum(ks)]])[0]
@@ -119,7 +119,7 @@ def scatter_list(
     if values.shape[0] != words.shape[0]:
         raise ValueError(f"{values.shape[0]} workers' values came with {words.shape[0]} of words.")
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
-    if not lists.runs_here([values, words]):
+    if not choice.runs_here([values, words]):
         totals = reference.scatter_list(values, words, counts, ks, shapes, factor)
         return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_scatter_set_list(

@@ -4,7 +4,7 @@ A tensor of a list is read as a matrix M of `sizes[i]`, (rows, columns, rank), w
 P [rows, rank] and Q [columns, rank]; rank 0 says that it has none and travels dense. The P of all
 matrices lie end to end in one tensor, `p` or `basis`, and so do the Q, and the dense tensors.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.low_rank`. `orthonormal`, `expand` and `unit_columns` give the same bits
 either way. `project` and `reproject` do not: native ones give the same bits on every instruction
 set and for any number of threads, but they sum in another order than TensorFlow's matrix products.
@@ -19,10 +19,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
 from grace_tf.ops.reference import low_rank as reference
-from grace_tf.ops.selection import Kept, Tensors, kept_list, scalar, shaped_like
 
 __all__ = [
     "MatrixSize",
@@ -79,7 +79,7 @@ def project(
     qs has a Q for each matrix; dense has the accs without factors; finite is that of all accs.
     """
     xs, residuals = checked(xs, residuals, sizes)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         return *reference.project(accs, qs, sizes), ops.all_finite(accs)
     p, dense, finite = native._ops().grace_project_list(
@@ -98,7 +98,7 @@ def reproject(
     """
     xs, residuals = checked(xs, residuals, sizes)
     check_flat(basis, factor_length(sizes, 0), "basis")
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         q = reference.reproject(accs, basis, sizes)
         if not residuals:
@@ -127,7 +127,7 @@ def expand(
     )
     for name, (flat, length) in zip(("basis", "q", "dense"), parts):
         check_flat(flat, length, name)
-    if not lists.runs_here([basis, q, dense]):
+    if not choice.runs_here([basis, q, dense]):
         totals = reference.expand(basis, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]
         return totals, ops.all_finite(totals)
@@ -150,7 +150,7 @@ def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     They are as many as P has, whatever its rank, and finite for any finite P.
     """
     check_flat(p, factor_length(sizes, 0), "p")
-    if not lists.runs_here([p]):
+    if not choice.runs_here([p]):
         return reference.orthonormal(p, sizes)
     basis = native._ops().grace_orthonormal_list(p=p, **told(sizes))
     return native._shaped(basis, p.shape[0])
@@ -162,7 +162,7 @@ def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
     Denormals count as zero, and columns of zeros stay.
     """
     check_flat(q, factor_length(sizes, 1), "q")
-    if not lists.runs_here([q]):
+    if not choice.runs_here([q]):
         return reference.unit_columns_list(q, sizes)
     shapes = [[size.columns, size.rank] for size in sizes if size.rank]
     units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **told(sizes))

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import index_sets, lists, quantiles
+from grace_tf.ops import choice, index_sets, quantiles
 from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.quantiles import id_bits
@@ -219,7 +219,7 @@ def decode(payloads: dict[str, tf.Tensor], key: ops.Key | None, entries: Entries
 def _plain(words: tf.Tensor, means: tf.Tensor, entries: Entries) -> tf.Tensor:
     """The values float32 [W, K] whose ids are all in the words, a row for each worker."""
     ks = entries.ks
-    if not lists.runs_here([words, means]):
+    if not choice.runs_here([words, means]):
         owners = _owners(ks)
         return _means(means, _unpacked(words, entries.high, ks, owners), owners, entries.buckets)
     # The tensors of all workers as those of one, so that the graph does not grow with them.

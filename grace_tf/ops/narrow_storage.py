@@ -1,7 +1,7 @@
 """Lists of tensors kept in fewer bits between steps: bfloat16, or 8 bits with a scale a block.
 
 Both round at random, so that what comes back is right in expectation.  Whole lists run natively
-where `lists.runs_here` says so, and else one by one through
+where `choice.runs_here` says so, and else one by one through
 `grace_tf.ops.reference.narrow_storage`, which defines the meaning.  Both give the same bits.
 Tensors are float32 of any static shape with elements; what is not finite has no meaning here.
 """
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import dims_of, shaped_like
 from grace_tf.ops.reference import narrow_storage as reference
-from grace_tf.ops.selection import dims_of, shaped_like
 
 __all__ = ["from_bytes_list", "from_halves_list", "to_bytes_list", "to_halves_list"]
 
@@ -29,7 +29,7 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     bits(x_i) + (w_i >> 16), or of bits(x_i) where that would be infinite.
     """
     xs = _checked(xs, key)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         return [reference.to_halves(x, _one(key, i)) for i, x in enumerate(xs)]
     halves = native._ops().grace_to_halves_list(xs=xs, **_told(key))
     return shaped_like(halves, [x.shape for x in xs])
@@ -38,7 +38,7 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
 def from_halves_list(stored: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """float32 tensors from what `to_halves_list` gave, exactly."""
     stored = [arguments.tensor(x, tf.uint16, x.shape.rank, "stored") for x in stored]
-    if not lists.runs_here(stored):
+    if not choice.runs_here(stored):
         return [reference.from_halves(x) for x in stored]
     xs = native._ops().grace_from_halves_list(halves=stored)
     return shaped_like(xs, [x.shape for x in stored])
@@ -51,7 +51,7 @@ def to_bytes_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     bits and the key's stream for the tensor: packed_words(n, 8) words of codes, ⌈n/256⌉ of scales.
     """
     xs = _checked(xs, key)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         return [reference.to_bytes(x, _one(key, i)) for i, x in enumerate(xs)]
     stored = native._ops().grace_to_bytes_list(xs=xs, **_told(key))
     return shaped_like(stored, [reference.shape_of_bytes(x.shape) for x in xs])
@@ -63,7 +63,7 @@ def from_bytes_list(stored: Sequence[tf.Tensor], shapes: Sequence) -> list[tf.Te
     stored = [arguments.tensor(x, tf.int8, 2, "stored") for x in stored]
     if [x.shape for x in stored] != [reference.shape_of_bytes(shape) for shape in shapes]:
         raise ValueError("What is stored does not belong to tensors of these shapes.")
-    if not lists.runs_here(stored):
+    if not choice.runs_here(stored):
         return [reference.from_bytes(x, shape) for x, shape in zip(stored, shapes)]
     xs = native._ops().grace_from_bytes_list(stored=stored, **dims_of(shapes))
     return shaped_like(xs, shapes)

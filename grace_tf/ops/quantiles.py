@@ -20,7 +20,7 @@ divided by the number of elements and multiplied by 2^(E - 157), and rounded to 
 without elements has the mean 0.
 
 Ids are bit planes of ceil(log2 q) bits, as `ops.quantize` writes its codes. The operations run
-natively, one node a list, where `lists.runs_here` says so, and else through
+natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.quantiles`, which gives the same bits. The encoder works on
 acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
@@ -31,12 +31,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import quantiles as reference
 from grace_tf.ops.reference.quantiles import id_bits
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["decode_list", "encode_list", "id_bits", "id_words"]
 
@@ -56,7 +56,7 @@ def encode_list(
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     _check_buckets(buckets, span)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         return reference.encode_list(xs, residuals or None, multiplier, buckets, span)
     words, means, kept, finite = native._ops().grace_encode_quantiles_list(
         xs=xs, residuals=residuals, multiplier=multiplier, buckets=buckets, span=span
@@ -81,7 +81,7 @@ def decode_list(
     arguments.check_size(means, len(shapes) * buckets, "means")
     if words.shape[0] != means.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {means.shape[0]} of means.")
-    if not lists.runs_here([words, means]):
+    if not choice.runs_here([words, means]):
         return reference.decode_list(words, means, shapes, factor, buckets)
     totals, finite = native._ops().grace_decode_quantiles_list(
         words=words,

@@ -1,6 +1,6 @@
 """Uniform quantisation of whole lists of tensors: codes of a few bits, and scales for each block.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.quantization`. Both give the same bits. They work on
 
     acc_i = xs_i * multiplier + residuals_i
@@ -25,15 +25,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
-from grace_tf.ops.backend import arguments
+from grace_tf.ops import choice
+from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey, Strata
+from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like, sizes_of
+from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import quantization as reference
 
-__all__ = ["Code", "Strata", "decode", "encode"]
+__all__ = [
+    "Code",
+    "Quantized",
+    "Strata",
+    "decode",
+    "dequantize_list",
+    "encode",
+    "quantize_list",
+]
 
 
 class Code(NamedTuple):
@@ -49,19 +60,32 @@ class Code(NamedTuple):
     """max, l2 or minmax."""
 
 
+class Quantized(NamedTuple):
+    """What `quantize_list` gives."""
+
+    words: tf.Tensor
+    """int32 [the sum of packed_words(n_i, bits)]."""
+    scales: tf.Tensor
+    """float32 [the sum of the tensors' numbers of blocks]."""
+    kept: list[tf.Tensor] | None
+    """What the codes fail to carry, each of its tensor's shape; None without residuals."""
+    finite: tf.Tensor
+    """A bool scalar: whether everything that was encoded is finite."""
+
+
 def encode(
     xs: Sequence[tf.Tensor],
     residuals: Sequence[tf.Tensor] | None,
     multiplier: float,
     code: Code,
     random: ListKey | Strata | None,
-) -> lists.Quantized:
+) -> Quantized:
     """Codes, scales, what the codes fail to carry of each acc, and whether all accs are finite.
 
     random names the uniform numbers u of stochastic rounding; None rounds to the nearest.
     """
-    if lists.runs_here(xs):
-        return lists.quantize_list(xs, residuals, multiplier, *code, random)
+    if choice.runs_here(xs):
+        return quantize_list(xs, residuals, multiplier, *code, random)
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     arguments.check_codes(code.levels, code.bits, code.norm)
@@ -79,7 +103,7 @@ def encode(
             back = reference.decode(own_words[None], own_scales[None], x.shape[0], code)
             kept.append(acc - tf.reshape(back, acc.shape))
     joined = tf.concat(words, 0), tf.concat(scales, 0)
-    return lists.Quantized(*joined, kept if residuals else None, ops.all_finite(accs))
+    return Quantized(*joined, kept if residuals else None, ops.all_finite(accs))
 
 
 def decode(
@@ -90,12 +114,12 @@ def decode(
     words is int32 [W, n] and scales float32 [W, m], a row of each per worker. The sums run from
     zero in worker order; a denormal one becomes 0. Returns them, and whether all are finite.
     """
-    if lists.runs_here([words, scales]):
+    if choice.runs_here([words, scales]):
         factor = tf.constant(factor, tf.float32)
-        return lists.dequantize_list(words, scales, shapes, factor, *code)
+        return dequantize_list(words, scales, shapes, factor, *code)
     shapes = arguments.shape_list(shapes)
     sizes = [shape.num_elements() for shape in shapes]
-    counts = [ops.packed_words(n, code.bits) for n in sizes]
+    counts = [packed_words(n, code.bits) for n in sizes]
     blocks = [reference.count_scales(n, code) for n in sizes]
     words = tf.split(arguments.tensor(words, tf.int32, 2, "words"), counts, 1)
     scales = tf.split(arguments.tensor(scales, tf.float32, 2, "scales"), blocks, 1)
@@ -105,3 +129,99 @@ def decode(
     ]
     totals = totals if factor == 1.0 else [total * factor for total in totals]
     return totals, ops.all_finite(totals)
+
+
+def quantize_list(
+    xs: Sequence[tf.Tensor],
+    residuals: Sequence[tf.Tensor] | None,
+    multiplier: float,
+    levels: int,
+    bits: int,
+    block: int | None,
+    norm: str,
+    key: ListKey | Strata | None,
+) -> Quantized:
+    """Encodes x_i * multiplier + residual_i for each x_i of a list.
+
+    With acc_i that sum (no product where the multiplier is 1.0, no sum without residuals) and n_i
+    its number of elements, the composition is, for each i:
+
+        scales_i = block_scales(acc_i, block, norm)           block None: n_i
+        words_i = quantize(acc_i, scales_i, levels, bits, block, key with variable variables[i])
+        kept_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
+
+    key None rounds to the nearest; the module says what "minmax" means. Raises ValueError and
+    TypeError as those do.
+    """
+    xs = arguments.float_list(xs, "xs")
+    residuals = arguments.residual_list(residuals, xs)
+    arguments.check_codes(levels, bits, norm)
+    arguments.check_random(key, len(xs))
+    sizes = sizes_of([x.shape for x in xs])
+    order, size = (key.order, key.size) if isinstance(key, Strata) else (0, 0)
+    key = key.key._replace(worker=key.worker) if size else key
+    result = native._ops().grace_quantize_list(
+        xs=xs,
+        residuals=residuals,
+        levels=levels,
+        bits=bits,
+        block=0 if block is None else block,
+        norm=arguments.NORMS.index(norm),
+        stochastic=key is not None,
+        strata=size,
+        order=order,
+        variables=key.variables if key else [0] * len(xs),
+        draw=key.draw if key else 0,
+        multiplier=float(np.float32(multiplier)),
+        **native._stream(key or ListKey(0, 0, 0, (), 0)),
+    )
+    return Quantized(
+        native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
+        native._shaped(result.scales, _scales_size(sizes, block, norm)),
+        shaped_like(result.kept, [x.shape for x in xs]) if residuals else None,
+        scalar(result.finite),
+    )
+
+
+def dequantize_list(
+    words: tf.Tensor,
+    scales: tf.Tensor,
+    shapes: Sequence[Sequence[int]],
+    factor: float | tf.Tensor,
+    levels: int,
+    bits: int,
+    block: int | None,
+    norm: str = "max",
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """The sums over the workers of what `quantize_list` encoded, times a factor.
+
+    words is int32 [N, n] and scales float32 [N, m], a row of each per worker; factor is a float32
+    scalar, by which every element is multiplied, zeros too. The composition is, for each i,
+    `dequantize_sum(words_i, scales_i, n_i, levels, bits, block) * factor`. Returns the products, of
+    the given shapes, and a bool scalar: whether all of them are finite.
+    """
+    words = arguments.tensor(words, tf.int32, 2, "words")
+    scales = arguments.tensor(scales, tf.float32, 2, "scales")
+    arguments.check_codes(levels, bits, norm)
+    sizes = sizes_of(shapes)
+    arguments.check_size(words, sum(packed_words(n, bits) for n in sizes), "words")
+    arguments.check_size(scales, _scales_size(sizes, block, norm), "scales")
+    if words.shape[0] != scales.shape[0]:
+        raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
+    finite, totals = native._ops().grace_dequantize_list(
+        words=words,
+        scales=scales,
+        factor=arguments.factor_of(factor),
+        levels=levels,
+        bits=bits,
+        block=0 if block is None else block,
+        norm=2 if norm == "minmax" else 0,
+        N=len(shapes),
+        **dims_of(shapes),
+    )
+    return shaped_like(totals, shapes), scalar(finite)
+
+
+def _scales_size(sizes: Sequence[int], block: int | None, norm: str) -> int:
+    blocks = sum(min(n, 1) if block is None else arguments.count_blocks(n, block) for n in sizes)
+    return (2 if norm == "minmax" else 1) * blocks

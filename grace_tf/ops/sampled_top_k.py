@@ -1,6 +1,6 @@
 """Selection by a sampled threshold, with momentum correction, on whole lists of tensors.
 
-The operation runs natively, one node a list, where `lists.runs_here` says so, and else through
+The operation runs natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.sampled_top_k`, which defines the meaning. Both give the same bits.
 """
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
 from grace_tf.ops.reference import sampled_top_k as reference
-from grace_tf.ops.selection import Kept, Tensors, kept_list, scalar, shaped_like
 
 __all__ = ["Momentum", "Sampling", "Selected", "clip_factor", "sampled_k_list", "sampling_of"]
 
@@ -110,7 +110,7 @@ def sampled_k_list(
         raise ValueError("Momentum accumulates in residuals; there are none.")
     if not residuals and multiplier != 1.0:
         raise ValueError("A multiplier comes with residuals; there are none.")
-    if lists.runs_here(xs):
+    if choice.runs_here(xs):
         return _native(xs, residuals, multiplier, samplings, key, momentum)
     return Selected(*reference.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum))
 

@@ -12,7 +12,7 @@ and summed by halves, the upper half onto the lower, until one is left; and so a
 chunks. One-sided sums are multiplied by the float64 reciprocal of their number of elements,
 two-sided ones are divided by it.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.scaled_signs`; both give the same bits. The encoders work on
 acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
@@ -26,11 +26,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import scaled_signs as reference
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["Cells", "ScaledSigns", "momentum_sign_list", "scaled_sign_list", "sum_scaled_sign_list"]
 
@@ -78,7 +78,7 @@ def scaled_sign_list(
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     _check(cells)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         words, levels = reference.encode(accs, cells)
         kept = None
@@ -119,7 +119,7 @@ def sum_scaled_sign_list(
             f"levels must be {cells.sides} tensors of shape {[words.shape[0], count]}, not of "
             f"{[each.shape for each in levels]}."
         )
-    if not lists.runs_here([words, *levels]):
+    if not choice.runs_here([words, *levels]):
         totals = [t * factor for t in reference.decode(words, levels, shapes, cells)]
         return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_sum_scaled_sign_list(
@@ -139,11 +139,11 @@ def momentum_sign_list(
     """Moving averages and their signs, in one pass: (words, averages, finite).
 
     averages_i = momenta_i * beta + (xs_i * multiplier) * (1 - beta), in float32; words are those of
-    `lists.sign_list` of the averages, finite is that of the averages.
+    `signs.sign_list` of the averages, finite is that of the averages.
     """
     xs = arguments.float_list(xs, "xs")
     momenta = arguments.residual_list(momenta, xs)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         averages = reference.averages(reference.accs(xs, None, multiplier), momenta, beta)
         words = [ops.pack_signs(tf.reshape(each, [-1])) for each in averages]
         return tf.concat(words, 0), averages, ops.all_finite(averages)

@@ -19,12 +19,12 @@ and `finite` is false, so that a training step is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 import tensorflow as tf
 
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = [
     "ListKey",
@@ -35,33 +35,6 @@ __all__ = [
     "threshold_list",
     "top_k_list",
 ]
-
-Tensors = Sequence[tf.Tensor]
-Kept = Optional[list]
-
-
-def shaped_like(outputs: Tensors, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
-    # The C API's shape functions cannot read the attributes that tell the shapes.
-    for output, shape in zip(outputs, shapes):
-        output.set_shape(shape)
-    return list(outputs)
-
-
-def kept_list(kept: Tensors, residuals: Tensors) -> Kept:
-    return shaped_like(kept, [r.shape for r in residuals]) if residuals else None
-
-
-def scalar(x: tf.Tensor) -> tf.Tensor:
-    x.set_shape([])
-    return x
-
-
-def dims_of(shapes: Sequence[tf.TensorShape]) -> dict:
-    """Shapes as attributes of a node, which cannot hold a list of shapes."""
-    return {
-        "ranks": [shape.rank for shape in shapes],
-        "dims": [size for shape in shapes for size in shape.as_list()],
-    }
 
 
 def _streams(key: ListKey) -> dict:

@@ -14,7 +14,7 @@ A payload has room for a fixed number of each. The shift is the least, from 0 on
 halves and the floats fit. Of w bytes of which only r fit, those are sent whose rank, from 0 on in
 order of index, is one of the r from (step * r) mod w on, in a circle; the others count as nothing.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.size_classes`; both give the same bits. The encoders and decoders are as
 those of `grace_tf.ops.byte_codes`.
 """
@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import size_classes as reference
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["Classes", "Room", "decode_classes", "encode_classes", "lengths"]
 
@@ -78,7 +78,7 @@ def encode_classes(
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     _check(bound, rooms, len(xs))
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         parts, kept, finite = reference.encode_classes(
             xs, residuals or None, multiplier, bound, rooms, step
         )
@@ -112,7 +112,7 @@ def decode_classes(
         arguments.check_size(part, size, name)
     if len({part.shape[0] for part in parts}) != 1:
         raise ValueError("The parts must have a row for each worker.")
-    if not lists.runs_here(parts):
+    if not choice.runs_here(parts):
         return reference.decode_classes(parts, shapes, factor, bound, rooms)
     totals, finite = native._ops().grace_decode_classes_list(
         **parts._asdict(),

@@ -9,7 +9,7 @@ word j is its element w d + j. Digits beyond the last element are zero. `bits` s
   2..16   fields of so many bits: D = ⌊32 / bits⌋; the sum of t_d 2^(bits d). Words of several
           workers may be added up as long as no sum of digits exceeds 2^(bits - 1) - 1.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.ternary`. Both give the same bits. They work on acc_i = xs_i * multiplier,
 xs_i itself where the multiplier is 1.0.
 """
@@ -22,11 +22,11 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import Tensors, dims_of, scalar, shaped_like
 from grace_tf.ops.reference import ternary as reference
-from grace_tf.ops.selection import Tensors, dims_of, scalar, shaped_like
 
 __all__ = ["decode", "encode", "scales_of", "word_count"]
 
@@ -53,7 +53,7 @@ def scales_of(xs: Tensors, multiplier: float, clip: float | None) -> tuple[tf.Te
     """
     xs = arguments.float_list(xs, "xs")
     clip = float(np.float32(clip or 0.0))
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         accs = reference.accs(xs, multiplier)
         return tf.stack([reference.scale(acc, clip) for acc in accs]), ops.all_finite(accs)
     scales, finite = native._ops().grace_ternary_scales_list(
@@ -85,7 +85,7 @@ def encode(
     for name, x in (("own", own), ("scales", scales)):
         arguments.check_size(arguments.tensor(x, tf.float32, 1, name), len(xs), name)
     counts = [word_count(x.shape.num_elements(), bits) for x in xs]
-    if not lists.runs_here([*xs, own, scales]):
+    if not choice.runs_here([*xs, own, scales]):
         parts = []
         for i, acc in enumerate(reference.accs(xs, multiplier)):
             stream = ops.Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
@@ -121,7 +121,7 @@ def decode(
     arguments.check_size(scales, len(shapes), "scales")
     if words.shape[0] != scales.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
-    if not lists.runs_here([words, scales]):
+    if not choice.runs_here([words, scales]):
         totals = [
             tf.reshape(reference.decode(part, scales[:, i], shape.num_elements(), bits), shape)
             for i, (part, shape) in enumerate(zip(tf.split(words, counts, 1), shapes))

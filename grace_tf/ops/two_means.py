@@ -7,7 +7,7 @@ side is the sum of what is sent of it, over the number of these: in float64, the
 of index, with 0 for those of the other side, filled up with zeros to a power of two and added over
 adjacent pairs, then pairs of pairs; the quotient is rounded to float32. An empty side has mean 0.
 
-The operations run natively, one node a list, where `lists.runs_here` says so, and else through
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
 `grace_tf.ops.reference.two_means`, which gives the same bits. The parts of the tensors of a list
 lie one after another. The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of
 `selection`.
@@ -21,12 +21,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import index_sets, lists
+from grace_tf.ops import choice, index_sets
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import two_means as reference
 from grace_tf.ops.reference.low_rank import accs
-from grace_tf.ops.selection import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
 
 __all__ = ["TwoMeans", "scatter_means_list", "two_means_list"]
 
@@ -56,7 +56,7 @@ def two_means_list(
     residuals = arguments.residual_list(residuals, xs)
     shapes = [x.shape for x in xs]
     arguments.check_counts(ks, shapes)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         sums = accs(xs, residuals or None, multiplier)
         parts, kept = reference.encode_list(sums, ks), None
         if residuals:
@@ -106,7 +106,7 @@ def scatter_means_list(
         arguments.check_size(parts[-1], size, name)
         if parts[-1].shape[0] != parts[0].shape[0]:
             raise ValueError(f"{name} has {parts[-1].shape[0]} rows, means {parts[0].shape[0]}.")
-    if not lists.runs_here(parts):
+    if not choice.runs_here(parts):
         totals = reference.scatter_list(*parts, ks, shapes, factor)
         return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_scatter_means_list(

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists, low_rank
+from grace_tf.ops import choice, low_rank
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
 from grace_tf.ops.low_rank import MatrixSize, Sizes
 from grace_tf.ops.reference import low_rank as reference
-from grace_tf.ops.selection import Kept, Tensors, kept_list, scalar, shaped_like
 
 __all__ = ["Bases", "Products", "alternate", "bases", "expand_sides", "remove", "turned"]
 
@@ -52,7 +52,7 @@ def bases(factors: Tensors, sizes: Sizes) -> Bases:
     matrices = [size for size in sizes if size.rank]
     for i, (each, size) in enumerate(zip(factors, matrices)):
         low_rank.check_flat(each, (size.rows + size.columns) * size.rank, f"factors {i}")
-    if not lists.runs_here(factors):
+    if not choice.runs_here(factors):
         return Bases(*reference.bases(factors, sizes, _transposed(sizes)))
     found = native._ops().grace_bases_list(factors=list(factors), **low_rank.told(sizes))
     return Bases(*shaped_like(found, [[low_rank.factor_length(sizes, axis)] for axis in (0, 1)]))
@@ -68,7 +68,7 @@ def turned(products: Products, bases: Bases, step: tf.Tensor, sizes: Sizes) -> l
     matrices = [size for size in sizes if size.rank]
     if not matrices:
         return []
-    if not lists.runs_here([p, q, *bases]):
+    if not choice.runs_here([p, q, *bases]):
         return reference.turned(p, q, *bases, step, sizes, _transposed(sizes))
     factors = native._ops().grace_turn_list(
         p=p,
@@ -97,7 +97,7 @@ def alternate(
     """
     xs, residuals = low_rank.checked(xs, residuals, sizes)
     _check(sizes, left=bases.left, right=bases.right)
-    if not lists.runs_here(xs):
+    if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         products = Products(*reference.alternate(accs, *bases, sizes))
         kept = None
@@ -121,7 +121,7 @@ def alternate(
 def remove(w: tf.Tensor, basis: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     """w - A (Aᵀ w) for each w [rows, rank] and A of the basis, end to end as these are."""
     _check(sizes, w=w, basis=basis)
-    if not lists.runs_here([w, basis]):
+    if not choice.runs_here([w, basis]):
         return reference.remove(w, basis, sizes)
     rest = native._ops().grace_remove_list(w=w, basis=basis, **low_rank.told(sizes))
     return native._shaped(rest, w.shape[0])
@@ -143,7 +143,7 @@ def expand_sides(
     low_rank.check_flat(products.dense, low_rank.dense_length(sizes), "dense")
     p, q, dense = products
     rest = remove(p, bases.left, sizes)
-    if not lists.runs_here([*bases, rest, q, dense]):
+    if not choice.runs_here([*bases, rest, q, dense]):
         totals = reference.expand_sides(bases, rest, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]
         return totals, ops.all_finite(totals)

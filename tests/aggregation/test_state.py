@@ -21,7 +21,7 @@ def made(size, workers, compressor="topk:ratio=0.5", **keywords):
     state.place(size, workers, [None] * len(workers))
     plan = plan_of(compressor, **keywords)
     for group in plan.groups:
-        state.bound([group], plan.seed)
+        state.slots_for([group], plan.seed)
     return state
 
 
@@ -53,7 +53,7 @@ class StateTest(tf.test.TestCase):
                 return new
         new.place(size, workers, [None] * len(workers))
         for group in plan_of("topk:ratio=0.5").groups:
-            new.bound([group], 0)
+            new.slots_for([group], 0)
         return new
 
     WAYS = ("arrays, before", "arrays, after", "checkpoint, before", "checkpoint, after")
@@ -153,7 +153,7 @@ class StateTest(tf.test.TestCase):
                 state.lose("The file")
                 state.place(2, [0, 1], [None, None])
                 for group in plan_of("topk:ratio=0.5").groups:
-                    state.bound([group], 0)
+                    state.slots_for([group], 0)
             self.assertLen(said, 1, later)
             self.assertRegex(str(said[0].message), "^The file holds no compression state: resid")
             self.assertEqual(self.residuals(state), [0, 0])
@@ -179,7 +179,7 @@ class StateTest(tf.test.TestCase):
             state.restore(filled(2, [0, 1]).arrays())
             state.place(2, [0, 1], [None, None])
             for group in plan_of("topk:ratio=0.5").groups:
-                state.bound([group], 0)
+                state.slots_for([group], 0)
         self.assertEmpty(said)
         self.assertEqual(self.residuals(state), [1, 2])
 

@@ -16,6 +16,7 @@ from models import KERAS_3, compiled, data, fit, loss_scaled, sha
 
 import grace_tf
 from grace_tf.keras import aggregator_of
+from grace_tf.line.settings import settings
 
 SGD = keras.optimizers.SGD
 TOPK = {"compressor": "topk:ratio=0.25", "min_elements": 1, "seed": 3}
@@ -250,3 +251,10 @@ if KERAS_3:
             np.testing.assert_array_equal(each, wanted)
         assert aggregator_of(regressor.model_.optimizer).state.step == 3
         assert not np.array_equal(made(lambda: SGD(0.1)).fit(x, y).predict(x), wanted)
+
+
+def test_pickles_made_when_settings_had_another_place_load():
+    made = settings("topk", ratio=0.1)
+    old = pickle.dumps(made, protocol=0).replace(b"grace_tf.line.settings", b"grace_tf.settings")
+    assert b"grace_tf.settings" in old
+    assert pickle.loads(old) == made

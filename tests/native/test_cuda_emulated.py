@@ -95,10 +95,10 @@ def test_a_wrong_index_is_seen_where_no_error_can_be_raised(library, spec):
 def test_the_kernels_really_are_the_emulated_ones(tmp_path):
     """Without its library an operation fails, so no test here passes by the CPU's kernels."""
     program = (
-        "import tensorflow as tf; from grace_tf.ops import lists;"
+        "import tensorflow as tf; from grace_tf.ops import signs;"
         "from grace_tf.ops.backend import native;"
         "native._ops(); native._settings().grace_emulate_cuda(b'/nowhere/at_all.so');"
-        "lists.sign_list([tf.zeros([3])], 1.0)"
+        "signs.sign_list([tf.zeros([3])], 1.0)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

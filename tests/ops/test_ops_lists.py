@@ -8,8 +8,9 @@ import tensorflow as tf
 from ops_cases import WIDTHS, SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import quantization, signs
 from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -56,7 +57,9 @@ def quantize_composed(xs, residuals, multiplier, levels, bits, block, norm, key)
         kept.append(tf.reshape(flat - back, acc.shape))
         finite &= bool(np.isfinite(acc.numpy()).all()) if tf.executing_eagerly() else True
     kept = None if residuals is None else kept
-    return lists.Quantized(tf.concat(words, 0), tf.concat(scales, 0), kept, tf.constant(finite))
+    return quantization.Quantized(
+        tf.concat(words, 0), tf.concat(scales, 0), kept, tf.constant(finite)
+    )
 
 
 def rows_of(rows, sizes):
@@ -74,7 +77,7 @@ def dequantize_composed(words, scales, shapes, factor, levels, bits, block):
 
 
 def key_for(shapes):
-    return lists.ListKey(7, tf.constant(3), 5, tuple(9 * i % 40 for i in range(len(shapes))), 2)
+    return ListKey(7, tf.constant(3), 5, tuple(9 * i % 40 for i in range(len(shapes))), 2)
 
 
 class ListsTest(SameBits):
@@ -100,7 +103,7 @@ class ListsTest(SameBits):
         arguments = (xs, residuals, multiplier, *code)
         wanted = quantize_composed(*arguments)
         name = f"{len(shapes)} tensors, {residual}, {multiplier}, {code[:4]}"
-        self.everywhere(lambda: lists.quantize_list(*arguments), wanted, name, threads)
+        self.everywhere(lambda: quantization.quantize_list(*arguments), wanted, name, threads)
         traced = tf.function(lambda: quantize_composed(*arguments)[:3])()
         self.same(traced, wanted[:3], f"{name}: the composition, traced")
         return wanted
@@ -147,7 +150,9 @@ class ListsTest(SameBits):
     def dequantized(self, shapes, code, factor, workers, threads=(1, 3)):
         levels, bits, block, norm = code
         encoded = [
-            lists.quantize_list(values(shapes, w), None, 1.0, levels, bits, block, norm, None)
+            quantization.quantize_list(
+                values(shapes, w), None, 1.0, levels, bits, block, norm, None
+            )
             for w in range(workers)
         ]
         words = tf.stack([own.words for own in encoded])
@@ -158,7 +163,10 @@ class ListsTest(SameBits):
         finite = all(np.isfinite(total.numpy()).all() for total in wanted)
         name = f"{len(shapes)} tensors of {workers}, {code}, {factor}"
         self.everywhere(
-            lambda: lists.dequantize_list(*arguments), (wanted, tf.constant(finite)), name, threads
+            lambda: quantization.dequantize_list(*arguments),
+            (wanted, tf.constant(finite)),
+            name,
+            threads,
         )
         return wanted
 
@@ -182,7 +190,7 @@ class ListsTest(SameBits):
             words = tf.zeros([2, sum(ops.packed_words(n, 4) for n in (70, 33))], tf.int32)
             scales = np.ones([2, 5], np.float32)
             scales[:, at] = bad
-            totals, finite = lists.dequantize_list(
+            totals, finite = quantization.dequantize_list(
                 words, tf.constant(scales), [[70], [3, 11]], tf.constant(1.0), 7, 4, 32
             )
             self.assertEqual(finite.numpy(), all(np.isfinite(t.numpy()).all() for t in totals))
@@ -192,7 +200,7 @@ class ListsTest(SameBits):
         codes = tf.fill([1, 7], 7)
         words = ops.quantize(tf.zeros([7]), tf.ones([1]), 7, 4, 7, None)
         scales = tf.constant([[3e38], [3e38]])
-        totals, finite = lists.dequantize_list(
+        totals, finite = quantization.dequantize_list(
             tf.stack([words, words]), scales, [[7]], tf.constant(1.0), 7, 4, None
         )
         self.assertAllEqual(totals[0], tf.zeros_like(codes[0]))
@@ -204,7 +212,7 @@ class ListsTest(SameBits):
             flat = [tf.reshape(x, [-1]) for x in compensated(xs, None, multiplier)]
             wanted = tf.concat([ops.pack_signs(x) for x in flat], 0)
             self.everywhere(
-                lambda xs=xs, m=multiplier: lists.sign_list(xs, m),
+                lambda xs=xs, m=multiplier: signs.sign_list(xs, m),
                 (wanted, tf.constant(True)),
                 f"{len(shapes)} tensors times {multiplier}",
             )
@@ -213,7 +221,7 @@ class ListsTest(SameBits):
 
     def voted(self, shapes, workers, factor):
         sizes = [int(np.prod(shape)) for shape in shapes]
-        own = [lists.sign_list(values(shapes, 10 * w), 1.0)[0] for w in range(workers)]
+        own = [signs.sign_list(values(shapes, 10 * w), 1.0)[0] for w in range(workers)]
         words = tf.stack(own)
         parts = rows_of(words, [ops.packed_words(n, 1) for n in sizes])
         wanted = [
@@ -221,13 +229,13 @@ class ListsTest(SameBits):
             for part, n, shape in zip(parts, sizes, shapes)
         ]
         self.everywhere(
-            lambda: lists.vote_list(words, shapes, factor), wanted, f"{workers} times {factor}"
+            lambda: signs.vote_list(words, shapes, factor), wanted, f"{workers} times {factor}"
         )
 
     def test_signs_of_what_is_not_finite(self):
         for bad, i in itertools.product((np.nan, np.inf, -np.inf), range(len(EDGES))):
             xs = spoilt(values(EDGES, 1), i, bad)
-            words, finite = lists.sign_list(xs, 1.0)
+            words, finite = signs.sign_list(xs, 1.0)
             wanted = tf.concat([ops.pack_signs(tf.reshape(x, [-1])) for x in xs], 0)
             self.assert_same_bits(words, wanted)
             self.assertFalse(finite.numpy())

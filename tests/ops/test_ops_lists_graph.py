@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import lists
-from grace_tf.ops.backend import native
+from grace_tf.ops import choice, quantization, signs
+from grace_tf.ops.backend import arguments, native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 class ChoiceTest(tf.test.TestCase):
     def test_runs_here_follows_the_choice_of_ops(self):
         xs = [tf.ones([3]), tf.ones([2, 2])]
-        self.assertTrue(lists.runs_here(xs))
+        self.assertTrue(choice.runs_here(xs))
         with ops.using("reference"):
-            self.assertFalse(lists.runs_here(xs))
+            self.assertFalse(choice.runs_here(xs))
             with ops.using("native"):
-                self.assertTrue(lists.runs_here(xs))
+                self.assertTrue(choice.runs_here(xs))
         seen = []
 
         def note(x):
-            seen.append(lists.runs_here([x]))
+            seen.append(choice.runs_here([x]))
             return x
 
         tf.function(note)(xs[0])
@@ -34,8 +34,8 @@ class ChoiceTest(tf.test.TestCase):
 
         @tf.function(input_signature=[specs, specs])
         def step(xs, residuals):
-            got = lists.quantize_list(xs, residuals, 0.5, 7, 4, 32, "max", None)
-            totals, _ = lists.dequantize_list(
+            got = quantization.quantize_list(xs, residuals, 0.5, 7, 4, 32, "max", None)
+            totals, _ = quantization.dequantize_list(
                 got.words[tf.newaxis], got.scales[tf.newaxis], shapes, tf.constant(1.0), 7, 4, 32
             )
             for x, total, kept in zip(xs, totals, got.kept):
@@ -49,9 +49,9 @@ class ChoiceTest(tf.test.TestCase):
 
     def test_what_does_not_fit_is_refused(self):
         x, zero = tf.ones([40]), tf.constant(1.0)
-        quantize = lists.quantize_list
+        quantize = quantization.quantize_list
         words, scales = tf.zeros([1, 8], tf.int32), tf.zeros([1, 2])
-        key = lists.ListKey(0, 0, 0, (1, 2), 0)
+        key = arguments.ListKey(0, 0, 0, (1, 2), 0)
         for call in (
             lambda: quantize([], None, 1.0, 7, 4, 32, "max", None),
             lambda: quantize([x], [x[1:]], 1.0, 7, 4, 32, "max", None),
@@ -60,15 +60,15 @@ class ChoiceTest(tf.test.TestCase):
             lambda: quantize([x], None, 1.0, 7, 4, 0, "max", None),
             lambda: quantize([x], None, 1.0, 7, 4, 32, "l1", None),
             lambda: quantize([x], None, 1.0, 7, 4, 32, "max", key),
-            lambda: lists.dequantize_list(words, scales, [[31]], zero, 7, 4, 32),
-            lambda: lists.dequantize_list(words, scales[:, 1:], [[40]], zero, 7, 4, 32),
-            lambda: lists.dequantize_list(words, tf.zeros([2, 2]), [[40]], zero, 7, 4, 32),
-            lambda: lists.vote_list(words, [[40]], zero),
+            lambda: quantization.dequantize_list(words, scales, [[31]], zero, 7, 4, 32),
+            lambda: quantization.dequantize_list(words, scales[:, 1:], [[40]], zero, 7, 4, 32),
+            lambda: quantization.dequantize_list(words, tf.zeros([2, 2]), [[40]], zero, 7, 4, 32),
+            lambda: signs.vote_list(words, [[40]], zero),
         ):
             with self.assertRaises(ValueError):
                 call()
         with self.assertRaises(TypeError):
-            lists.sign_list([tf.ones([3], tf.float64)], 1.0)
+            signs.sign_list([tf.ones([3], tf.float64)], 1.0)
 
 
 if __name__ == "__main__":

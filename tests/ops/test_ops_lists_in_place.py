@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grace_tf.ops import cast, lists, low_rank, selection, two_sided_low_rank
-from grace_tf.ops.backend import native
+from grace_tf.ops import cast, low_rank, nonfinite, quantization, selection, two_sided_low_rank
+from grace_tf.ops.backend import arguments, native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -20,11 +20,13 @@ BASIS = tf.ones([sum(size.rows * size.rank for size in MATRICES)]) / 300.0
 BASES = two_sided_low_rank.Bases(
     BASIS, tf.ones([sum(size.columns * size.rank for size in MATRICES)]) / 8.0
 )
-KEY = lists.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
+KEY = arguments.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
 
 ENCODERS = {
-    "quantize": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, 32, "max", None),
-    "quantize whole": lambda xs, es, m: lists.quantize_list(xs, es, m, 7, 4, None, "l2", None),
+    "quantize": lambda xs, es, m: quantization.quantize_list(xs, es, m, 7, 4, 32, "max", None),
+    "quantize whole": lambda xs, es, m: quantization.quantize_list(
+        xs, es, m, 7, 4, None, "l2", None
+    ),
     "top_k": lambda xs, es, m: selection.top_k_list(xs, es, m, KS),
     "threshold": lambda xs, es, m: selection.threshold_list(xs, es, m, 1.5, SIZES),
     "random_k": lambda xs, es, m: selection.random_k_list(xs, es, m, KS, KEY),
@@ -61,7 +63,7 @@ class InPlaceTest(tf.test.TestCase):
     def test_nan_unless(self):
         xs = values(3, True)
         for finite in (True, False):
-            for one in (tf.function(lists.nan_unless), lists.nan_unless):
+            for one in (tf.function(nonfinite.nan_unless), nonfinite.nan_unless):
                 for x, y in zip(xs, one(xs, tf.constant(finite))):
                     wanted = x if finite else x * np.nan
                     self.assertAllEqual(tf.math.is_nan(wanted), tf.math.is_nan(y))
@@ -74,7 +76,7 @@ class InPlaceTest(tf.test.TestCase):
         @tf.function
         def step(x, finite):
             made = x * 2.0
-            (refused,) = lists.nan_unless([made], finite)
+            (refused,) = nonfinite.nan_unless([made], finite)
             return made, refused
 
         made, refused = step(held, tf.constant(False))

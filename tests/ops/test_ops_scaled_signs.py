@@ -10,7 +10,7 @@ from ops_cases import SameBits, gradient
 from test_ops_low_rank import everywhere
 
 from grace_tf import ops
-from grace_tf.ops import lists
+from grace_tf.ops import signs
 from grace_tf.ops.backend import native
 from grace_tf.ops.scaled_signs import (
     Cells,
@@ -158,7 +158,7 @@ class ScaledSignsTest(SameBits):
                 self.assertAllClose(got, np.float32(beta) * m + product, rtol=0, atol=2e-38)
             if native.available():
                 with ops.using("native"):
-                    self.assertAllEqual(words, lists.sign_list(averages, 1.0)[0])
+                    self.assertAllEqual(words, signs.sign_list(averages, 1.0)[0])
 
     def test_values_of_all_sizes(self):
         for x, wanted in (

@@ -15,7 +15,7 @@ from test_build_files import BROKEN, built_package, needs_setuptools, setup_file
 from grace_tf import ops
 from grace_tf.aggregation.state import slots
 from grace_tf.cli import doctor
-from grace_tf.ops import choice, lists
+from grace_tf.ops import choice
 from grace_tf.ops.backend import cuda, native
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
@@ -183,11 +183,11 @@ def test_lists_run_on_gpus_where_the_kernels_do():
     x = tf.zeros([3])
     with mock.patch.object(choice, "_on_cpu", lambda x: False):
         with found():
-            assert lists.runs_here([x])
+            assert choice.runs_here([x])
         with found(error=100, message="no device"), pytest.warns(UserWarning, match="no device"):
-            assert not lists.runs_here([x])
+            assert not choice.runs_here([x])
         assert choice.chosen(x).__name__.endswith("reference")
-    assert lists.runs_here([x])
+    assert choice.runs_here([x])
 
 
 def test_the_counter_of_steps_lies_beside_the_gpu():

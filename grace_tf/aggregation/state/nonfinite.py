@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import lists
+from grace_tf.ops import choice
+from grace_tf.ops.nonfinite import nan_list, nan_unless
 
 _LOG = logging.getLogger("grace_tf")
 
@@ -37,7 +38,7 @@ class NonFiniteGuard:
         What native operations have made for this step alone becomes NaN in place, by one node for
         all; whatever may be held elsewhere passes through the condition.
         """
-        inside = [i for i, g in enumerate(grads) if not lists.made_here(g)]
+        inside = [i for i, g in enumerate(grads) if not choice.made_here(g)]
 
         def kept():
             keep()
@@ -51,7 +52,7 @@ class NonFiniteGuard:
         out = dict(zip(inside, rest))
         outside = [i for i in range(len(grads)) if i not in out]
         if outside:
-            out.update(zip(outside, lists.nan_unless([grads[i] for i in outside], flag)))
+            out.update(zip(outside, nan_unless([grads[i] for i in outside], flag)))
         return [out[i] for i in range(len(grads))]
 
     def told(self, step: tf.Tensor, own: tf.Tensor, who: str) -> None:
@@ -91,8 +92,8 @@ def _of_nan(grads: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """As many gradients of NaN; by one node for all, where the native operations run."""
     out = list(grads)
     plain = [i for i, g in enumerate(grads) if g.dtype == tf.float32 and g.shape.is_fully_defined()]
-    if plain and lists.runs_here([grads[i] for i in plain]):
-        for i, nan in zip(plain, lists.nan_list([grads[i].shape for i in plain])):
+    if plain and choice.runs_here([grads[i] for i in plain]):
+        for i, nan in zip(plain, nan_list([grads[i].shape for i in plain])):
             out[i] = nan
     else:
         plain = []

@@ -35,7 +35,7 @@ _OPERATIONS = (
     "unpack_signs",
     "vote_signs",
 )
-# Those of whole lists: other operations say what they mean, see grace_tf.ops.lists.
+# Those of whole lists: other operations say what they mean, see the modules of grace_tf.ops.
 LIST_OPERATIONS = (
     "cast_list",
     "decode_classes_list",
