@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import tensorflow as tf
 from launch import launch_once
 from models import KERAS_3
@@ -49,6 +50,7 @@ class FirstStep:
         self.assertEqual([first["said"], second["said"]], [[], []])
 
 
+@pytest.mark.slow
 class ProcessGroupTest(FirstStep, tf.test.TestCase):
     engine = "group"
 
@@ -95,6 +97,7 @@ class ProcessGroupTest(FirstStep, tf.test.TestCase):
             self.assertRegex(told["sentence"], "got no variables|have not yet been created")
 
 
+@pytest.mark.slow
 class MultiWorkerTest(FirstStep, tf.test.TestCase):
     engine = "mwms"
 

@@ -59,10 +59,10 @@ def test_the_fused_form_is_its_composition(corner, monkeypatch):
 
 
 @needs_native
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_fused_form_sees_what_is_not_finite(bad):
-    told = run("signsgd", Momentum(), CORNERS["odd"], False, False, bad)
-    assert all(np.isnan(total).all() for total in told[1][: 3 * len(CORNERS["odd"])])
+def test_the_fused_form_sees_what_is_not_finite():
+    bad = {0: np.nan, 1: np.inf, 2: -np.inf}
+    for step in run("signsgd", Momentum(), CORNERS["odd"], False, False, bad):
+        assert all(np.isnan(total).all() for total in step[: 3 * len(CORNERS["odd"])])
 
 
 class SignumTest(tf.test.TestCase):

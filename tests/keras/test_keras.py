@@ -48,6 +48,7 @@ def test_none_is_the_unwrapped_optimizer_bit_for_bit(make, where):
     assert sha(plain) != before
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("method", grace_tf.available())
 def test_replicas_and_runs_end_with_the_same_bits(method):
     strategy = mirrored(2)

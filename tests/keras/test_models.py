@@ -3,14 +3,11 @@
 The program is tests/programs/real_models.py, which says what each kind is.
 """
 
-import json
-import re
-
 import numpy as np
 import pytest
 import real_models  # noqa: E402
 import tensorflow as tf
-from launch import launch_once
+from launch import launch
 from real_models import METHODS  # noqa: E402
 from replicas import mirrored
 
@@ -34,30 +31,20 @@ def check(result, replicas):
         assert result["losses"][-1] < result["losses"][0]
 
 
-def launched(pairs):
-    """What two processes say of each (kind, method), and everything they printed."""
-    run = launch_once("real_models.py", *(word for pair in pairs for word in pair), timeout=900)
-    said = {}
-    for told in re.findall(r'\{"worker": \d.*', run.text):
-        result = json.loads(told)
-        said.setdefault((result["kind"], result["method"]), []).append(result)
-    return said, run.text
-
-
+@pytest.mark.slow
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind, method", IN_PROCESSES)
 def test_in_two_processes(kind, method):
-    said, printed = launched(IN_PROCESSES)
-    results = said.get((kind, method), ())
-    assert len(results) == 2, printed[-3000:]
-    for result in results:
+    ((one,), (other,)) = launch("real_models.py", kind, method).succeeded().answers()
+    for result in (one, other):
         check(result, replicas=1)
-    assert results[0]["shas"] == results[1]["shas"]
+    assert one["shas"] == other["shas"]
 
 
 def test_xla_between_processes_is_refused_in_a_sentence():
-    said, printed = launched((("jit_compile", METHODS[0]),))
-    assert not said
-    assert printed.count("XLA cannot compile collectives between processes") >= 2
+    run = launch("real_models.py", "jit_compile", METHODS[0])
+    assert run.answers() == [[], []]
+    assert run.text.count("XLA cannot compile collectives between processes") >= 2
 
 
 def wrapped(method):
@@ -81,7 +68,9 @@ def by_one_door():
     yield "CompressedAllReduce", "efficientnet", "stages"
 
 
-@pytest.mark.parametrize("door, kind, method", by_one_door())
+@pytest.mark.slow
+@pytest.mark.rotated
+@pytest.mark.parametrize("door, kind, method", list(by_one_door()))
 def test_under_a_strategy(door, kind, method):
     check(real_models.train(kind, method, DOORS[door](method)), replicas=2)
 

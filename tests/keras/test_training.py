@@ -31,54 +31,49 @@ def results(said: str) -> list[dict]:
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 
-class FitTest(tf.test.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.workers = launch_once("train.py", "fit", *METHODS).succeeded().answers()
+def fitted(method):
+    """What each of two processes says of trainings with this method."""
+    return [told for (told,) in launch_once("train.py", "fit", method).succeeded().answers()]
 
-    def test_workers_and_runs_end_with_the_same_bits(self):
-        self.assertEqual([r["method"] for r in self.workers[0]], METHODS)
-        for first, second in zip(*self.workers):
-            shas = {*first["shas"], *second["shas"]}
-            self.assertLen(shas, 1, first["method"])
-        # The methods differ, so equal SHAs are no accident of a model that does not learn.
-        self.assertLen({r["shas"][0] for r in self.workers[0]}, len(METHODS))
 
-    def test_mirrored_replicas_agree_with_processes(self):
-        strategy = replicas.mirrored(2)
-        for result in self.workers[0]:
-            with strategy.scope():
-                net = train.compiled(
-                    train.model(), train.optimizer(**train.spec_of(result["method"]))
-                )
-            net.fit(train.all_data(2), epochs=1, shuffle=False, verbose=0)
-            self.assertEqual(train.sha(net), result["shas"][0], result["method"])
-            taken = grace_tf.keras.aggregator_of(net.optimizer).bytes_per_step
-            dense = result["method"].startswith("none")  # then the host reduces, without our flag
-            self.assertEqual(taken, result["bytes"] - (4 if dense else 0))
+@pytest.mark.rotated
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_and_runs_and_replicas_end_with_the_same_bits(method):
+    first, second = fitted(method)
+    (sha,) = {*first["shas"], *second["shas"]}
+    strategy = replicas.mirrored(2)
+    with strategy.scope():
+        net = train.compiled(train.model(), train.optimizer(**train.spec_of(method)))
+    net.fit(train.all_data(2), epochs=1, shuffle=False, verbose=0)
+    assert train.sha(net) == sha
+    taken = grace_tf.keras.aggregator_of(net.optimizer).bytes_per_step
+    dense = method.startswith("none")  # then the host reduces, without our flag
+    assert taken == first["bytes"] - (4 if dense else 0)
+    # The methods differ, so equal SHAs are no accident of a model that does not learn.
+    others = {told["shas"][0] for other in {"none", "qsgd"} - {method} for told in fitted(other)}
+    assert sha not in others
 
-    def test_none_is_the_mean_computed_by_hand(self):
-        for base in ("", "adam"):
-            net = train.compiled(train.model(), train.plain(base))
-            gradients = self.traced_gradients(net)
-            for (x0, y0), (x1, y1) in zip(train.data(0, 2), train.data(1, 2)):
-                mean = [(a + b) / 2 for a, b in zip(gradients(x0, y0), gradients(x1, y1))]
-                net.optimizer.apply_gradients(zip(mean, net.trainable_variables))
-            method = f"none@{base}" if base else "none"
-            (none,) = [r for r in self.workers[0] if r["method"] == method]
-            self.assertEqual(train.sha(net), none["shas"][0], method)
 
-    def traced_gradients(self, net):
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+@pytest.mark.parametrize("base", ["", "adam"])
+def test_none_is_the_mean_computed_by_hand(base):
+    net = train.compiled(train.model(), train.plain(base))
+    gradients = traced_gradients(net)
+    for (x0, y0), (x1, y1) in zip(train.data(0, 2), train.data(1, 2)):
+        mean = [(a + b) / 2 for a, b in zip(gradients(x0, y0), gradients(x1, y1))]
+        net.optimizer.apply_gradients(zip(mean, net.trainable_variables))
+    assert train.sha(net) == fitted(f"none@{base}" if base else "none")[0]["shas"][0]
 
-        @tf.function
-        def gradients(x, y):
-            with tf.GradientTape() as tape:
-                value = loss(y, net(x, training=True))
-            return tape.gradient(value, net.trainable_variables)
 
-        return gradients
+def traced_gradients(net):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def gradients(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, net(x, training=True))
+        return tape.gradient(value, net.trainable_variables)
+
+    return gradients
 
 
 class NonFiniteTest(tf.test.TestCase):
@@ -136,6 +131,7 @@ def test_mistakes_end_in_one_sentence_on_every_worker(mistake, sentences):
 
 
 class LinkTest(tf.test.TestCase):
+    @pytest.mark.slow
     def test_the_interface_sees_the_bytes_that_were_announced(self):
         """Two run lengths apart, so that start-up and broadcast cancel."""
         carried, announced = {}, 0

@@ -310,6 +310,7 @@ def test_under_a_strategy_replicas_end_alike_where_the_dense_exchange_ends():
         assert plain.any()
 
 
+@pytest.mark.slow
 def test_two_processes():
     ((first,), (second,)) = launch("tables.py", timeout=600).succeeded().answers()
     for answer in (first, second):

@@ -151,6 +151,7 @@ class AggregatorTest(tf.test.TestCase):
         self.assertEqual(again.digest, plans[1].digest)
 
 
+@pytest.mark.slow
 class ProcessesTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -25,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "custom_ops"
 SPECS = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
 pytestmark = [
+    pytest.mark.slow,  # the first builds the library
     pytest.mark.skipif(not native.available(), reason=native.why_not()),
     pytest.mark.skipif(not (ROOT / "custom_ops").is_dir(), reason="the C++ sources are not here"),
     pytest.mark.skipif(not (shutil.which("g++") and shutil.which("make")), reason="no compiler"),

@@ -4,11 +4,14 @@ import itertools
 
 import numpy as np
 import numpy_ops
+import pytest
 import tensorflow as tf
 from ops_cases import KEY, LENGTHS, WIDTHS, SameBits, ballots, everything, gradient
 
 from grace_tf import ops
 from grace_tf.ops.backend import native
+
+pytestmark = pytest.mark.rotated
 
 
 def implementations():

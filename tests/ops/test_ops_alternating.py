@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from ops_cases import gradient
 from test_ops_low_rank import KINDS, SIZES, Everywhere, everywhere, flat, ps, split
@@ -12,6 +13,8 @@ from grace_tf.ops import low_rank, two_sided_low_rank
 from grace_tf.ops.backend import native
 from grace_tf.ops.low_rank import MatrixSize
 from grace_tf.ops.two_sided_low_rank import Bases, Products
+
+pytestmark = pytest.mark.rotated
 
 SHAPES = [(33,), (5, 7), (2, 20, 48), (4, 9), (17, 100), (600, 16)]
 TRANSPOSED = [MatrixSize(s.columns, s.rows, s.rank) if s.rank else s for s in SIZES]

@@ -17,6 +17,8 @@ from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.byte_codes import byte_words
 from grace_tf.ops.reference.byte_codes import NUMBERS
 
+pytestmark = pytest.mark.rotated
+
 LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 129, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]
 LIST_KEY = ListKey(KEY.seed, KEY.worker, KEY.step, tuple(range(len(LENGTHS))), KEY.draw)

@@ -14,6 +14,8 @@ from grace_tf.ops import size_classes
 from grace_tf.ops.backend import native
 from grace_tf.ops.size_classes import Classes, Room, lengths
 
+pytestmark = pytest.mark.rotated
+
 LENGTHS = [1, 2, 5, 31, 32, 33, 257, 2048, 2049, 5003]
 SHAPES = [[n] for n in LENGTHS]
 # (b, fractions of bytes, halves and floats, step)

@@ -13,6 +13,8 @@ from grace_tf import ops
 from grace_tf.ops import index_sets
 from grace_tf.ops.backend import native
 
+pytestmark = pytest.mark.rotated
+
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 # Whole words and not, plain bitmaps and not, from one element to all.

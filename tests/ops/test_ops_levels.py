@@ -16,6 +16,8 @@ from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.quantization import Code, Strata
 from grace_tf.ops.reference import quantization as reference
 
+pytestmark = pytest.mark.rotated
+
 ALL = 0xFFFFFFFF
 
 

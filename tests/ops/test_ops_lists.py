@@ -12,7 +12,10 @@ from grace_tf.ops import quantization, signs
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+pytestmark = [
+    pytest.mark.rotated,
+    pytest.mark.skipif(not native.available(), reason=native.why_not()),
+]
 
 # Every length up to 130, the edges of blocks, chunks and pieces, scalars and shapes of many axes.
 SHORT = [(n,) for n in range(1, 131)]
@@ -112,6 +115,7 @@ class ListsTest(SameBits):
         for residual, multiplier in itertools.product((False, True), (1.0, 0.3)):
             self.quantized(SHORT, residual, multiplier, (7, 4, 32, "max", key_for(SHORT)), (3,))
 
+    @pytest.mark.slow
     def test_quantize_every_code(self):
         for (levels, bits), block, norm, random in itertools.product(
             WIDTHS, (32, 64, 512, None), ("max", "l2"), (True, False)

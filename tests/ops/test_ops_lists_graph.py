@@ -7,7 +7,10 @@ from grace_tf import ops
 from grace_tf.ops import choice, quantization, signs
 from grace_tf.ops.backend import arguments, native
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+pytestmark = [
+    pytest.mark.rotated,
+    pytest.mark.skipif(not native.available(), reason=native.why_not()),
+]
 
 
 class ChoiceTest(tf.test.TestCase):

@@ -7,7 +7,10 @@ import tensorflow as tf
 from grace_tf.ops import cast, low_rank, nonfinite, quantization, selection, two_sided_low_rank
 from grace_tf.ops.backend import arguments, native
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+pytestmark = [
+    pytest.mark.rotated,
+    pytest.mark.skipif(not native.available(), reason=native.why_not()),
+]
 
 # One of several pieces and small ones, of which two end within a vector.
 SIZES = [300_000, 5, 4_096, 1]

@@ -13,6 +13,8 @@ from grace_tf.ops import low_rank
 from grace_tf.ops.backend import native
 from grace_tf.ops.low_rank import MatrixSize
 
+pytestmark = pytest.mark.rotated
+
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 SIZES = [

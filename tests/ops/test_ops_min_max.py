@@ -1,6 +1,7 @@
 """MinMaxSketch: what is looked up is never more, and is the least that met; payloads by hand."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy_quantiles import ids_of, mean_of
 from ops_cases import KEY, SameBits, gradient
@@ -11,6 +12,8 @@ from grace_tf.cli.bench import step
 from grace_tf.ops import min_max_sketch
 from grace_tf.ops.backend import native
 from grace_tf.ops.reference import quantiles as reference
+
+pytestmark = pytest.mark.rotated
 
 TABLES = min_max_sketch.Tables(
     rows=2, columns=(64, 32, 96), bits=3, ks=(100, 7, 33), variables=(4, 0, 9)

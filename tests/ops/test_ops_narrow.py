@@ -11,6 +11,8 @@ from grace_tf.ops import choice, narrow_storage, weighted_sum
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
 
+pytestmark = pytest.mark.rotated
+
 SHAPES = [(), (1,), (31,), (4, 8), (33,), (255,), (257,), (7, 101), (2049,)]
 KEY = ListKey(5, 2, 9, tuple(range(3, 3 + len(SHAPES))), 255)
 CORNERS = np.uint32(

@@ -13,6 +13,8 @@ from grace_tf import ops
 from grace_tf.ops import quantiles
 from grace_tf.ops.backend import native
 
+pytestmark = pytest.mark.rotated
+
 LENGTHS = [1, 2, 31, 32, 33, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]
 BUCKETS = ((64, 1), (64, 8), (3, 1), (5, 1), (256, 2))

@@ -12,6 +12,8 @@ from ops_cases import KEY, SameBits
 from grace_tf import ops
 from grace_tf.ops.backend import native
 
+pytestmark = pytest.mark.rotated
+
 LENGTHS = [*range(1, 40), 63, 64, 65, 255, 256, 257, 1000, 4097, 65537]
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 

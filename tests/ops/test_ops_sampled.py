@@ -15,6 +15,8 @@ from grace_tf.ops.backend import native
 from grace_tf.ops.reference import sampled_top_k as reference
 from grace_tf.ops.sampled_top_k import Momentum, Sampling, sampling_of
 
+pytestmark = pytest.mark.rotated
+
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 SELECTED = ("short", "shapes", "large", "awkward", "clustered", "equal", "zeros", "nan")
 f32 = np.float32

@@ -19,6 +19,8 @@ from grace_tf.ops.scaled_signs import (
     sum_scaled_sign_list,
 )
 
+pytestmark = pytest.mark.rotated
+
 SHAPES = [(), (1,), (31,), (32,), (33,), (257,), (2048,), (4099,), (1, 7), (33, 5), (7, 3, 65)]
 SHAPES += [(131, 3)]
 CELLS = [Cells(*each) for each in ((1,), (2,), (1, 32), (2, 512), (2, 4096), (2, None, True))]

@@ -9,7 +9,10 @@ from grace_tf import ops
 from grace_tf.ops import cast, selection
 from grace_tf.ops.backend import native
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+pytestmark = [
+    pytest.mark.rotated,
+    pytest.mark.skipif(not native.available(), reason=native.why_not()),
+]
 
 
 def composed_top_k(accs, ks):
@@ -79,6 +82,7 @@ class EncodersTest(ListsTest):
             ("short", "large", "nan"),
         )
 
+    @pytest.mark.slow
     def test_random_k(self):
         self.encoded(
             lambda xs, rs, m, ks: selection.random_k_list(xs, rs, m, ks, list_key(len(ks))),

@@ -10,7 +10,10 @@ from grace_tf import ops
 from grace_tf.ops import cast, selection
 from grace_tf.ops.backend import native
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.why_not())
+pytestmark = [
+    pytest.mark.rotated,
+    pytest.mark.skipif(not native.available(), reason=native.why_not()),
+]
 
 KEY = ops.Key(seed=7, worker=3, step=5, variable=2, draw=1)
 

@@ -13,6 +13,8 @@ from grace_tf.ops import choice, ternary
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
 
+pytestmark = pytest.mark.rotated
+
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 LENGTHS = (1, 2, 19, 20, 21, 31, 32, 33, 257, 319, 320, 321, 1999, 2048, 2053)
@@ -153,6 +155,7 @@ class TritsTest(SameBits):
                 lambda xs=xs: ternary.scales_of(xs, 1.0, 2.5), [wanted, np.bool_(True)], f"{power}"
             )
 
+    @pytest.mark.slow
     def test_encode_and_decode(self):
         xs, key = tensors(SHAPES), key_for(SHAPES)
         flat = [x.numpy().reshape(-1) for x in xs]

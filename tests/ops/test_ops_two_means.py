@@ -11,6 +11,8 @@ from grace_tf import ops
 from grace_tf.ops import index_sets, two_means
 from grace_tf.ops.backend import native
 
+pytestmark = pytest.mark.rotated
+
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 LISTS = {

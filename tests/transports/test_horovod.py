@@ -17,6 +17,7 @@ from grace_tf.cli.run.places import Local
 from grace_tf.transports.horovod import engine as horovod_engine
 from grace_tf.transports.horovod import group as horovod
 
+pytestmark = pytest.mark.slow  # many share two runs, and the first of them waits for its end
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
 METHODS += ["qsgd:rounding=nearest>two_hop"]
 CONTRACT, FIT = "group_contract.py group", " ".join(["train.py fit", *METHODS])
@@ -41,7 +42,6 @@ def three():
 
 
 @needs_horovod
-@pytest.mark.slow  # with the run that the tests below share
 @pytest.mark.parametrize("workers", ["two", "three"])
 def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
     for lines in lines_of(request.getfixturevalue(workers), CONTRACT):
@@ -92,7 +92,6 @@ def test_fit_ends_with_the_same_weights_on_every_worker(workers, request):
 
 
 @needs_horovod
-@pytest.mark.slow
 def test_fit_ends_with_the_bits_of_a_process_group(two):
     plain = launch_once("train.py", "fit", *METHODS)
     assert plain.code == 0, plain.text

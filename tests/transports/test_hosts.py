@@ -22,6 +22,7 @@ def told_by(*arguments, workers=4, horovod=False):
     return run.answers(), run.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["group", pytest.param("horovod", marks=needs_horovod)])
 def test_a_host_counts_as_one_worker(engine):
     """Two hosts end as two workers do that have the mean gradients of the hosts, bit for bit."""

@@ -1,6 +1,7 @@
 """MultiWorkerMirroredStrategy: two processes end with the bits of two replicas of one process."""
 
 import keras
+import pytest
 import tensorflow as tf
 from launch import launch_once
 from models import loop, model, sha
@@ -22,6 +23,7 @@ def trained(*arguments):
     return run.code, run.answers(), run.text
 
 
+@pytest.mark.slow
 class MultiWorkerTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):

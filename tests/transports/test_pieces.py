@@ -81,6 +81,7 @@ def test_a_variable_of_a_strategy_gets_the_bytes_on_all_its_devices():
         assert bits(component) == bits(source)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 def test_broadcast_and_comparison_hold_a_few_pieces_of_a_model():
     # Cold, since a fork shares the memory of its parent.
