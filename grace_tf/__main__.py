@@ -1,4 +1,8 @@
-"""The command line: python -m grace_tf list | describe | check | bench | run | doctor."""
+"""The command line: grace-tf list | describe | check | bench | run | doctor.
+
+`python -m grace_tf` is the same.  Commands import what needs TensorFlow by themselves, since its
+import takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import grace_tf
-from grace_tf.cli import describe, doctor, launcher
-from grace_tf.cli.bench import codecs
+from grace_tf.cli import bench, launcher
 from grace_tf.cli.models import MODELS
 from grace_tf.cli.run import start_up
 from grace_tf.cli.tables import markdown, print_table, progress
-from grace_tf.core.scheduled import Scheduled
-from grace_tf.line.settings import settings
-from grace_tf.testing import conformance
+from grace_tf.core.version import __version__
 
 WRONG_ARGUMENT = 2  # as argparse
 _VERBOSE = "show TensorFlow's start-up lines"
@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code; a wrong argument is one sentence and code 2."""
     options = _parser().parse_args(arguments)
     try:
+        if options.command_function is not launcher.main:
+            start_up.import_package(quiet=not options.verbose)
         return options.command_function(options)
     except (ValueError, TypeError) as error:
         print(f"grace_tf {options.command_name}: {error}", file=sys.stderr)
@@ -32,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def list_methods(options: argparse.Namespace) -> int:
     """The tables of registered methods and memories; as Markdown, of methods alone."""
+    from grace_tf.cli import describe
+
     if options.markdown:
         print(markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True)))
     else:
@@ -42,9 +46,15 @@ def list_methods(options: argparse.Namespace) -> int:
 
 def describe_spec(options: argparse.Namespace) -> int:
     """What one spec puts on the wire for one tensor."""
+    from grace_tf.cli import describe
+    from grace_tf.core import registry
+    from grace_tf.core.scheduled import Scheduled
+    from grace_tf.line.settings import settings
+    from grace_tf.testing import conformance
+
     of_a_file = ":" in options.spec
     target = conformance.load(options.spec) if of_a_file else options.spec
-    compressor, memory = grace_tf.core.registry.resolve(target)
+    compressor, memory = registry.resolve(target)
     shape = _shape(options.shape)
     if isinstance(compressor, Scheduled):
         rows = describe.stage_rows(settings(compressor), shape)
@@ -68,11 +78,27 @@ def describe_spec(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     """The conformance suite on a spec, module:Class or file.py:Class; 1 where a check fails."""
+    from grace_tf.testing import conformance
+
     target = conformance.load(options.target)
     with progress(f"Checking {options.target}"):
         report = conformance.check_compressor(target, quick=options.quick, report_only=True)
     print(report)
     return 0 if report.ok else 1
+
+
+def measure(options: argparse.Namespace) -> int:
+    """The speed of the codecs, or of a whole step."""
+    from grace_tf.cli.bench import codecs
+
+    return codecs.main(options)
+
+
+def diagnose(options: argparse.Namespace) -> int:
+    """What this installation is made of."""
+    from grace_tf.cli import doctor
+
+    return doctor.main(options)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -92,15 +118,16 @@ def _workers(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m grace_tf", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"grace_tf {grace_tf.__version__}")
+    parser = argparse.ArgumentParser(prog="grace-tf", description=__doc__.splitlines()[0])
+    parser.add_argument("--version", action="version", version=f"grace_tf {__version__}")
     commands = parser.add_subparsers(dest="command_name", required=True, metavar="command")
 
     def command(name: str, function, summary: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary)
         sub.set_defaults(command_function=function)
         if name != "run":  # it has a wider one
-            sub.add_argument("--verbose", action="store_true", help=_VERBOSE)
+            wider = "; and what importing has put into Keras" if name == "doctor" else ""
+            sub.add_argument("--verbose", action="store_true", help=_VERBOSE + wider)
         return sub
 
     sub = command("list", list_methods, "the methods: bits per element, memory, traits, paper")
@@ -116,15 +143,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("target", help="a spec, module:Class or file.py:Class")
     sub.add_argument("--quick", action="store_true", help="fewer shapes and draws")
 
-    codecs.add_arguments(command("bench", codecs.main, "the speed of the codecs on this machine"))
+    bench.add_arguments(command("bench", measure, "the speed of the codecs on this machine"))
     launcher.add_arguments(
         command("run", launcher.main, "start worker processes, here and on other hosts")
     )
-    command("doctor", doctor.main, "versions, native library, repairs, surroundings")
+    command("doctor", diagnose, "versions, native library, repairs, surroundings")
     return parser
 
 
 if __name__ == "__main__":
-    # Workers show their own lines, and `run` is their launcher alone.
-    start_up.show() if sys.argv[1:2] == ["run"] else start_up.let_python_through()
     sys.exit(main())

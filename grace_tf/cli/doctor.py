@@ -26,27 +26,60 @@ from grace_tf.transports.world import world
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints the table of findings."""
-    print_table("grace_tf doctor", ("what", "found"), findings())
+    """Prints the table of findings and, below it, the verdict."""
+    rows = findings()
+    if options.verbose:
+        rows += [*_guards(), *_repairs()]
+    print_table("grace_tf doctor", ("what", "found"), rows)
+    print(f"verdict: {verdict()}")
     return 0
 
 
+def verdict() -> str:
+    """One line: whether training works here as it should, else what to do first."""
+    try:
+        world.expected_size()
+    except ValueError as error:
+        return f"training cannot start: {error}"
+    if not native.available():
+        return (
+            "training works, on the slower reference operations: install g++, and then grace_tf "
+            f"again ({native.why_not()})"
+        )
+    if _meaning_of_tf_keras() != "keras":
+        return (
+            "training works with keras, but in this process tf.keras means the package tf_keras, "
+            "whose optimizers grace_tf.wrap does not take: unset TF_USE_LEGACY_KERAS, or use "
+            "grace_tf.Aggregator in a custom loop."
+        )
+    if tf.config.list_physical_devices("GPU") and cuda.why_not():
+        return f"training works, but on GPUs by the slower reference operations: {cuda.why_not()}"
+    return "all is well: grace_tf can train here."
+
+
 def findings() -> list[list[str]]:
-    """[what, found] rows."""
+    """[what, found] rows, without guards and repairs."""
     return [
         ["grace_tf", __version__],
         ["Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"],
         ["TensorFlow", tf.__version__],
         ["Keras", keras.__version__],
+        ["tf.keras means", _meaning_of_tf_keras()],
         ["native operations", native_library()],
         ["threads of native operations", threads()],
         ["CUDA library", cuda_library()],
         ["GPUs", _gpus()],
         ["workers around", _surroundings()],
         ["Horovod", horovod()],
-        *_guards(),
-        *_repairs(),
     ]
+
+
+def _meaning_of_tf_keras() -> str:
+    """The package that `tf.keras` is: "keras", or "tf_keras" with TF_USE_LEGACY_KERAS=1."""
+    try:
+        return tf.keras.Model.__module__.partition(".")[0]
+    except (AttributeError, ImportError) as error:  # asked for, but not installed
+        return lifeline.first_line(error)
 
 
 def native_library() -> str:

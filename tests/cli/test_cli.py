@@ -213,6 +213,23 @@ def test_progress_is_a_bar_on_a_terminal_and_what_is_said_on_a_pipe(capsys):
         assert re.search(state, drawn), (state, drawn)
 
 
+def test_help_and_run_import_no_tensorflow():
+    script = (
+        "import runpy, sys; sys.argv[1:] = {words}; sys.orig_argv = ['python', '-m', 'grace_tf']\n"
+        "try:\n    runpy.run_module('grace_tf', run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert not {{'tensorflow', 'keras', 'numpy'}} & set(sys.modules)"
+    )
+    for words in (["--help"], ["describe", "--help"], ["--version"], ["run", "-np", "2", "true"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(words=words)],
+            env={**os.environ, "PYTHONPATH": PACKAGE},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_the_command_prints_no_start_up_lines():
     """In a process of its own, where TensorFlow is imported with its log levels as they are."""

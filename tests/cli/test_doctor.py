@@ -13,14 +13,16 @@ import keras
 import tensorflow as tf
 
 import grace_tf
+from grace_tf.__main__ import main
 from grace_tf.cli import doctor
 from grace_tf.keras import repairs
+from grace_tf.ops.backend import cuda, native
 
 SCRIPT = pathlib.Path(__file__).parents[2] / ".ci" / "horovod"
 
 
 def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
-    found = dict(doctor.findings())
+    found = dict(doctor._guards())
     guards = {
         name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
     }
@@ -32,11 +34,11 @@ def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
     assert "Model.fit, " in guards["training"]
     assert "in MultiWorkerMirroredStrategy.scope. " in guards["lifeline"]
     with mock.patch.object(keras.Model, "fit", lambda self: None):
-        assert "Model.fit, " not in dict(doctor.findings())["guard: training"]
+        assert "Model.fit, " not in dict(doctor._guards())["guard: training"]
 
 
 def test_doctor_tells_versions_repairs_and_surroundings():
-    found = dict(doctor.findings())
+    found = {**dict(doctor.findings()), **dict(doctor._repairs())}
     assert found["TensorFlow"] == tf.__version__
     assert found["grace_tf"] == grace_tf.__version__
     assert found["native operations"].startswith(("yes, ", "no, the reference operations serve: "))
@@ -52,6 +54,31 @@ def test_doctor_sees_tf_config():
         assert dict(doctor.findings())["workers around"].startswith("2, ")
     with mock.patch.dict(os.environ, {"TF_CONFIG": "{"}):
         assert "TF_CONFIG is not" in dict(doctor.findings())["workers around"]
+
+
+def test_guards_and_repairs_are_shown_when_asked_and_the_verdict_always(capsys):
+    for words, shown in ([], False), (["--verbose"], True):
+        assert main(["doctor", *words]) == 0
+        printed = capsys.readouterr().out
+        assert ("guard: training" in printed) == ("repair: agree_on_finite" in printed) == shown
+        assert printed.splitlines()[-1].startswith("verdict: ")
+
+
+def test_the_verdict_says_what_to_do_first():
+    gpus = mock.patch.object(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    with mock.patch.object(native, "available", lambda: True):
+        assert doctor.verdict() == "all is well: grace_tf can train here."
+        with gpus, mock.patch.object(cuda, "why_not", lambda: "No driver."):
+            assert doctor.verdict().endswith(
+                "on GPUs by the slower reference operations: No driver."
+            )
+        with mock.patch.object(tf.keras.Model, "__module__", "tf_keras.src.engine.training"):
+            assert "tf.keras means the package tf_keras" in doctor.verdict()
+            assert dict(doctor.findings())["tf.keras means"] == "tf_keras"
+    with mock.patch.object(native, "available", lambda: False):
+        assert "install g++" in doctor.verdict()
+    with mock.patch.dict(os.environ, {"TF_CONFIG": "{"}):
+        assert doctor.verdict().startswith("training cannot start: TF_CONFIG is not")
 
 
 def prepared(folder, tools, python='echo "tf2.15.1-py311"'):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -43,18 +44,36 @@ def is_start_up_line(line: str) -> bool:
     return _LINES.match(line) is not None
 
 
-def hide() -> None:
-    """Hides these lines of this process until `show`, where it is `python -m grace_tf` itself.
-
-    To be called before TensorFlow is imported; does nothing in any other program, nor with
-    `--verbose`.  A child process reads stderr, so that the last words of a process that crashes are
-    not lost.
-    """
-    words = getattr(sys, "orig_argv", [])  # Python 3.9 does not have it and shows the lines
+def of_command_line() -> bool:
+    """Whether this process is `python -m grace_tf` or `grace-tf`, and not a user's program."""
+    words = getattr(sys, "orig_argv", [])  # Python 3.9 does not have it
     words = words[words.index("-m") + 1 :] if "-m" in words else []
-    # What follows `run` may be the options of a script.
-    if words[:1] != ["grace_tf"] or ("--verbose" in words and words[1:2] != ["run"]):
-        return
+    return words[:1] == ["grace_tf"] or os.path.basename(sys.argv[0]) == "grace-tf"
+
+
+def imports_all() -> bool:
+    """Whether `import grace_tf` imports TensorFlow: but for the command line, it does."""
+    return _asked or not of_command_line()
+
+
+def import_package(quiet: bool) -> None:
+    """Imports what `import grace_tf` imports elsewhere; `quiet` hides TensorFlow's lines."""
+    global _asked
+    if imports_all():
+        return  # a program that calls a command
+    _asked = True
+    if quiet:
+        hide()
+    importlib.reload(sys.modules["grace_tf"])
+    let_python_through()
+
+
+def hide() -> None:
+    """Hides these lines of this process until `show`.
+
+    It is called before TensorFlow is imported.  A child process reads stderr, so that the last
+    words of a process that crashes are not lost.
+    """
     try:
         stderr = os.dup(2)
     except OSError:  # closed
@@ -92,6 +111,7 @@ def _filter() -> None:
             os.write(2, line)
 
 
+_asked = False  # for all of the package, by a command
 _hidden: list[tuple[int, subprocess.Popen]] = []
 
 if __name__ == "__main__":
