@@ -12,6 +12,7 @@
 #   make wheel        the sdist and a wheel of it in dist/; the wheel runs on every Python 3, and needs no compiler
 #   make wheel-test   the tests, on that wheel, where there is no compiler, on another Python and TensorFlow
 #   make lint         ruff
+#   make types        mypy on a program that uses the public names
 #   make clean        removes everything that was made
 #
 # The first leg runs the checkout (installed editable), the second the package as it is shipped.
@@ -21,7 +22,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo cuda test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint clean \
+.PHONY: demo cuda test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint types clean \
 	need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
@@ -144,6 +145,9 @@ native-test:
 	@$(MAKE) --silent --no-print-directory -C custom_ops -j $(shell nproc) test
 	@if command -v nvcc >/dev/null; then echo "native-test: nvcc compiles the kernels for GPUs" && \
 	  $(MAKE) --silent --no-print-directory -C custom_ops -j $(shell nproc) cuda-check; fi
+
+types: $(VENV)/installed
+	$(VENV)/bin/python -m mypy tests/programs/typed_program.py
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .

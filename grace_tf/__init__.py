@@ -70,5 +70,5 @@ __all__ = [
 ]
 
 
-def __dir__() -> list:
+def __dir__() -> list[str]:
     return sorted(__all__)

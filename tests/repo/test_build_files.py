@@ -274,7 +274,7 @@ def test_make_clean_removes_what_the_build_leaves(tmp_path):
     assert not [file for file in made if file.exists()]
 
 
-def test_ci_runs_the_tests_of_the_kernels_and_those_of_the_readme(tmp_path):
+def test_ci_runs_the_tests_of_the_kernels_the_types_and_the_tests_of_the_readme(tmp_path):
     program(tmp_path / "make", '#!/bin/sh\necho "$@"\n')
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -284,4 +284,4 @@ def test_ci_runs_the_tests_of_the_kernels_and_those_of_the_readme(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == ["native-test", "test"]
+    assert done.stdout.split() == ["native-test", "types", "test"]
