@@ -74,6 +74,7 @@ class Steps:
         self._watched = 0  # the last try that another worker may not have made
         self._inner = 0  # trainings that this worker has begun inside the call, in callbacks
         self._ended = False
+        self._at_end: list[Callable[[], None]] = []
 
     def __enter__(self) -> Steps:
         global _now
@@ -181,7 +182,8 @@ class Steps:
     def finish(self, stopped: bool) -> None:
         """Returns when all workers have ended `fit`, or the timeout has passed.
 
-        Raises RuntimeError where one of them took another number of steps, or failed.
+        Raises RuntimeError where one of them took another number of steps, or failed.  Then calls
+        what `when_all_have_ended` was given, unless the timeout has passed before.
         """
         line, ends = self._line, _ends[self.call, _FIT]
         with line.changed:
@@ -199,9 +201,21 @@ class Steps:
             for worker, end in ends.items():
                 if end.failed:
                     line.lay_to(worker, f"left fit after {self._count(end)}: {end.how}")
+            all_ended = len(ends) == line.size
             for key in [key for key in _ends if key[0] <= self.call]:
                 del _ends[key]
         line.check()
+        if self._at_end and not all_ended:
+            _LOG.warning(
+                "Worker %d of %d keeps its backups: not all workers have ended fit in time.",
+                *(line.rank, line.size),
+            )
+        for call in self._at_end if all_ended else ():
+            call()
+
+    def when_all_have_ended(self, call: Callable[[], None]) -> None:
+        """Calls `call` at the end of `finish`, when all workers have ended this call of `fit`."""
+        self._at_end.append(call)
 
     def hear(self, what: int) -> None:
         """Ends all workers where another took fewer steps until the same end, or is about to."""

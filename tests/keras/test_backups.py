@@ -1,5 +1,8 @@
 """Killed trainings go on from their backups with the same bits; no file has two writers."""
 
+import re
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ from launch import launch
 from models import KERAS_3, model
 
 import grace_tf
+from grace_tf.cli import launcher
+from grace_tf.keras import backups
 
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program
@@ -37,6 +42,35 @@ def whole(tmp_path_factory):
     return told
 
 
+def no_worker_deletes_where_one_has_no_backup(folder):
+    """As where the disk of worker 1 is not mounted."""
+    away = folder.with_name("away")
+    (folder / "rank1").rename(away)
+    files = {path: path.read_bytes() for path in (folder / "backup").rglob("*") if path.is_file()}
+    code, _, everything = trained(folder, "group")
+    assert code not in (0, launcher.TIMED_OUT)
+    for rank in range(2):
+        sentence = rf"\[{rank}\] .*worker 1 of 2 has no backup, but others have .*{folder}"
+        assert re.search(sentence, everything), everything[-4000:]
+    for path, content in files.items():
+        assert path.read_bytes() == content
+    shutil.rmtree(folder / "rank1", ignore_errors=True)
+    away.rename(folder / "rank1")
+
+
+@pytest.mark.parametrize("surroundings", ["group", "mwms"])
+def test_a_kill_as_training_ends_loses_no_backup(surroundings, tmp_path):
+    code, _, everything = trained(tmp_path, surroundings, "end", 1)
+    assert code == KILLED, everything[-4000:]
+    code, told, everything = trained(tmp_path, surroundings)
+    assert code == 0, everything[-4000:]
+    for lines in told:
+        # Keras 2 has nothing left to do, Keras 3 begins the last epoch anew.
+        assert min(steps(lines), default=STEPS + 1) == STEPS + 1
+        assert lines[-1]["end"]
+    assert not [*tmp_path.rglob("latest.weights.h5"), *tmp_path.rglob("ckpt*")]
+
+
 @pytest.mark.parametrize("surroundings", ["group", "mirrored", "mwms"])
 def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_path):
     """In the group worker 0 has saved once more than worker 1, which is killed before it does."""
@@ -47,6 +81,8 @@ def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_p
         kill, rank = 2 * SAVE_FREQ, 1
     code, _, everything = trained(tmp_path, surroundings, kill, rank)
     assert code == KILLED, everything[-4000:]
+    if surroundings == "group":
+        no_worker_deletes_where_one_has_no_backup(tmp_path)
     code, told, everything = trained(tmp_path, surroundings)
     assert code == 0, everything[-4000:]
     lost = [line for line in everything.splitlines() if ZERO in line and '"file"' not in line]
@@ -89,6 +125,53 @@ def test_every_worker_writes_files_of_its_own(whole):
             assert not own["warned"]
             assert [ZERO in sentence for sentence in first["warned"]] == [True] * rank
             assert (first["workers"] == own["workers"]) == (rank == 0)
+
+
+LACKS = r"worker {} has no backup, but others have \(the newest is number {}\); .*/here is worker"
+
+
+@pytest.mark.parametrize(
+    "here, others, chosen",
+    [
+        # [newest, oldest, ended] of the others; -1 has neither a backup nor begun.
+        ([], [[-1, -1, 0]], 0),
+        ([4, 5], [[4, 3, 0]], 4),
+        ([4, 5], [[5, 4, 0], [5, 4, 0]], 5),
+        ([1], [[0, 0, 0]], 0),  # killed before its first one
+        ([4, 5], [[-1, -1, 0]], LACKS.format("1 of 2", 5)),
+        ([1], [[-1, -1, 0]], LACKS.format("1 of 2", 1)),
+        ([4, 5], [[5, 4, 0], [-1, -1, 0]], LACKS.format("2 of 3", 5)),
+        ([], [[5, 4, 0], [5, 4, 0]], LACKS.format("0 of 3", 5)),
+        ([], [[5, 4, 1], [5, 4, 0]], LACKS.format("0 of 3", 5)),
+        ([], [[5, 4, 1], [5, 4, 1]], 0),  # all have ended, and this one has deleted its own
+        ([6, 7], [[5, 4, 0]], "do not fit together .*the newest are 7, 5, .*Nothing was deleted"),
+        ([4, 5], [[0, 0, 0]], "do not fit together .*the newest are 5, 0, .*Nothing was deleted"),
+    ],
+)
+def test_workers_agree_on_a_backup_or_stop(here, others, chosen, monkeypatch, tmp_path):
+    class Others:
+        def handshake(self, words, purpose):
+            return np.array([words, *others])
+
+    monkeypatch.setattr(backups, "place", lambda model: (0, 1 + len(others)))
+    monkeypatch.setattr(backups, "together", lambda *_: Others())
+    folder = str(tmp_path / "here")
+    if here:
+        backups._mark(folder, "begun")
+    if isinstance(chosen, int):
+        assert backups.agree(None, here, folder) == chosen
+    else:
+        with pytest.raises(RuntimeError, match=chosen):
+            backups.agree(None, here, folder)
+
+
+def test_what_was_left_aside_goes_when_a_newer_backup_is_whole_on_all_workers(tmp_path):
+    for name in ("left-4", "left-ckpt-4.index", "left-6", "7"):
+        (tmp_path / name).mkdir()
+    backups._delete_superseded(str(tmp_path), 4)
+    assert len(list(tmp_path.iterdir())) == 4
+    backups._delete_superseded(str(tmp_path), 5)
+    assert {path.name for path in tmp_path.iterdir()} == {"left-6", "7"}
 
 
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 keeps TensorFlow's checkpoints")

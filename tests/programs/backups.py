@@ -1,7 +1,8 @@
 """A training that callbacks save, that may be killed, and that goes on; prints a JSON line a step.
 
 backups.py FOLDER group|mwms|mirrored METHOD [KILL RANK]   trains 12 steps, three epochs of four.
-With KILL, worker RANK is killed after so many steps, before its callbacks save anything.
+With KILL, worker RANK is killed after so many steps, before its callbacks save anything; with
+"end", after all other callbacks have ended the training.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 FOLDER, SURROUNDINGS, METHOD = sys.argv[1:4]
-KILL, KILLED = (int(word) for word in (sys.argv[4:] or ["0", "0"]))
+KILL, KILLED = sys.argv[4:] or ["0", "0"]
 
 import replicas  # noqa: E402  (four virtual CPUs)
 import tensorflow as tf  # noqa: E402
@@ -77,8 +78,19 @@ class Tell(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         say(**digests(self.model))
-        if KILL == int(self.model.optimizer.iterations.numpy()) and rank == KILLED:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if KILL == str(int(self.model.optimizer.iterations.numpy())):
+            kill()
+
+
+class KilledAtTheEnd(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        if KILL == "end":
+            kill()
+
+
+def kill():
+    if rank == int(KILLED):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def digests(model):
@@ -134,6 +146,7 @@ def main():
         keras.callbacks.BackupAndRestore(f"{FOLDER}/backup", save_freq=SAVE_FREQ),
         saving(f"{FOLDER}/all.weights.h5", save_weights_only=True),
         saving(f"{FOLDER}/best.weights.h5", "loss", save_best_only=True, save_weights_only=True),
+        KilledAtTheEnd(),
     ]
     dummy = tf.data.Dataset.from_tensors((tf.zeros([8, 8]), tf.zeros([8, 4]))).repeat()
     say(begin=True)

@@ -1,4 +1,4 @@
-"""A user's program, which `make types` checks: the public names have the types that they promise."""
+"""A program of a user, which `make types` checks: public names have the types they promise."""
 
 from __future__ import annotations
 
