@@ -160,6 +160,7 @@ def install() -> None:
     cls.set_model = set_model
     if KERAS_3:
         _install_folders(cls)
+        _install_end(cls)
     else:
         _install_checkpoints()
 
@@ -169,7 +170,7 @@ def _install_folders(cls: type) -> None:
 
     A folder gets its number when it is whole.  (callbacks/backup_and_restore.py, checked in 3.15.)
     """
-    own_load, own_save, own_end = cls._load_model, cls._save_model, cls.on_train_end
+    own_load, own_save = cls._load_model, cls._save_model
 
     @functools.wraps(own_load)
     def _load_model(self):
@@ -202,6 +203,13 @@ def _install_folders(cls: type) -> None:
             tf.io.gfile.rmtree(os.path.join(folder, str(number)))
         _delete_superseded(folder, self._grace_number)
 
+    cls._load_model, cls._save_model = _load_model, _save_model
+
+
+def _install_end(cls: type) -> None:
+    """Keras 3 deletes the backup where it ends the training: it stays until all workers have."""
+    own_end = cls.on_train_end
+
     @functools.wraps(own_end)
     def on_train_end(self, logs=None):
         if self.delete_checkpoint and _ours(self.model):
@@ -216,7 +224,7 @@ def _install_folders(cls: type) -> None:
             if place(self.model)[0] and not in_use(folder):
                 os.rmdir(folder)
 
-    cls._load_model, cls._save_model, cls.on_train_end = _load_model, _save_model, on_train_end
+    cls.on_train_end = on_train_end
 
 
 def _leave_aside(folder: str, name: str) -> None:
