@@ -1,15 +1,7 @@
 """`BackupAndRestore` that survives a kill at any moment, on every worker and from the same step.
 
 Each process has a folder of its own, in which it keeps the last two backups, numbered and whole.
-Training is synchronous, so workers are at most one backup apart: before loading they agree on the
-newest number that all of them have.  A backup is deleted only when a newer one is whole on all
-workers, or when all workers have ended `fit`.
-
-Two empty files stand beside the backups between several processes.  `begun` is made before the
-first step: a worker that has it and no backup was killed before its first one, and a worker without
-either has lost its folder, or is new.  `ended` is made when all workers have ended `fit`, before
-any of them deletes its backups: a worker without backups beside others that have `ended` has
-deleted its own already.
+`backup_agreement` says from which of them all workers go on, and when they may be deleted.
 """
 
 from __future__ import annotations
@@ -17,134 +9,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable
+from collections.abc import Sequence
+from typing import Any
 
 import h5py
 import keras
 import tensorflow as tf
 
-from grace_tf.keras import steps
+from grace_tf.keras.backup_agreement import agree, begin, delete_superseded, end, leave_aside
 from grace_tf.keras.own_files import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.transports.group import Group
-from grace_tf.transports.world.find_workers import together
 
 KEPT = 2
-TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own
 _DRAFT = "draft"
-_BEGUN, _ENDED = "begun", "ended"
-_ASIDE = "left-"  # before the name of a backup that not all workers have
-_NONE = -1  # the number of who has no backup and has not begun
-
-
-def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
-    """The newest backup that all workers have, of the `numbers` that this one has.
-
-    Returns 0 where training starts from the beginning: nobody has a backup, a kill came before the
-    first one was whole on all workers, or all have ended `fit` and some have deleted theirs since.
-
-    Raises RuntimeError on every worker, and leaves every backup where it is, where a worker has
-    none and others do, where their backups are further apart than a kill leaves them, or where a
-    worker does not come.
-    """
-    rank, count = place(model)
-    if count == 1:
-        return max(numbers, default=0)
-    begun, ended = (_is_marked(folder, name) for name in (_BEGUN, _ENDED))
-    newest, oldest = (max(numbers), min(numbers)) if numbers else (0 if begun else _NONE,) * 2
-    if begun and newest == 1:
-        oldest = 0  # it can go on from the beginning too
-    others = _others(model)
-    table = others.handshake([newest, oldest, ended], "BackupAndRestore").tolist()
-    most = max(row[0] for row in table)
-    if most <= 0:
-        return 0
-    lacking = [worker for worker, row in enumerate(table) if row[0] == _NONE]
-    if lacking:
-        if all(row[2] for row in table if row[0] != _NONE):
-            return 0
-        raise RuntimeError(
-            f"BackupAndRestore: worker {_listed(lacking)} of {count} has no backup, but "
-            f"others have (the newest is number {most}); {folder} is worker {rank}'s folder. "
-            "Nothing was deleted. Give every worker the folder that it had before (is its disk "
-            "mounted?) and start as many workers as before, or move the folders of all workers "
-            "away to start from the beginning."
-        )
-    chosen = min(row[0] for row in table)
-    if max(row[1] for row in table) > chosen:
-        newests, oldests = (_listed(row[column] for row in table) for column in range(2))
-        raise RuntimeError(
-            f"The backups of the workers do not fit together (the newest are {newests}, the oldest "
-            f"{oldests}); {folder} is worker {rank}'s folder. Nothing was deleted. Move the "
-            "folders of all workers away to start from the beginning."
-        )
-    if newest > chosen:
-        LOG.warning(
-            "Worker %d of %d leaves its backup %d for %s, which all workers have.",
-            *(rank, count, newest, f"number {chosen}" if chosen else "a start from the beginning"),
-        )
-    return chosen
-
-
-def _others(model: Any) -> Group:
-    found = together(getattr(model, "distribute_strategy", None), TIMEOUT)
-    assert found is not None  # place() has said that there are several processes
-    return found
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _is_marked(folder: str, name: str) -> bool:
-    return tf.io.gfile.exists(os.path.join(folder, name))
-
-
-def _mark(folder: str, name: str) -> None:
-    tf.io.gfile.makedirs(folder)
-    with tf.io.gfile.GFile(os.path.join(folder, name), "w") as file:
-        file.write("")
-
-
-def _begin(model: Any, folder: str) -> None:
-    """Marks that training begins or goes on here; what `_end` has left is of an earlier one."""
-    if place(model)[1] > 1:
-        _mark(folder, _BEGUN)
-        if _is_marked(folder, _ENDED):
-            tf.io.gfile.remove(os.path.join(folder, _ENDED))
-
-
-def _end(model: Any, folder: str, delete: Callable[[], None]) -> None:
-    """Deletes this worker's backups when all workers have ended `fit`; at once if it is alone."""
-    if place(model)[1] == 1:
-        return delete()
-    taken = steps.now()
-
-    def ended() -> None:
-        _mark(folder, _ENDED)
-        # Nobody deletes before all have marked theirs: see `agree`.
-        _others(model).handshake([], "the end of BackupAndRestore")
-        delete()
-
-    if taken is None:
-        _others(model).handshake([], "the end of fit with BackupAndRestore")
-        ended()
-    else:
-        taken.when_all_have_ended(ended)
-
-
-def _delete_superseded(folder: str, newest: int) -> None:
-    """Deletes what `agree` has left aside, when all workers have a newer backup than that.
-
-    This worker has just saved `newest`, so all have saved the number before: between two backups
-    lies a step, which no worker takes before its backup is whole.
-    """
-    for name in tf.io.gfile.listdir(folder):
-        if (found := re.match(rf"{_ASIDE}(?:\D*-)?(\d+)", name)) and int(found[1]) < newest:
-            path = os.path.join(folder, name.rstrip("/"))
-            tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
 
 
 def install() -> None:
@@ -180,8 +57,8 @@ def _install_folders(cls: type) -> None:
         chosen = agree(self.model, _readable(numbers, self), self.backup_dir)
         for number in numbers:
             if number > chosen:
-                _leave_aside(self.backup_dir, str(number))
-        _begin(self.model, self.backup_dir)
+                leave_aside(self.backup_dir, str(number))
+        begin(self.model, self.backup_dir)
         self._grace_number = chosen
         # Without a number there may be a backup that Keras made by itself.
         folder = os.path.join(self.backup_dir, str(chosen)) if chosen else self.backup_dir
@@ -201,7 +78,7 @@ def _install_folders(cls: type) -> None:
         tf.io.gfile.rename(draft, os.path.join(folder, str(self._grace_number)))
         for number in _numbers(folder)[:-KEPT]:
             tf.io.gfile.rmtree(os.path.join(folder, str(number)))
-        _delete_superseded(folder, self._grace_number)
+        delete_superseded(folder, self._grace_number)
 
     cls._load_model, cls._save_model = _load_model, _save_model
 
@@ -213,7 +90,7 @@ def _install_end(cls: type) -> None:
     @functools.wraps(own_end)
     def on_train_end(self, logs=None):
         if self.delete_checkpoint and _ours(self.model):
-            _end(self.model, self.backup_dir, lambda: delete(self, logs))
+            end(self.model, self.backup_dir, lambda: delete(self, logs))
         else:
             delete(self, logs)
 
@@ -225,14 +102,6 @@ def _install_end(cls: type) -> None:
                 os.rmdir(folder)
 
     cls.on_train_end = on_train_end
-
-
-def _leave_aside(folder: str, name: str) -> None:
-    """Renames a backup so that it does not count any more, and is still there for people."""
-    aside = os.path.join(folder, _ASIDE + name)
-    if tf.io.gfile.isdir(aside):
-        tf.io.gfile.rmtree(aside)  # of an attempt before this one
-    tf.io.gfile.rename(os.path.join(folder, name), aside, overwrite=True)
 
 
 def _ours(model: Any) -> bool:
@@ -284,12 +153,7 @@ def _install_checkpoints() -> None:
     from keras.src.distribute.distributed_file_utils import remove_temp_dirpath
     from keras.src.distribute.worker_training_state import WorkerTrainingState as cls
 
-    own_init, own_restore, own_back_up, own_delete = (
-        cls.__init__,
-        cls.restore,
-        cls.back_up,
-        cls.delete_backup,
-    )
+    own_init, own_restore = cls.__init__, cls.restore
 
     @functools.wraps(own_init)
     def __init__(self, model, checkpoint_dir, *args, **kwargs):
@@ -311,10 +175,18 @@ def _install_checkpoints() -> None:
         for number, path in saved.items():
             if number > chosen:
                 for file in tf.io.gfile.glob(f"{path}.*"):
-                    _leave_aside(manager.directory, os.path.basename(file))
-        _begin(self._model, manager.directory)
+                    leave_aside(manager.directory, os.path.basename(file))
+        begin(self._model, manager.directory)
         if chosen:
             manager.checkpoint.restore(saved[chosen])
+
+    cls.__init__, cls.restore = __init__, restore
+    _install_checkpoints_end(cls)
+
+
+def _install_checkpoints_end(cls: type) -> None:
+    """A checkpoint of Keras 2 is deleted when a newer one supersedes it or all have ended `fit`."""
+    own_back_up, own_delete = cls.back_up, cls.delete_backup
 
     @functools.wraps(own_back_up)
     def back_up(self, *args, **kwargs):
@@ -322,12 +194,11 @@ def _install_checkpoints() -> None:
         manager = self.write_checkpoint_manager
         if place(self._model)[1] > 1 and manager.latest_checkpoint:
             number = int(manager.latest_checkpoint.rpartition("-")[2])
-            _delete_superseded(manager.directory, number)
+            delete_superseded(manager.directory, number)
 
     @functools.wraps(own_delete)
     def delete_backup(self):
         folder = self.write_checkpoint_manager.directory
-        _end(self._model, folder, lambda: own_delete(self))
+        end(self._model, folder, lambda: own_delete(self))
 
-    cls.__init__, cls.restore = __init__, restore
     cls.back_up, cls.delete_backup = back_up, delete_backup

@@ -11,7 +11,7 @@ from models import KERAS_3, model
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.keras import backups
+from grace_tf.keras import backup_agreement
 
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program
@@ -153,24 +153,24 @@ def test_workers_agree_on_a_backup_or_stop(here, others, chosen, monkeypatch, tm
         def handshake(self, words, purpose):
             return np.array([words, *others])
 
-    monkeypatch.setattr(backups, "place", lambda model: (0, 1 + len(others)))
-    monkeypatch.setattr(backups, "together", lambda *_: Others())
+    monkeypatch.setattr(backup_agreement, "place", lambda model: (0, 1 + len(others)))
+    monkeypatch.setattr(backup_agreement, "together", lambda *_: Others())
     folder = str(tmp_path / "here")
     if here:
-        backups._mark(folder, "begun")
+        backup_agreement._mark(folder, "begun")
     if isinstance(chosen, int):
-        assert backups.agree(None, here, folder) == chosen
+        assert backup_agreement.agree(None, here, folder) == chosen
     else:
         with pytest.raises(RuntimeError, match=chosen):
-            backups.agree(None, here, folder)
+            backup_agreement.agree(None, here, folder)
 
 
 def test_what_was_left_aside_goes_when_a_newer_backup_is_whole_on_all_workers(tmp_path):
     for name in ("left-4", "left-ckpt-4.index", "left-6", "7"):
         (tmp_path / name).mkdir()
-    backups._delete_superseded(str(tmp_path), 4)
+    backup_agreement.delete_superseded(str(tmp_path), 4)
     assert len(list(tmp_path.iterdir())) == 4
-    backups._delete_superseded(str(tmp_path), 5)
+    backup_agreement.delete_superseded(str(tmp_path), 5)
     assert {path.name for path in tmp_path.iterdir()} == {"left-6", "7"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
-from grace_tf.keras import aggregator_of, backups, own_files, own_path
+from grace_tf.keras import aggregator_of, own_files, own_path
 from grace_tf.transports.world import world as groups
 
 
@@ -95,27 +95,6 @@ def test_plain_processes_alone_are_left_alone(tmp_path):
     fit(made, 2, callbacks=[saving, backup])
     assert sorted(os.listdir(tmp_path)) == ["b", "m.weights.h5"]
     assert not [name for name in os.listdir(tmp_path / "b") if name.isdigit()]
-
-
-@pytest.mark.parametrize(
-    "table, chosen",
-    [
-        ([[0, 0], [0, 0]], 0),
-        ([[8, 7], [8, 7]], 8),
-        ([[8, 7], [7, 6]], 7),
-        ([[1, 1], [0, 0]], 0),
-        ([[9, 8], [7, 6]], None),
-    ],
-)
-def test_the_newest_backup_that_all_workers_have(table, chosen, monkeypatch):
-    monkeypatch.setattr(groups, "_current", second_of_two(table))
-    newest, oldest = table[1]
-    numbers = range(oldest, newest + 1) if newest else ()
-    if chosen is not None:
-        assert backups.agree(None, numbers, "b") == chosen
-        return
-    with pytest.raises(RuntimeError, match="newest are 9, 7, the oldest 8, 6.: delete the backup"):
-        backups.agree(None, numbers, "b")
 
 
 class Torn(Exception):
