@@ -4,19 +4,35 @@ import ast
 import importlib.util
 import json
 import re
+import shlex
 from unittest import mock
 
 import pytest
 import tensorflow as tf
-from doc_tables import DIGITS, GRACE, LINK, README, ROOT, TABLES, page_of, table_in, trainings
+from doc_blocks import anchors, blocks, links, script_of
+from doc_tables import (
+    DIGITS,
+    GRACE,
+    LINK,
+    PAGES,
+    README,
+    ROOT,
+    TABLES,
+    page_of,
+    table_in,
+    trainings,
+)
+from launch import launch
 
 import grace_tf
-from grace_tf.__main__ import _parser
+from grace_tf.__main__ import _parser, main
 from grace_tf.core import registry
 from grace_tf.core.specs import name_of
 
 GRACE_BUGS = ROOT / "docs" / "grace-bugs.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+ALL_PAGES = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PYTHON, COMMANDS = blocks("python"), blocks("sh")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -57,11 +73,10 @@ def test_the_link_carried_what_was_announced():
 
 
 def test_every_public_name_is_documented():
-    text = README.read_text(encoding="utf-8")
     for name in grace_tf.__all__:
         if name.startswith("__"):
             continue
-        assert re.search(rf"\b{name}\b", text), f"the README does not speak of {name}"
+        assert re.search(rf"\b{name}\b", ALL_PAGES), f"no page speaks of {name}"
         assert (getattr(grace_tf, name).__doc__ or "").strip(), f"{name} has no docstring"
 
 
@@ -73,20 +88,56 @@ def test_every_method_says_what_it_sends_and_where_it_comes_from(name):
     assert entry.family and entry.paper
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_snippets_compile(number):
-    compile(SNIPPETS[number], f"README snippet {number}", "exec")
+def scripts():
+    """The Python blocks of each page; those of writing.md have tests of their own."""
+    found = {}
+    for block in [*blocks("diff"), *PYTHON]:
+        if not block.why_not_run and block.page != "writing.md":
+            code = script_of(block.code) if block.kind == "diff" else block.code
+            found.setdefault(block.page, []).append(code)
+    return found
 
 
-def test_there_are_snippets():
-    assert len(SNIPPETS) >= 5
+@pytest.mark.slow
+@pytest.mark.parametrize("page", scripts())
+def test_the_blocks_of_a_page_run_between_two_workers(page, tmp_path):
+    file = tmp_path / "blocks.json"
+    file.write_text(json.dumps(scripts()[page]), encoding="utf-8")
+    launch("run_page.py", file).succeeded()
 
 
-def test_the_method_of_the_readme_passes_the_suite(tmp_path):
-    (snippet,) = [s for s in SNIPPETS if "class Turns" in s]
-    assert len(snippet.splitlines()) <= 40
-    file = tmp_path / "my_file.py"
-    file.write_text(snippet, encoding="utf-8")
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: f"{block.page}-{block.code[:20]}")
+def test_the_commands_of_a_page_run(block, tmp_path, monkeypatch, capsys):
+    lines = block.code.replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    known = next(a.choices for a in _parser()._actions if a.dest == "command_name")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in commands:
+        if command[:3] == ["python", "-m", "grace_tf"]:
+            assert command[3] in known
+        elif command[0] == "make" and "-C" not in command:
+            assert re.search(rf"^{command[1]}:", makefile, re.M), command
+        elif command[0] == "python":
+            assert (ROOT / command[1]).exists(), command
+    if not block.why_not_run:
+        if block.page == "writing.md":
+            write_turns(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        for command in commands:
+            assert command[:3] == ["python", "-m", "grace_tf"], "say why it is not run"
+            assert main(command[3:]) == 0
+        assert capsys.readouterr().out
+
+
+def write_turns(folder):
+    (block,) = [block for block in PYTHON if "class Turns" in block.code]
+    (folder / "my_file.py").write_text(block.code, encoding="utf-8")
+    return folder / "my_file.py"
+
+
+def test_the_method_of_the_page_about_writing_one_passes_the_suite(tmp_path):
+    file = write_turns(tmp_path)
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 40
     spec = importlib.util.spec_from_file_location("my_file", file)
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict("sys.modules", {"my_file": module}):
@@ -95,8 +146,8 @@ def test_the_method_of_the_readme_passes_the_suite(tmp_path):
             grace_tf.testing.check_compressor("turns", quick=True)
 
 
-def test_the_memory_of_the_readme_forgets_a_quarter():
-    (snippet,) = [s for s in SNIPPETS if "(grace_tf.Memory)" in s]
+def test_the_memory_of_the_page_about_writing_one_forgets_a_quarter():
+    (snippet,) = [block.code for block in PYTHON if "(grace_tf.Memory)" in block.code]
     with mock.patch.dict("grace_tf.core.registry._MEMORIES"):
         exec(snippet, {"grace_tf": grace_tf, "tf": tf})
         workers = grace_tf.testing.Workers(1, "topk:ratio=0.5", memory="low_pass")
@@ -106,19 +157,33 @@ def test_the_memory_of_the_readme_forgets_a_quarter():
     assert workers.state.arrays()["0/memory/residual"].tolist() == [[0, 0.75 * 1.75]]
 
 
-def test_specs_in_the_readme_exist():
-    for spec in re.findall(r'"((?:topk|qsgd)[:|][^"]*)"', README.read_text(encoding="utf-8")):
-        grace_tf.get(spec)
+def test_specs_in_the_pages_exist():
+    names = "|".join(grace_tf.available())
+    for spec in re.findall(rf'(?<!memory=)["`]((?:{names})(?:[:|][^"`\s]*)?)["`]', ALL_PAGES):
+        grace_tf.get(spec.replace("\\|", "|"))
 
 
-def test_commands_in_the_readme_exist():
-    text = README.read_text(encoding="utf-8")
+def test_every_command_is_documented():
     known = next(a.choices for a in _parser()._actions if a.dest == "command_name")
-    named = set(re.findall(r"python -m grace_tf (\w+)", text))
-    assert named == set(known)
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make ([\w-]+)", text, re.M):
-        assert re.search(rf"^{target}:", makefile, re.M), target
+    assert set(re.findall(r"python -m grace_tf (\w+)", ALL_PAGES)) == set(known)
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 220
+
+
+def without_marks(text):
+    """A text without what varies in a message: quotes, places for values, spaces."""
+    return re.sub(r"[\s\"'`]+|f\"|%[a-z]", "", text)
+
+
+def test_the_messages_that_troubleshooting_explains_are_in_the_sources():
+    files = [path for path in (ROOT / "grace_tf").rglob("*.py")]
+    source = without_marks("".join(path.read_text(encoding="utf-8") for path in files))
+    ours = TROUBLE.partition("## Messages of other software")[0]
+    texts = re.findall(r"^\| `([^`]+)` \|", ours, re.M)
+    assert len(texts) > 40
+    assert [text for text in texts if without_marks(text) not in source] == []
 
 
 def names_in(node, outside=""):
@@ -144,8 +209,16 @@ def test_the_tests_of_the_page_of_bugs_exist():
             assert "test_" in test and test in set(found), f"{file} has no {test}"
 
 
-def test_links_lead_somewhere():
-    text = README.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    text = page.read_text(encoding="utf-8")
+    for path, anchor in links(text):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{path}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {(ROOT / path).resolve() for path, _ in links(README.read_text(encoding="utf-8"))}
+    assert [page.name for page in PAGES if page != README and page not in linked] == []

@@ -242,17 +242,13 @@ TABLES = {
     "cells-2.15": functools.partial(matrix_table, "2.15"),
 }
 
-ENGINES_PAGE = ROOT / "docs" / "engines.md"
-PAGES = {  # all others are in the README
-    "training": ROOT / "docs" / "training.md",
-    "faults": ENGINES_PAGE,
-    "cells-2.21": ENGINES_PAGE,
-    "cells-2.15": ENGINES_PAGE,
-}
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def page_of(name):
-    return PAGES.get(name, README)
+    """The page in which the markers of a table stand."""
+    (page,) = [page for page in PAGES if _block(name).search(page.read_text(encoding="utf-8"))]
+    return page
 
 
 def _block(name):

@@ -162,8 +162,8 @@ def test_the_example_passes(own_registry):
     )
 
 
-def test_the_quantiser_of_the_readme_passes(own_registry):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_quantiser_of_the_page_about_writing_a_method_passes(own_registry):
+    text = (ROOT / "docs" / "writing.md").read_text(encoding="utf-8")
     snippets = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (methods,) = [s for s in snippets if "def compress" in s and "class" not in s]
     given = {"tf": tf, "grace_tf": grace_tf}
