@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 import grace_tf.compressors  # noqa: F401  (fills the registry)
 import grace_tf.memories  # noqa: F401
@@ -14,8 +15,9 @@ from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.memory import Memory
+from grace_tf.core.schedule import Schedule
 from grace_tf.core.scheduled import Scheduled
-from grace_tf.core.specs import spec_of
+from grace_tf.core.specs import parse_firsts, spec_of, with_firsts
 from grace_tf.line import two_hops
 
 
@@ -137,12 +139,15 @@ class Settings:
 
 ANY = ".*"
 DENSE = (registry.get("none"), registry.get_memory("none"))
+# An instance, a spec, a spec of memories that follow each other (`residual@0;none@100`), or that
+# as a schedule.
+MemoryLike = Union[str, Memory, Schedule]
 
 
 def settings(
     compressor: str | Compressor | Mapping[str, Any] = "qsgd",
     *,
-    memory: str | Memory | Mapping[str, str | Memory] = "auto",
+    memory: MemoryLike | Mapping[str, MemoryLike] = "auto",
     granularity: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
@@ -190,44 +195,57 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 
 
 def _pair(
-    what: Any, memory: str | Memory, **hyperparameters: Any
+    what: Any, memory: MemoryLike, **hyperparameters: Any
 ) -> tuple[Compressor | Scheduled, Memory]:
     compressor, own = registry.resolve(what, **hyperparameters)
-    if isinstance(compressor, Scheduled):
-        return _remembering(compressor, memory)
+    memories = parse_firsts(memory) if isinstance(memory, str) else memory
+    if isinstance(memories, Schedule) or isinstance(compressor, Scheduled):
+        if not isinstance(compressor, Scheduled):
+            compressor = Scheduled.of([(0, compressor, registry.get_memory(own))])
+        if not isinstance(memories, Schedule):
+            memories = Schedule((0,), (memory,))
+        return _remembering(compressor, memories)
     chosen = registry.get_memory(own if memory == "auto" else memory)
     _check_pair(compressor, chosen)
     return compressor, chosen
 
 
-def _remembering(scheduled: Scheduled, memory: str | Memory) -> tuple[Scheduled, Memory]:
-    """The stages with their memories, each its own or the one that is given; and the last.
+def _remembering(scheduled: Scheduled, memories: Schedule) -> tuple[Scheduled, Memory]:
+    """The stages with these memories, "auto" for a stage's own; and the last that compresses.
 
     What is not compressed needs none, but for one that claims what is dense.  It empties the memory
     of a stage before it, so that nothing waits there for ever.
     """
-    chosen = [
-        registry.get_memory(stage.memory if memory == "auto" else memory)
-        for stage in scheduled.stages
-    ]
-    for stage, own in zip(scheduled.stages, chosen):
-        _check_pair(stage.compressor, own)
-    claiming = [m for s, m in zip(scheduled.stages, chosen) if m.claims_dense]
+    chosen = []
+    for first in sorted({*scheduled.boundaries, *memories.boundaries}):
+        stage, memory = scheduled.stage(first), memories.at(first)
+        memory = registry.get_memory(stage.memory if memory == "auto" else memory)
+        _check_pair(stage.compressor, memory)
+        chosen.append((first, stage.compressor, memory))
+    claiming = [memory for _, _, memory in chosen if memory.claims_dense]
     stages, last = [], DENSE[1]
-    for stage, own in zip(scheduled.stages, chosen):
-        if stage.compressor == DENSE[0]:
+    for first, compressor, own in chosen:
+        if compressor == DENSE[0]:
             own = claiming[0] if claiming else last
-        stages.append((stage.first, stage.compressor, own))
+        stages.append((first, compressor, own))
         last = own
-    compressing = [m for s, m in zip(scheduled.stages, chosen) if s.compressor != DENSE[0]]
+    compressing = [memory for _, compressor, memory in chosen if compressor != DENSE[0]]
     return Scheduled.of(stages), compressing[-1]
 
 
 def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
     """The keyword `memory` that gives this one, or those of a schedule's stages."""
-    if isinstance(compressor, Scheduled) and _pair(str(compressor), "auto")[0] == compressor:
-        return "auto"
-    return spec_of(memory)
+    if not isinstance(compressor, Scheduled) or len(compressor.stages) == 1:
+        return spec_of(memory)
+    for told in ("auto", spec_of(memory)):
+        with contextlib.suppress(ValueError):  # the memory does not suit all stages
+            if _pair(str(compressor), told)[0] == compressor:
+                return told
+    firsts = [compressor.stages[0]]
+    firsts += [
+        s for last, s in zip(compressor.stages, compressor.stages[1:]) if s.memory != last.memory
+    ]
+    return with_firsts((spec_of(stage.memory), stage.first) for stage in firsts)
 
 
 def _check_pair(compressor: Compressor, chosen: Memory) -> None:

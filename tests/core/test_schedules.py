@@ -122,6 +122,41 @@ def test_memories_of_stages():
     assert settings("topk@0;none@5", memory="none").config()["memory"] == "none"
 
 
+@pytest.mark.parametrize(
+    ("spec", "memory", "kept"),
+    [
+        ("topk@0;signum@6", "residual@0;momentum@6", ["residual", "momentum"]),
+        ("signum@0;signsgd@6", "momentum@0;none@6", ["momentum", "none"]),
+        ("signum@0;qsgd@6", "momentum@0;none@6", ["momentum", "none"]),
+        ("signum@0;powersgd@6", "momentum@0;residual@6", ["momentum", "residual"]),
+        (
+            "signum:momentum=0.5@0;signum@6",
+            "momentum:beta=0.5@0;momentum@6",
+            ["momentum", "momentum"],
+        ),
+        ("signum@0;none@3;topk@6", "momentum@0;residual@6", ["momentum", "momentum", "residual"]),
+    ],
+)
+def test_the_configuration_keeps_the_memory_of_each_stage(spec, memory, kept):
+    for given in (spec, {"a.*": spec, ".*": "qsgd"}):
+        made = settings(given)
+        config = made.config()
+        assert from_config(config) == made
+        assert (config["memory"] if given == spec else config["memory"]["a.*"]) == memory
+        assert [stage.routes[0][2].name for _, stage in made.stages] == kept
+
+
+def test_memories_may_follow_each_other_without_a_schedule_of_compressors():
+    made = settings("topk", memory="residual@0;none@4")
+    assert [first for first, _ in made.stages] == [0, 4]
+    assert [stage.routes[0][2].name for _, stage in made.stages] == ["residual", "none"]
+    assert settings("topk", memory=schedules.piecewise({0: "residual", 4: "none"})) == made
+    with pytest.raises(ValueError, match="'residual' needs a compressor that is nonexpansive"):
+        settings("topk@0;qsgd@9", memory="none@0;residual@4")
+    with pytest.raises(ValueError, match="A schedule is written spec@step;spec@step"):
+        settings("topk", memory="residual;none@4")
+
+
 def test_a_memory_that_claims_what_is_dense_has_the_dense_stages_too():
     class Claiming(grace_tf.Memory):
         claims_dense = True

@@ -104,6 +104,23 @@ def test_a_saved_model_goes_on_in_the_middle(cut, tmp_path):
     assert sha(loaded) == wanted()
 
 
+@pytest.mark.parametrize(
+    "spec", ("topk@0;signum@6", "signum@0;signsgd@6", "signum@0;powersgd:rank=1@6")
+)
+def test_a_stage_with_a_memory_of_its_own_goes_on_from_a_file(spec, tmp_path):
+    x, y = data(10)
+    ends = []
+    for cut in (10, 4, 7):
+        made, path = compiled(lambda: wrapped(spec)), str(tmp_path / "model.keras")
+        made.fit(x[: 24 * cut], y[: 24 * cut], batch_size=24, shuffle=False, verbose=0)
+        if cut < 10:
+            made.save(path)
+            made = keras.models.load_model(path)
+            made.fit(x[24 * cut :], y[24 * cut :], batch_size=24, shuffle=False, verbose=0)
+        ends.append(sha(made))
+    assert len(set(ends)) == 1
+
+
 def test_steps_that_a_loss_scale_refuses_count_as_iterations_do():
     variable = tf.Variable(tf.zeros([40]))
     inner = grace_tf.wrap(keras.optimizers.SGD(1.0), "topk:ratio=0.5@0/0.1@2", min_elements=1)
