@@ -117,7 +117,7 @@ def cuda_library() -> str:
         return found
     if found.error:
         return f"{found.build}; not usable here: {found.message}"
-    missing = [name for name in native.LIST_OPERATIONS if not cuda.has_kernel(name)]
+    missing = [name for name in native.list_operations() if not cuda.has_kernel(name)]
     lacks = f"; without a kernel, so on the CPU: {', '.join(missing)}" if missing else ""
     return f"{found.build}; the driver serves CUDA {cuda.version(found.driver)}{lacks}"
 

@@ -5,10 +5,11 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.list_compressor import residuals_of, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.memories.residual import Residual
 from grace_tf.ops import choice, low_rank, two_sided_low_rank
 from grace_tf.ops.two_sided_low_rank import Bases, Products
 

@@ -3,14 +3,10 @@
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice, index_sets, two_means
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import index_sets, two_means
 
 
 @register(
@@ -19,7 +15,7 @@ from grace_tf.ops.backend.carrier import one_row
     paper="doi:10.1109/MLHPC.2016.4",
     examples=("adaq:ratio=0.1", "adaq:ratio=1.0"),
 )
-class AdaQ(Compressor):
+class AdaQ(ListCompressor):
     """Sends where the largest positive and the largest negative elements are, and their two means.
 
     Of P positive and N negative elements k = max(1, ⌊ratio·n⌋) are sent, or all P + N if they are
@@ -61,38 +57,18 @@ class AdaQ(Compressor):
         """How many elements of a tensor fit into its payload."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
-    def compress(self, x, ctx):
-        return self._encode([x], None, 1.0, ctx)[0]
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def decompress_list(self, payload, ctx):
-        return index_sets.without_faults(self._decode(one_row(payload), 1.0, ctx))
-
-    def aggregate(self, payloads, ctx):
-        return index_sets.without_faults(self._decode(payloads, 1.0, ctx))[0]
-
-    def _encode(self, xs, residuals, multiplier, ctx):
+    def encode(self, xs, residuals, multiplier, ctx):
         ks = [self.most(spec) for spec in ctx.specs]
         lengths = [spec.shape.num_elements() for spec in ctx.specs]
         sent = two_means.two_means_list(xs, residuals, multiplier, ks)
         words = index_sets.pack_list(sent.indices, sent.counts, lengths, ks)
         payload = {"means": sent.means, "signs": sent.signs, "indices": words, "count": sent.counts}
-        return payload, sent.kept, sent.finite
+        return Encoded(payload, sent.kept, sent.finite)
 
-    def _decode(self, payloads, factor, ctx):
-        parts = [payloads[name] for name in ("means", "signs", "indices", "count")]
+    def decode(self, payload, factor, ctx):
+        parts = [payload[name] for name in ("means", "signs", "indices", "count")]
         ks = [self.most(spec) for spec in ctx.specs]
-        shapes = [spec.shape for spec in ctx.specs]
-        return two_means.scatter_means_list(*parts, ks, shapes, factor)
+        return two_means.scatter_means_list(*parts, ks, ctx.shapes, factor)
 
-
-@fuses(AdaQ, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """Both selections, their means, residual and flag from one read."""
-    residuals = residuals_of(memories)
-    payload, kept, finite = compressor._encode(xs, residuals, ctx.multiplier, ctx)
-    (reply,) = yield Gather([payload], finite)
-    means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+    def aggregate_list(self, payloads, ctx):
+        return index_sets.without_faults(self.decode(payloads, 1.0, ctx))

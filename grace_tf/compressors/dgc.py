@@ -2,15 +2,13 @@
 
 import tensorflow as tf
 
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.dgc import MomentumCorrection
-from grace_tf.memories.residual import Residual, residuals_of, settled
 from grace_tf.ops import choice, index_sets, sampled_top_k
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -25,7 +23,7 @@ from grace_tf.ops.backend.carrier import one_row
         "dgc:ratio=0.1|values=fp16",
     ),
 )
-class DGC(Compressor):
+class DGC(ListCompressor):
     """Sends the elements beyond a sampled threshold, of these the k = max(1, ⌊ratio·n⌋) largest:
     C(x) = x on them, else 0.
 
@@ -73,62 +71,38 @@ class DGC(Compressor):
         n = spec.shape.num_elements()
         return sampled_top_k.sampling_of(n, max(1, int(self.ratio * n)), self.sample)
 
-    def compress(self, x, ctx):
-        (sampling,) = samplings = [self._sampling(ctx.spec)]
-        # Without a sample nothing is drawn, so any key serves.
-        key = ctx.list_key() if sampling.stride > 1 else ListKey(0, 0, 0, ctx.variables, 0)
-        found = sampled_top_k.sampled_k_list([x], None, 1.0, samplings, key)
-        return self._payload(found, ctx)
-
-    def _payload(self, found, ctx):
-        sizes, ks = zip(*((s.shape.num_elements(), self._sampling(s).k) for s in ctx.specs))
-        words = index_sets.pack_list(found.indices, found.counts, sizes, ks)
-        return {"values": found.values, "indices": words, "count": found.counts}
-
-    def _scattered(self, payloads, factor, ctx):
-        ks, shapes = [self._sampling(s).k for s in ctx.specs], [s.shape for s in ctx.specs]
-        parts = payloads["values"], payloads["indices"], payloads["count"]
-        return index_sets.scatter_list(*parts, ks, shapes, factor)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def decompress_list(self, payload, ctx):
-        return index_sets.without_faults(self._scattered(one_row(payload), 1.0, ctx))
-
-    def aggregate(self, payloads, ctx):
-        (total,) = index_sets.without_faults(self._scattered(payloads, 1.0, ctx))
-        return total
-
-    def select(self, xs, residuals, momentum, ctx):
-        """What a fused form sends of a lane group."""
+    def _select(self, xs, residuals, multiplier, momentum, ctx):
+        """(payload, what was found) of a lane group."""
         samplings = [self._sampling(spec) for spec in ctx.specs]
-        key = ctx.list_key()
-        return sampled_top_k.sampled_k_list(xs, residuals, ctx.multiplier, samplings, key, momentum)
+        # Without a sample nothing is drawn, so any key serves.
+        sampled = any(sampling.stride > 1 for sampling in samplings)
+        key = ctx.list_key() if sampled else ListKey(0, 0, 0, ctx.variables, 0)
+        found = sampled_top_k.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum)
+        lengths, ks = [s.shape.num_elements() for s in ctx.specs], [s.k for s in samplings]
+        words = index_sets.pack_list(found.indices, found.counts, lengths, ks)
+        return {"values": found.values, "indices": words, "count": found.counts}, found
 
-    def gathered(self, found, ctx):
-        """The means over the workers of what they selected, and whether these are finite."""
-        (reply,) = yield Gather([self._payload(found, ctx)], found.finite)
-        return self._scattered(reply, 1 / ctx.size, ctx)
+    def encode(self, xs, residuals, multiplier, ctx):
+        if residuals is None and multiplier != 1.0:
+            xs, multiplier = [x * multiplier for x in xs], 1.0
+        payload, found = self._select(xs, residuals, multiplier, None, ctx)
+        return Encoded(payload, found.kept, found.finite)
+
+    def decode(self, payload, factor, ctx):
+        parts = payload["values"], payload["indices"], payload["count"]
+        ks = [self._sampling(spec).k for spec in ctx.specs]
+        return index_sets.scatter_list(*parts, ks, ctx.shapes, factor)
+
+    def aggregate_list(self, payloads, ctx):
+        return index_sets.without_faults(self.decode(payloads, 1.0, ctx))
 
 
-def _fusible(compressor, xs):
-    return choice.runs_here(xs)
-
-
-@fuses(DGC, MomentumCorrection, when=_fusible)
+@fuses(DGC, MomentumCorrection, when=lambda compressor, xs: choice.runs_here(xs))
 def with_momentum(compressor, memory, xs, memories, states, ctx):
     """Momentum, selection, masking and flag from one read; u and v are written once."""
-    momentum = memory.told(memories, ctx.size)
-    found = compressor.select(xs, [state["v"] for state in memories], momentum, ctx)
-    means, finite = yield from compressor.gathered(found, ctx)
+    momentum, residuals = memory.told(memories, ctx.size), [state["v"] for state in memories]
+    payload, found = compressor._select(xs, residuals, ctx.multiplier, momentum, ctx)
+    (reply,) = yield Gather([payload], found.finite)
+    means, finite = compressor.decode(reply, 1 / ctx.size, ctx)
     kept = [{"u": u, "v": v} for u, v in zip(found.states, found.kept)]
     return Outcome(means, kept, states, finite)
-
-
-@fuses(DGC, Residual, when=_fusible)
-def with_residual(compressor, memory, xs, memories, states, ctx):
-    """Selection, residual and flag from one read."""
-    found = compressor.select(xs, residuals_of(memories), None, ctx)
-    means, finite = yield from compressor.gathered(found, ctx)
-    return Outcome(means, settled(memories, found.kept), states, finite)

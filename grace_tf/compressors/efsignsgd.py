@@ -5,14 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice
-from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, check_block, scaled_sign_list, sum_scaled_sign_list
 
 
@@ -22,7 +17,7 @@ from grace_tf.ops.scaled_signs import Cells, check_block, scaled_sign_list, sum_
     paper="arXiv:1901.09847",
     examples=("efsignsgd:block=512",),
 )
-class EFSignSGD(Compressor):
+class EFSignSGD(ListCompressor):
     """Sends signs and the mean magnitude c of each block: C(x) = c·sign(x), sign(0) = +1.
 
     Blocks are runs of `block` elements of one variable, None for the whole variable.  A denormal
@@ -65,40 +60,10 @@ class EFSignSGD(Compressor):
             "scales": tf.TensorSpec([self._cells.count(spec.shape)], tf.float32),
         }
 
-    def _encode(self, xs, residuals, multiplier):
-        encoded = scaled_sign_list(xs, residuals, multiplier, self._cells)
-        return {"signs": encoded.words, "scales": encoded.levels[0]}, encoded
+    def encode(self, xs, residuals, multiplier, ctx):
+        made = scaled_sign_list(xs, residuals, multiplier, self._cells)
+        return Encoded({"signs": made.words, "scales": made.levels[0]}, made.kept, made.finite)
 
-    def _sum(self, payloads, factor, ctx):
-        scales = [payloads["scales"]]
-        shapes = [spec.shape for spec in ctx.specs]
-        return sum_scaled_sign_list(payloads["signs"], scales, shapes, factor, self._cells)
-
-    def compress_list(self, xs, ctx):
-        return self._encode(xs, None, 1.0)[0]
-
-    def decompress_list(self, payload, ctx):
-        return self.aggregate_list(one_row(payload), ctx)
-
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return self.aggregate_list(payloads, ctx)[0]
-
-    def aggregate_list(self, payloads, ctx):
-        return self._sum(payloads, 1.0, ctx)[0]
-
-
-@fuses(EFSignSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """One read for signs and scales, one for what is kept, or one for all of it where blocks are
-    short; every mean over workers is written once.
-    """
-    payload, encoded = compressor._encode(xs, residuals_of(memories), ctx.multiplier)
-    (reply,) = yield Gather([payload], encoded.finite)
-    means, finite = compressor._sum(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, encoded.kept), states, finite)
+    def decode(self, payload, factor, ctx):
+        parts = payload["signs"], [payload["scales"]]
+        return sum_scaled_sign_list(*parts, ctx.shapes, factor, self._cells)

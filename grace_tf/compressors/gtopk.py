@@ -4,10 +4,11 @@ import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import residuals_of, settled
 from grace_tf.core.registry import get, register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.memories.residual import Residual
 from grace_tf.ops import choice, index_sets, selection
 from grace_tf.ops.backend.carrier import one_row
 

@@ -6,14 +6,10 @@ import math
 
 import tensorflow as tf
 
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction, check_number
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice, size_classes
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import size_classes
 from grace_tf.ops.size_classes import Classes, Room
 
 
@@ -23,7 +19,7 @@ from grace_tf.ops.size_classes import Classes, Room
     paper="doi:10.1109/MICRO.2018.00023",
     examples=("inceptionn:error_bound=1e-06,bytes=1.0,halves=0.25,wholes=0.1",),
 )
-class Inceptionn(Compressor):
+class Inceptionn(ListCompressor):
     """Sends each element with as few bits as keep its error below the bound ε = 2^-b:
     |x − C(x)| < ε, b = ⌈−log₂ error_bound⌉.
 
@@ -82,34 +78,14 @@ class Inceptionn(Compressor):
             for name, size in sizes._asdict().items()
         }
 
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0][0]
-
-    def compress_list(self, xs, ctx):
-        return self._encode(xs, None, 1.0, ctx)[0]._asdict()
-
-    def decompress_list(self, payload, ctx):
-        return self._decode(one_row(payload), 1.0, ctx)[0]
-
-    def _encode(self, xs, residuals, multiplier, ctx):
+    def encode(self, xs, residuals, multiplier, ctx):
         rooms = [self._room(spec) for spec in ctx.specs]
-        return size_classes.encode_classes(xs, residuals, multiplier, self._bound, rooms, ctx.step)
+        parts, *rest = size_classes.encode_classes(
+            xs, residuals, multiplier, self._bound, rooms, ctx.step
+        )
+        return Encoded(parts._asdict(), *rest)
 
-    def _decode(self, payloads, factor, ctx):
-        rooms, shapes = [self._room(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
-        return size_classes.decode_classes(Classes(**payloads), shapes, factor, self._bound, rooms)
-
-
-@fuses(Inceptionn, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """Exponents are counted, then numbers, residual and flag are written."""
-    parts, kept, finite = compressor._encode(xs, residuals_of(memories), ctx.multiplier, ctx)
-    (reply,) = yield Gather([parts._asdict()], finite)
-    means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+    def decode(self, payload, factor, ctx):
+        rooms = [self._room(spec) for spec in ctx.specs]
+        parts = Classes(**payload)
+        return size_classes.decode_classes(parts, ctx.shapes, factor, self._bound, rooms)

@@ -3,13 +3,8 @@
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.core.compressor import Compressor
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice
-from grace_tf.ops.backend.carrier import one_row
 from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_list
 
 
@@ -19,7 +14,7 @@ from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_l
     paper="doi:10.21437/Interspeech.2014-274",
     examples=("onebit:columns=true",),
 )
-class OneBit(Compressor):
+class OneBit(ListCompressor):
     """Sends signs and the mean of each side: C(x) = the mean of x < 0 there, of x ≥ 0 elsewhere.
 
     The means are of one variable, or with `columns=true` of each column of the matrix
@@ -56,37 +51,11 @@ class OneBit(Compressor):
         words = ops.packed_words(spec.shape.num_elements(), 1)
         return {"signs": tf.TensorSpec([words], tf.int32), "low": levels, "high": levels}
 
-    def _encode(self, xs, residuals, multiplier):
-        encoded = scaled_sign_list(xs, residuals, multiplier, self._cells)
-        low, high = encoded.levels
-        return {"signs": encoded.words, "low": low, "high": high}, encoded
+    def encode(self, xs, residuals, multiplier, ctx):
+        made = scaled_sign_list(xs, residuals, multiplier, self._cells)
+        low, high = made.levels
+        return Encoded({"signs": made.words, "low": low, "high": high}, made.kept, made.finite)
 
-    def _sum(self, payloads, factor, ctx):
-        levels = [payloads["low"], payloads["high"]]
-        shapes = [spec.shape for spec in ctx.specs]
-        return sum_scaled_sign_list(payloads["signs"], levels, shapes, factor, self._cells)
-
-    def compress_list(self, xs, ctx):
-        return self._encode(xs, None, 1.0)[0]
-
-    def decompress_list(self, payload, ctx):
-        return self._sum(one_row(payload), 1.0, ctx)[0]
-
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        ((total,), _) = self._sum(payloads, 1.0, ctx)
-        return total
-
-
-@fuses(OneBit, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """One read for signs and means, one for what is kept; each element is written once."""
-    payload, encoded = compressor._encode(xs, residuals_of(memories), ctx.multiplier)
-    (reply,) = yield Gather([payload], encoded.finite)
-    means, finite = compressor._sum(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, encoded.kept), states, finite)
+    def decode(self, payload, factor, ctx):
+        parts = payload["signs"], [payload["low"], payload["high"]]
+        return sum_scaled_sign_list(*parts, ctx.shapes, factor, self._cells)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice, quantization
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import quantization
 
 
 @register(
@@ -30,7 +26,7 @@ from grace_tf.ops.backend.carrier import one_row
         "qsgd:bits=2,norm=minmax,rounding=stratified,block=none",
     ),
 )
-class QSGD(Compressor):
+class QSGD(ListCompressor):
     """Sends integer levels of a scale per block: C(x) = c·sign(x)·⌊s·|x|/c + u⌋/s.
 
     c is the maximum of |x| over the block (`norm="max"`) or its Euclidean norm (`norm="l2"`), s the
@@ -104,44 +100,16 @@ class QSGD(Compressor):
         d = n if self.block is None else min(n, self.block)
         return min(d / s**2, d**0.5 / s)  # lemma 3.1; a maximum is no larger than the norm
 
-    def _encode(self, xs, residuals, multiplier, ctx):
+    def encode(self, xs, residuals, multiplier, ctx):
         random = None
         if self.rounding == "stochastic":
             random = ctx.list_key()
         elif self.rounding == "stratified":
             order = ctx.stage(0).draw
             random = quantization.Strata(ctx.shared_list_key(), order, ctx.worker, ctx.size)
-        return quantization.encode(xs, residuals, multiplier, self._code, random)
+        made = quantization.encode(xs, residuals, multiplier, self._code, random)
+        return Encoded({"levels": made.words, "scales": made.scales}, made.kept, made.finite)
 
-    def _decode(self, rows, factor, ctx):
-        shapes = [spec.shape for spec in ctx.specs]
-        return quantization.decode(rows["levels"], rows["scales"], shapes, factor, self._code)
-
-    def compress_list(self, xs, ctx):
-        encoded = self._encode(xs, None, 1.0, ctx)
-        return {"levels": encoded.words, "scales": encoded.scales}
-
-    def decompress_list(self, payload, ctx):
-        return self.aggregate_list(one_row(payload), ctx)
-
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return self.aggregate_list(payloads, ctx)[0]
-
-    def aggregate_list(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0]
-
-
-@fuses(QSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """Each block is read once: scale, codes, residual and flag."""
-    encoded = compressor._encode(xs, residuals_of(memories), ctx.multiplier, ctx)
-    payload = {"levels": encoded.words, "scales": encoded.scales}
-    (reply,) = yield Gather([payload], encoded.finite)
-    means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, encoded.kept), states, finite)
+    def decode(self, payload, factor, ctx):
+        parts = payload["levels"], payload["scales"]
+        return quantization.decode(*parts, ctx.shapes, factor, self._code)

@@ -2,15 +2,10 @@
 
 import tensorflow as tf
 
-from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Outcome, Sum, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice, selection
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import selection
 
 
 @register(
@@ -23,7 +18,7 @@ from grace_tf.ops.backend.carrier import one_row
         "randomk:ratio=0.3,scaled=true",
     ),
 )
-class RandomK(Compressor):
+class RandomK(ListCompressor):
     """Sends k = max(1, ⌊ratio·n⌋) elements, a uniformly random subset that changes every step.
 
     C(x) = x on the subset, else 0, which is meant for a residual; with `scaled`, C(x) = x·n/k
@@ -68,37 +63,12 @@ class RandomK(Compressor):
         n, k = spec.shape.num_elements(), self.wire(spec)["values"].shape[0]
         return n / k - 1 if self.scaled else 1 - k / n
 
-    def _indices(self, ctx):
-        return ops.random_indices(ctx.elements, self.count(ctx.spec), ctx.shared_key())
+    def encode(self, xs, residuals, multiplier, ctx):
+        ks, key = [self.count(spec) for spec in ctx.specs], ctx.shared_list_key()
+        values, *rest = selection.random_k_list(xs, residuals, multiplier, ks, key)
+        return Encoded({"values": values}, *rest)
 
-    def compress(self, x, ctx):
-        return {"values": ops.gather(tf.reshape(x, [-1]), self._indices(ctx))}
-
-    def decompress(self, payload, ctx):
-        values = payload["values"]
-        if self.scaled:
-            values = values * self.scale(ctx.spec)
-        rows = one_row({"values": values, "indices": self._indices(ctx)})
-        dense = ops.scatter_sum(rows["values"], rows["indices"], None, ctx.elements)
-        return tf.reshape(dense, ctx.spec.shape)
-
-    def decompress_list(self, payload, ctx):
-        if not choice.runs_here([payload["values"]]):
-            return super().decompress_list(payload, ctx)
-        return self._scattered(payload["values"], 1.0, ctx)[0]
-
-    def _scattered(self, values, factor, ctx):
+    def decode(self, payload, factor, ctx):
         ks, scales = [self.count(s) for s in ctx.specs], [self.scale(s) for s in ctx.specs]
-        parts = ks, [spec.shape for spec in ctx.specs], ctx.shared_list_key()
-        return selection.scatter_random_list(values, *parts, factor, scales)
-
-
-@fuses(RandomK, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """The indices are drawn in O(k); what is read and written is the residual."""
-    ks = [compressor.count(spec) for spec in ctx.specs]
-    key, residuals = ctx.shared_list_key(), residuals_of(memories)
-    values, kept, finite = selection.random_k_list(xs, residuals, ctx.multiplier, ks, key)
-    (reply,) = yield Sum([{"values": values}], finite)
-    means, finite = compressor._scattered(reply["values"], 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+        parts = ks, ctx.shapes, ctx.shared_list_key()
+        return selection.scatter_random_list(payload["values"], *parts, factor, scales)

@@ -3,11 +3,10 @@
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.core.compressor import Compressor
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.momentum import Momentum
-from grace_tf.memories.none import NoMemory
 from grace_tf.ops import choice
 from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.scaled_signs import momentum_sign_list
@@ -15,7 +14,7 @@ from grace_tf.ops.signs import sign_list, vote_list
 
 
 @register("signsgd", family="quantisation", paper="arXiv:1802.04434", memory="none")
-class SignSGD(Compressor):
+class SignSGD(ListCompressor):
     """Sends signs; the aggregate is the sign of their sum over workers: C(x) = ±1, sign(0) = +1.
 
     Shapes: any float32 tensor; the aggregate is in {−1, 0, +1}, 0 for a tied vote.  It is a
@@ -34,25 +33,13 @@ class SignSGD(Compressor):
     def wire(self, spec):
         return {"signs": tf.TensorSpec([ops.packed_words(spec.shape.num_elements(), 1)], tf.int32)}
 
-    def compress(self, x, ctx):
-        return {"signs": ops.pack_signs(tf.reshape(x, [-1]))}
+    def encode(self, xs, residuals, multiplier, ctx):
+        words, finite = sign_list(xs, multiplier)
+        return Encoded({"signs": words}, None, finite)
 
-    def decompress(self, payload, ctx):
-        return tf.reshape(ops.unpack_signs(payload["signs"], ctx.elements), ctx.spec.shape)
-
-    def aggregate(self, payloads, ctx):
-        return tf.reshape(ops.vote_signs(payloads["signs"], ctx.elements), ctx.spec.shape)
-
-    def compress_list(self, xs, ctx):
-        if choice.runs_here(xs):
-            return {"signs": sign_list(xs, 1.0)[0]}
-        return super().compress_list(xs, ctx)
-
-    def aggregate_list(self, payloads, ctx):
-        signs = payloads["signs"]
-        if choice.runs_here([signs]):
-            return vote_list(signs, [spec.shape for spec in ctx.specs], 1.0)
-        return super().aggregate_list(payloads, ctx)
+    def decode(self, payload, factor, ctx):
+        votes = vote_list(payload["signs"], ctx.shapes, factor)
+        return votes, tf.constant(True)  # a vote is -1, 0 or 1
 
     def recompress_list(self, totals, ctx):
         payload = self.compress_list(totals, ctx)
@@ -63,23 +50,12 @@ class SignSGD(Compressor):
         return {"signs": carried(tf.stack, [payload["signs"], above])}
 
 
-@fuses(SignSGD, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """Signs and the flag from one read; every element of the vote is written once."""
-    words, finite = sign_list(xs, ctx.multiplier)
-    (reply,) = yield Gather([{"signs": words}], finite)
-    shapes = [spec.shape for spec in ctx.specs]
-    votes = vote_list(reply["signs"], shapes, 1.0)
-    return Outcome(votes, memories, states, tf.constant(True))  # a vote is -1, 0 or 1
-
-
 @fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
 def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
     """The averages, their signs and the flag from one read; every vote is written once."""
     momenta = [state["momentum"] for state in memories]
     words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
     (reply,) = yield Gather([{"signs": words}], finite)
-    shapes = [spec.shape for spec in ctx.specs]
-    votes = vote_list(reply["signs"], shapes, 1.0)
+    votes, finite = compressor.decode(reply, 1.0, ctx)
     kept = [{"momentum": average} for average in averages]
-    return Outcome(votes, kept, states, tf.constant(True))
+    return Outcome(votes, kept, states, finite)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction, check_integer
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import choice, index_sets, min_max_sketch, quantiles, selection
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import index_sets, min_max_sketch, quantiles, selection
 
 
 @register(
@@ -21,7 +16,7 @@ from grace_tf.ops.backend.carrier import one_row
     paper="doi:10.1145/3183713.3196894",
     examples=("sketch:quantiles=5", "sketch:ratio=0.1", "sketch:ratio=0.1,rows=2"),
 )
-class Sketch(Compressor):
+class Sketch(ListCompressor):
     """Sends for each element the id of its quantile bucket, and the buckets' means: C(x) = m[id].
 
     Each sign has a share of the q = `quantiles` buckets like its share of the elements; zeros have
@@ -88,62 +83,28 @@ class Sketch(Compressor):
         sketched = (self.rows, self.columns, self.quantiles // self.groups) if self.rows else None
         return min_max_sketch.entries_of(lengths, self.ratio, self.quantiles, variables, sketched)
 
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return index_sets.without_faults(self._decode(payloads, 1.0, ctx))[0]
-
-    def compress_list(self, xs, ctx):
-        if self.ratio == 1:
-            return self._encode_dense(xs, None, 1.0)[0]
-        entries = self._entries(ctx.specs, ctx.variables)
-        chosen = [ops.top_k(tf.reshape(x, [-1]), k) for x, k in zip(xs, entries.ks)]
-        values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-        return min_max_sketch.encode(values, indices, self._key(ctx), entries)[0]
-
-    def decompress_list(self, payload, ctx):
-        return index_sets.without_faults(self._decode(one_row(payload), 1.0, ctx))
-
     def _key(self, ctx):
         """One stream for a list, whose variables' numbers are hashed too; only tables draw."""
         return ctx.lane(0).shared_key()._replace(variable=0) if self.rows else None
 
-    def _encode_dense(self, xs, residuals, multiplier):
-        ids, means, *rest = quantiles.encode_list(xs, residuals, multiplier, self.quantiles)
-        return {"means": means, "ids": ids}, *rest
-
-    def _encode_largest(self, xs, residuals, ctx):
+    def encode(self, xs, residuals, multiplier, ctx):
+        if self.ratio == 1:
+            ids, means, *rest = quantiles.encode_list(xs, residuals, multiplier, self.quantiles)
+            return Encoded({"means": means, "ids": ids}, *rest)
         entries, key = self._entries(ctx.specs, ctx.variables), self._key(ctx)
-        values, indices, kept, finite = selection.top_k_list(
-            xs, residuals, ctx.multiplier, entries.ks
-        )
+        values, indices, kept, finite = selection.top_k_list(xs, residuals, multiplier, entries.ks)
         payload, sent = min_max_sketch.encode(values, indices, key, entries, kept is not None)
         if kept is not None:
             kept = selection.refine_list(kept, indices, values, sent, entries.ks)
-        return payload, kept, finite
+        return Encoded(payload, kept, finite)
 
-    def _decode(self, payloads, factor, ctx):
-        shapes = [spec.shape for spec in ctx.specs]
+    def decode(self, payload, factor, ctx):
         if self.ratio == 1:
-            parts = payloads["ids"], payloads["means"]
-            return quantiles.decode_list(*parts, shapes, factor, self.quantiles)
+            parts = payload["ids"], payload["means"]
+            return quantiles.decode_list(*parts, ctx.shapes, factor, self.quantiles)
         entries = self._entries(ctx.specs, ctx.variables)
-        parts = min_max_sketch.decode(payloads, self._key(ctx), entries), payloads["indices"]
-        return index_sets.scatter_list(*parts, None, entries.ks, shapes, factor)
+        parts = min_max_sketch.decode(payload, self._key(ctx), entries), payload["indices"]
+        return index_sets.scatter_list(*parts, None, entries.ks, ctx.shapes, factor)
 
-
-@fuses(Sketch, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """Counting, then ids, residual and flag; below ratio 1 selection, then the rest in O(k)."""
-    residuals = residuals_of(memories)
-    if compressor.ratio == 1:
-        payload, kept, finite = compressor._encode_dense(xs, residuals, ctx.multiplier)
-    else:
-        payload, kept, finite = compressor._encode_largest(xs, residuals, ctx)
-    (reply,) = yield Gather([payload], finite)
-    means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+    def aggregate_list(self, payloads, ctx):
+        return index_sets.without_faults(self.decode(payloads, 1.0, ctx))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer, check_number
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Max, Outcome, Sum, fuses
+from grace_tf.core.rounds import Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.ops import choice, ternary
 from grace_tf.ops.backend.carrier import one_row
@@ -25,7 +25,7 @@ from grace_tf.ops.backend.carrier import one_row
         "terngrad:shared=true,clip=none,workers=3",
     ),
 )
-class TernGrad(Compressor):
+class TernGrad(ListCompressor):
     """Sends −1, 0 or 1 and a scale: C(x) = s·sign(x)·b, b = 1 with probability |x̂|/s, else 0.
 
     x̂ is x clipped to ±clip·σ, σ the standard deviation of the variable's elements, and
@@ -80,26 +80,16 @@ class TernGrad(Compressor):
             {"scale": scale, "sums": digits} if self.shared else {"trits": digits, "scale": scale}
         )
 
-    def compress_list(self, xs, ctx):
-        scales, _ = ternary.scales_of(xs, 1.0, self.clip)
-        words = ternary.encode(xs, 1.0, scales, scales, self._bits, ctx.list_key())
-        return {"trits": words, "scale": scales}
+    def encode(self, xs, residuals, multiplier, ctx):
+        scales, finite = ternary.scales_of(xs, multiplier, self.clip)
+        words = ternary.encode(xs, multiplier, scales, scales, self._bits, ctx.list_key())
+        return Encoded({"trits": words, "scale": scales}, None, finite)
 
-    def decompress_list(self, payload, ctx):
-        rows = one_row(payload)
-        return self._decode(rows["trits"], rows["scale"], 1.0, ctx)[0]
-
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
-
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return self._decode(payloads["trits"], payloads["scale"], 1.0, ctx)[0][0]
+    def decode(self, payload, factor, ctx):
+        return self._decode(payload["trits"], payload["scale"], factor, ctx)
 
     def _decode(self, words, scales, factor, ctx):
-        return ternary.decode(words, scales, [spec.shape for spec in ctx.specs], factor, self._bits)
+        return ternary.decode(words, scales, ctx.shapes, factor, self._bits)
 
     def _summed(self, xs, multiplier, ctx):
         """The two rounds of a shared scale; returns (own words, sums, scales), rows of one."""
@@ -125,16 +115,9 @@ class TernGrad(Compressor):
         return totals, sent, list(states)
 
 
-@fuses(TernGrad, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(TernGrad, NoMemory, when=lambda compressor, xs: compressor.shared and choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """Gradients are read for the scales and for the digits; the aggregate is written once."""
-    if compressor.shared:
-        _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)
-    else:
-        own, finite = ternary.scales_of(xs, ctx.multiplier, compressor.clip)
-        key = ctx.list_key()
-        words = ternary.encode(xs, ctx.multiplier, own, own, compressor._bits, key)
-        (reply,) = yield Gather([{"trits": words, "scale": own}], finite)
-        words, scales = reply["trits"], reply["scale"]
+    """Of a shared scale: one read for the scales and one for the digits."""
+    _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)
     means, finite = compressor._decode(words, scales, 1 / ctx.size, ctx)
     return Outcome(means, memories, states, finite)

@@ -2,15 +2,13 @@
 
 import tensorflow as tf
 
-from grace_tf import ops
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import Encoded, ListCompressor, residuals_of, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
+from grace_tf.memories.residual import Residual
 from grace_tf.ops import choice, index_sets, selection
-from grace_tf.ops.backend.carrier import one_row
 
 
 @register(
@@ -24,7 +22,7 @@ from grace_tf.ops.backend.carrier import one_row
         "topk:ratio=0.1|values=qsgd:bits=4,rounding=nearest",
     ),
 )
-class TopK(Compressor):
+class TopK(ListCompressor):
     """Sends the k = max(1, ⌊ratio·n⌋) elements of largest magnitude, exactly: C(x) = x on them,
     else 0.
 
@@ -64,52 +62,41 @@ class TopK(Compressor):
     def relative_bound(self, spec):
         return 1 - self.count(spec) / spec.shape.num_elements()
 
-    def compress(self, x, ctx):
-        k = self.count(ctx.spec)
-        values, indices = ops.top_k(tf.reshape(x, [-1]), k)
-        return {
-            "values": values,
-            "indices": index_sets.pack_list(indices, None, [ctx.elements], [k]),
-        }
+    def encode(self, xs, residuals, multiplier, ctx):
+        ks = [self.count(spec) for spec in ctx.specs]
+        lengths = [spec.shape.num_elements() for spec in ctx.specs]
+        values, indices, *rest = selection.top_k_list(xs, residuals, multiplier, ks)
+        words = index_sets.pack_list(indices, None, lengths, ks)
+        return Encoded({"values": values, "indices": words}, *rest)
 
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
+    def decode(self, payload, factor, ctx):
+        parts = payload["values"], payload["indices"], None
+        ks = [self.count(spec) for spec in ctx.specs]
+        return index_sets.scatter_list(*parts, ks, ctx.shapes, factor)
 
-    def decompress_list(self, payload, ctx):
-        return index_sets.without_faults(self._scattered(one_row(payload), 1.0, ctx))
-
-    def aggregate(self, payloads, ctx):
-        return index_sets.without_faults(self._scattered(payloads, 1.0, ctx))[0]
-
-    def _scattered(self, payloads, factor, ctx):
-        ks, shapes = [self.count(s) for s in ctx.specs], [s.shape for s in ctx.specs]
-        parts = payloads["values"], payloads["indices"], None
-        return index_sets.scatter_list(*parts, ks, shapes, factor)
+    def aggregate_list(self, payloads, ctx):
+        return index_sets.without_faults(self.decode(payloads, 1.0, ctx))
 
 
-def _fusible(compressor, xs):
+def _refines_values(compressor, xs):
     """Of composites, those that refine the values alone."""
-    inner = getattr(compressor, "inner", ())
-    return [part for part, _ in inner] in ([], ["values"]) and choice.runs_here(xs)
+    inner = [part for part, _ in getattr(compressor, "inner", ())]
+    return inner == ["values"] and choice.runs_here(xs)
 
 
-@fuses(TopK, NoMemory, Residual, when=_fusible, composites=True)
-def in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """Selection, compaction, residual and flag together; no dense `sent`."""
-    outer = getattr(compressor, "outer", compressor)
-    composite = outer is not compressor
+@fuses(TopK, NoMemory, Residual, when=_refines_values, composites=True)
+def with_refined_values(compressor, memory, xs, memories, states, ctx):
+    """Selection, compaction, residual and flag together; the residual takes back in O(k)."""
+    outer = compressor.outer
     ks = [outer.count(spec) for spec in ctx.specs]
+    lengths = [spec.shape.num_elements() for spec in ctx.specs]
     values, indices, kept, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    lengths = [spec.shape.num_elements() for spec in ctx.specs]
     payload = {"values": values, "indices": index_sets.pack_list(indices, None, lengths, ks)}
-    if composite:
-        payload, decoded = compressor.compress_parts(payload, ks, ctx)
-        if kept is not None:
-            kept = selection.refine_list(kept, indices, values, decoded["values"], ks)
+    payload, decoded = compressor.compress_parts(payload, ks, ctx)
+    if kept is not None:
+        kept = selection.refine_list(kept, indices, values, decoded["values"], ks)
     (reply,) = yield Gather([payload], finite)
-    if composite:
-        reply = compressor.decompress_parts(reply, ks, ctx)
-    means, finite = outer._scattered(reply, 1 / ctx.size, ctx)
+    means, finite = outer.decode(compressor.decompress_parts(reply, ks, ctx), 1 / ctx.size, ctx)
     return Outcome(means, settled(memories, kept), states, finite)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.core.rounds import Gather, Outcome, fuses
-from grace_tf.memories.none import NoMemory
-from grace_tf.memories.residual import Residual, residuals_of, settled
-from grace_tf.ops import byte_codes, choice
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import byte_codes
 
 
 @register("u8bit", family="quantisation", paper="arXiv:1511.04561", examples=("u8bit:block=512",))
-class U8Bit(Compressor):
+class U8Bit(ListCompressor):
     """Sends the nearest number of the dynamic tree data type: C(x) = ±c·T[code].
 
     c is the maximum of |x| over the variable, or over each run of `block` elements.  A code is a
@@ -53,37 +49,10 @@ class U8Bit(Compressor):
             "scales": tf.TensorSpec([-(-n // self.block) if self.block else 1], tf.float32),
         }
 
-    def compress(self, x, ctx):
-        return self.compress_list([x], ctx)
+    def encode(self, xs, residuals, multiplier, ctx):
+        codes, scales, *rest = byte_codes.encode_tree(xs, residuals, multiplier, self.block)
+        return Encoded({"codes": codes, "scales": scales}, *rest)
 
-    def decompress(self, payload, ctx):
-        return self.decompress_list(payload, ctx)[0]
-
-    def aggregate(self, payloads, ctx):
-        return self.aggregate_list(payloads, ctx)[0]
-
-    def aggregate_list(self, payloads, ctx):
-        return self._decode(payloads, 1.0, ctx)[0]
-
-    def compress_list(self, xs, ctx):
-        codes, scales, _, _ = byte_codes.encode_tree(xs, None, 1.0, self.block)
-        return {"codes": codes, "scales": scales}
-
-    def decompress_list(self, payload, ctx):
-        return self.aggregate_list(one_row(payload), ctx)
-
-    def _decode(self, payloads, factor, ctx):
-        shapes = [spec.shape for spec in ctx.specs]
-        parts = payloads["codes"], payloads["scales"]
-        return byte_codes.decode_tree(*parts, shapes, factor, self.block)
-
-
-@fuses(U8Bit, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
-def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """Scales, then codes, residual and flag; blocks that fit into the cache are read once."""
-    codes, scales, kept, finite = byte_codes.encode_tree(
-        xs, residuals_of(memories), ctx.multiplier, compressor.block
-    )
-    (reply,) = yield Gather([{"codes": codes, "scales": scales}], finite)
-    means, finite = compressor._decode(reply, 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+    def decode(self, payload, factor, ctx):
+        parts = payload["codes"], payload["scales"]
+        return byte_codes.decode_tree(*parts, ctx.shapes, factor, self.block)

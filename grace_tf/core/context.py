@@ -63,6 +63,11 @@ class Context:
     def __len__(self) -> int:
         return len(self.specs)
 
+    @property
+    def shapes(self) -> list[tf.TensorShape]:
+        """The shapes of the lanes."""
+        return [spec.shape for spec in self.specs]
+
     def lane(self, i: int) -> Context:
         """The context of lane i alone, from 0 to `len(ctx) - 1`."""
         return dataclasses.replace(self, specs=(self.specs[i],), variables=(self.variables[i],))

@@ -42,6 +42,9 @@ class Memory:
         step costs no more than those it touches.  `compensate` and `settle` then also get `[rows,
         columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.  Its
         `store` and `load` change nothing.
+      in_encode: True where `grace_tf.core.list_compressor` does all that the memory does in the
+        method's own pass: it keeps nothing, or adds the leaf `residual` and leaves there what was
+        not sent.  A class that derives from it acts by itself.
       needs_every_row: True where a row gets something also in steps that do not touch it, as of a
         momentum.  Sparse gradients are then made dense.
       takes_back: True where the memory has `take_back`.  Without it a memory that looks at what was
@@ -73,6 +76,7 @@ class Memory:
     requires_unbiased: bool = False
     alike: tuple[str, ...] = ()
     needs_sent: bool = True
+    in_encode: bool = False
     claims_dense: bool = False
     by_rows: bool = False
     needs_every_row: bool = False

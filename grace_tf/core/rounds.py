@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from grace_tf.ops import choice
 from grace_tf.ops.backend.carrier import joined
 
 Payload = dict[str, tf.Tensor]
@@ -102,7 +103,7 @@ def fuses(
     The function has the signature of `exchange.composed`, `(compressor, memory, xs, memories,
     states, ctx)`, and must give the same bits as it: the same parts on the wire, and the same
     `Outcome`.  A test runs every fused form against the composition.  Where `when` says no, and for
-    subclasses of the compressor, the composition runs; a subclass of the memory acts by itself.
+    subclasses of the compressor, it does not run; a subclass of the memory acts by itself.
 
     Args:
       compressor: the type of the method.
@@ -111,15 +112,18 @@ def fuses(
         hyperparameters, devices and whether the library is there.
       composites: whether the form also serves composites whose outer method has the type.
 
+    A `ListCompressor` needs it only for memories without the trait `in_encode`.
+
     Example:
 
-        @fuses(Signs, NoMemory, when=lambda compressor, xs: choice.runs_here(xs))
-        def in_one_pass(compressor, memory, xs, memories, states, ctx):
-            words, finite = signs.sign_list(xs, ctx.multiplier)
+        @fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
+        def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
+            momenta = [state["momentum"] for state in memories]
+            words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
             (reply,) = yield Gather([{"signs": words}], finite)
-            shapes = [spec.shape for spec in ctx.specs]
-            votes = signs.vote_list(reply["signs"], shapes, 1.0)
-            return Outcome(votes, memories, states)
+            votes, finite = compressor.decode(reply, 1.0, ctx)
+            kept = [{"momentum": average} for average in averages]
+            return Outcome(votes, kept, states, finite)
     """
 
     def declare(function: Callable[..., Rounds]) -> Callable[..., Rounds]:
@@ -151,42 +155,48 @@ def settles_after(memory: type, base: str) -> Callable:
 def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[..., Rounds] | None:
     """The form for exactly these types that may run on these gradients, or None.
 
-    It is the one declared for both; or for the memory as which this one begins to settle; or for
-    a memory that keeps nothing, where the method is one round: this memory then acts around it.
+    It is the one declared for both; or `encode` of the method, where it has one and the memory goes
+    with it; or that for the memory as which this one begins to settle; or for a memory that keeps
+    nothing, where the method is one round: this memory then acts around it.
     """
+    outer = getattr(compressor, "outer", compressor)
 
-    def form(base: Any) -> Callable[..., Rounds] | None:
-        found = _FUSED.get((type(outer), type(base)))
+    def declared(base: type | None) -> Callable[..., Rounds] | None:
+        found = _FUSED.get((type(outer), base))
         if found is None or (outer is not compressor and not found.composites):
             return None
         return found.rounds if found.when(compressor, xs) else None
 
-    def named(name: str) -> Any:
-        served = [m for c, m in _FUSED if c is type(outer) and m.name == name]
-        return served[0]() if served else None
+    def encoding() -> Callable[..., Rounds] | None:
+        encodes = outer is compressor and getattr(compressor, "encodes", False)
+        return _encoded if encodes and choice.runs_here(xs) else None
 
-    outer = getattr(compressor, "outer", compressor)
-    if (type(outer), type(memory)) in _FUSED:
-        return form(memory)
+    def named(name: str) -> type | None:
+        return next((m for c, m in _FUSED if c is type(outer) and m.name == name), None)
+
+    if (type(outer), type(memory)) in _FUSED or "in_encode" in vars(type(memory)):
+        return declared(type(memory)) or encoding()
     if type(memory) in _AFTER:
         name, after = _AFTER[type(memory)]
-        base = named(name)
-        if found := form(base):
-            return _followed(found, base, after)
-    base = named("none") if compressor.one_round else None
-    found = form(base)
-    return found and _surrounded(found, base)
+        if found := declared(named(name)) or encoding():
+            return _followed(found, after)
+    found = declared(named("none")) or encoding() if compressor.one_round else None
+    return found and _surrounded(found)
 
 
-def _followed(form: Callable[..., Rounds], base: Any, after: Callable) -> Callable[..., Rounds]:
+def _encoded(compressor, memory, xs, memories, states, ctx) -> Rounds:
+    return compressor.in_one_round(memory, xs, memories, states, ctx)
+
+
+def _followed(form: Callable[..., Rounds], after: Callable) -> Callable[..., Rounds]:
     def rounds(compressor, memory, xs, memories, states, ctx):
-        outcome = yield from form(compressor, base, xs, memories, states, ctx)
+        outcome = yield from form(compressor, memory, xs, memories, states, ctx)
         return dataclasses.replace(outcome, memories=after(memory, memories, outcome.memories))
 
     return rounds
 
 
-def _surrounded(form: Callable[..., Rounds], none: Any) -> Callable[..., Rounds]:
+def _surrounded(form: Callable[..., Rounds]) -> Callable[..., Rounds]:
     """The form of a memory that keeps nothing, with another memory before and after it."""
 
     def rounds(compressor, memory, xs, memories, states, ctx):
@@ -194,7 +204,7 @@ def _surrounded(form: Callable[..., Rounds], none: Any) -> Callable[..., Rounds]
             xs = [x * ctx.multiplier for x in xs]
         compensated, carries = memory.compensate_list(xs, memories, ctx)
         inner = dataclasses.replace(ctx, multiplier=1.0, needs_sent=False)
-        steps = form(compressor, none, compensated, [{}] * len(ctx), states, inner)
+        steps = form(compressor, None, compensated, [{}] * len(ctx), states, inner)
         request = next(steps)
         replies = yield request
         try:
@@ -210,8 +220,3 @@ def _surrounded(form: Callable[..., Rounds], none: Any) -> Callable[..., Rounds]
         return Outcome(aggregates, kept, outcome.states)
 
     return rounds
-
-
-def fused_pairs() -> list[tuple[type, type]]:
-    """The pairs of types of compressor and memory that have a fused form."""
-    return list(_FUSED)

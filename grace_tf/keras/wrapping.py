@@ -46,8 +46,7 @@ def wrap(
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", a
         schedule of these (`grace_tf.schedules`), which follows the optimizer's iterations, or a
         mapping from patterns (`re.fullmatch` on a variable's path) to any, the first counts.
-      memory: "auto" (as the paper), a name or spec such as "residual:dtype=bf16", an instance, or
-        memories that follow each other, "residual@0;none@1000".
+      memory: "auto" (as the paper), an instance, a spec, or specs in turn: "residual@0;none@9".
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
       exchange: "auto"; or how payloads cross if they can: "gather", "two_hop", "sum" (two_hops.py).
       hierarchical: True adds up gradients inside each host ("bf16": as bfloat16), compresses sums.

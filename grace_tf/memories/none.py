@@ -10,3 +10,4 @@ class NoMemory(Memory):
 
     needs_sent = False
     by_rows = True
+    in_encode = True

@@ -1,10 +1,9 @@
 """Error feedback."""
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
 from grace_tf.core.hyperparameters import check_choice
+from grace_tf.core.list_compressor import residuals_of, settled
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 from grace_tf.ops import narrow_storage
@@ -41,6 +40,7 @@ class Residual(Memory):
 
     requires_nonexpansive = True
     takes_back = True
+    in_encode = True
     by_rows = property(lambda self: self.dtype == "float32")
 
     def __post_init__(self):
@@ -75,15 +75,3 @@ class Residual(Memory):
             shapes = [spec.shape for spec in specs]
             return settled(stored, narrow_storage.from_bytes_list(residuals_of(stored), shapes))
         return stored
-
-
-def residuals_of(memories: Sequence[dict[str, tf.Tensor]]) -> list[tf.Tensor] | None:
-    """The residuals in the states of a lane group, for fused forms; None under `NoMemory`."""
-    return [state["residual"] for state in memories] if memories[0] else None
-
-
-def settled(
-    memories: Sequence[dict[str, tf.Tensor]], kept: Sequence[tf.Tensor] | None
-) -> Sequence[dict[str, tf.Tensor]]:
-    """The next states, from the residuals that a fused form kept; None under `NoMemory`."""
-    return memories if kept is None else [{"residual": each} for each in kept]

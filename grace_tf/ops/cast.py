@@ -1,6 +1,7 @@
-"""Casts to numbers of 16 bits, on whole lists of tensors: native, on the CPU.
+"""Casts to numbers of 16 bits, on whole lists of tensors.
 
-The terms are those of `grace_tf.ops.selection`.
+The operations run natively, one node a list, where `choice.runs_here` says so, and else as
+TensorFlow's own casts. The terms are those of `grace_tf.ops.selection`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from grace_tf import ops
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.reference.low_rank import accs
 
 __all__ = ["cast_list", "uncast_list"]
 
@@ -31,6 +35,13 @@ def cast_list(
     _check_half(dtype)
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
+    if not choice.runs_here(xs):
+        whole = accs(xs, residuals or None, multiplier)
+        flat = [acc if acc.shape.rank == 1 else tf.reshape(acc, [-1]) for acc in whole]
+        halves = tf.cast(tf.concat(flat, 0), dtype)
+        sent = uncast_list(halves, [acc.shape for acc in whole], 1.0)[0]
+        kept = [acc - own for acc, own in zip(whole, sent)] if residuals else None
+        return halves, kept, ops.all_finite(whole)
     halves, kept, finite = native._ops().grace_cast_list(
         xs=xs, residuals=residuals, multiplier=multiplier, dtype=dtype
     )
@@ -51,6 +62,10 @@ def uncast_list(
     factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_size(halves, sum(shape.num_elements() for shape in shapes), "halves")
+    if not choice.runs_here([halves]):
+        parts = tf.split(tf.cast(halves, tf.float32), [shape.num_elements() for shape in shapes])
+        totals = [tf.reshape(part * factor, shape) for part, shape in zip(parts, shapes)]
+        return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_uncast_list(
         halves=halves, factor=factor, N=len(shapes), **dims_of(shapes)
     )

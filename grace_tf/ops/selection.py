@@ -1,6 +1,7 @@
-"""Selections of elements, on whole lists of tensors: native, on the CPU and on GPUs.
+"""Selections of elements, on whole lists of tensors.
 
-Each function is one node for a list of float32 tensors of any static shape. The encoders work on
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
+`grace_tf.ops.reference.selection`. Tensors are float32, of any static shape. The encoders work on
 
     acc_i = xs_i * multiplier + residuals_i
 
@@ -22,9 +23,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from grace_tf import ops
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.reference import selection as reference
 
 __all__ = [
     "ListKey",
@@ -51,6 +55,8 @@ def top_k_list(
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     arguments.check_counts(ks, [x.shape for x in xs])
+    if not choice.runs_here(xs):
+        return reference.top_k_list(xs, residuals or None, multiplier, ks)
     values, indices, kept, finite = native._ops().grace_top_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
@@ -76,6 +82,8 @@ def threshold_list(
     arguments.check_counts(capacities, [x.shape for x in xs])
     if not threshold >= 0:
         raise ValueError(f"The threshold must be at least 0, not {threshold!r}.")
+    if not choice.runs_here(xs):
+        return reference.threshold_list(xs, residuals or None, multiplier, threshold, capacities)
     values, indices, counts, kept, finite = native._ops().grace_threshold_list(
         xs=xs,
         residuals=residuals,
@@ -99,6 +107,8 @@ def random_k_list(
     residuals = arguments.residual_list(residuals, xs)
     arguments.check_counts(ks, [x.shape for x in xs])
     arguments.check_list_key(key, len(xs))
+    if not choice.runs_here(xs):
+        return reference.random_k_list(xs, residuals or None, multiplier, ks, key)
     values, kept, finite = native._ops().grace_random_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **_streams(key)
     )
@@ -125,12 +135,16 @@ def scatter_random_list(
     arguments.check_counts(ks, shapes)
     arguments.check_size(values, sum(ks), "values")
     arguments.check_list_key(key, len(shapes))
+    scales = list(scales) if any(scale != 1.0 for scale in scales) else []
+    if not choice.runs_here([values]):
+        totals = reference.scatter_random_list(values, ks, shapes, key, factor, scales)
+        return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_scatter_random_list(
         values=values,
         factor=factor,
         N=len(shapes),
         ks=list(ks),
-        scales=list(scales) if any(scale != 1.0 for scale in scales) else [],
+        scales=scales,
         **dims_of(shapes),
         **_streams(key),
     )
@@ -160,6 +174,9 @@ def scatter_list(
     if values.shape != indices.shape:
         raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
+    if not choice.runs_here([values, indices]):
+        totals = reference.scatter(values, indices, counts, ks, shapes, factor)
+        return totals, ops.all_finite(totals)
     totals, finite = native._ops().grace_scatter_list(
         values=values,
         indices=indices,
@@ -189,6 +206,8 @@ def refine_list(
     decoded = arguments.tensor(decoded, tf.float32, 1, "decoded")
     for name, part in (("indices", indices), ("values", values), ("decoded", decoded)):
         arguments.check_size(part, sum(ks), name)
+    if not choice.runs_here([*kept, indices]):
+        return reference.refine_list(kept, indices, values, decoded, ks)
     refined = native._ops().grace_refine_list(
         kept=kept, indices=indices, values=values, decoded=decoded, ks=list(ks)
     )

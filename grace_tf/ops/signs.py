@@ -1,7 +1,8 @@
-"""Signs of whole lists of tensors, one bit an element, and the votes of workers. Native only.
+"""Signs of whole lists of tensors, one bit an element, and the votes of workers.
 
-`choice.runs_here` says where these run; elsewhere `ops.pack_signs` and `ops.vote_signs` serve,
-tensor by tensor, with the same bits. The words of a list's tensors lie one behind the other.
+The operations run natively, one node a list, where `choice.runs_here` says so, and else through
+`ops.pack_signs` and `ops.vote_signs`, tensor by tensor, with the same bits. The words of a list's
+tensors lie one behind the other.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from grace_tf import ops
+from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like, sizes_of
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference.low_rank import accs
 
 
 def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -23,6 +27,10 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
     and a bool scalar: whether all products are finite.
     """
     xs = arguments.float_list(xs, "xs")
+    if not choice.runs_here(xs):
+        whole = accs(xs, None, multiplier)
+        words = tf.concat([ops.pack_signs(tf.reshape(x, [-1])) for x in whole], 0)
+        return words, ops.all_finite(whole)
     finite, words = native._ops().grace_sign_list(xs=xs, multiplier=float(np.float32(multiplier)))
     size = sum(packed_words(n, 1) for n in sizes_of([x.shape for x in xs]))
     return native._shaped(words, size), scalar(finite)
@@ -38,6 +46,10 @@ def vote_list(
     """
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_size(words, sum(packed_words(n, 1) for n in sizes_of(shapes)), "words")
+    if not choice.runs_here([words]):
+        sizes = sizes_of(shapes)
+        parts = zip(tf.split(words, [packed_words(n, 1) for n in sizes], 1), sizes, shapes)
+        return [tf.reshape(ops.vote_signs(own, n) * factor, shape) for own, n, shape in parts]
     totals = native._ops().grace_vote_list(
         words=words,
         factor=arguments.factor_of(factor),

@@ -9,6 +9,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf import ops
 from grace_tf.core import registry, rounds
+from grace_tf.line import exchange
 from grace_tf.ops.backend import native
 from grace_tf.testing import Workers
 from grace_tf.transports.loopback import Loopback
@@ -53,7 +54,8 @@ def fused_specs():
         compressor, owner = grace_tf.get(spec), registry.get_memory(memory)
         outer = getattr(compressor, "outer", compressor)
         form = rounds._FUSED.get((type(outer), type(owner)))
-        if form is None or (outer is not compressor and not form.composites):
+        encodes = outer is compressor and owner.in_encode and getattr(outer, "encodes", False)
+        if not (encodes or form and (outer is compressor or form.composites)):
             continue
         if compressor.nonexpansive or not owner.requires_nonexpansive:
             yield spec, memory
@@ -134,7 +136,7 @@ def test_a_fused_form_is_its_composition(spec, memory, corner):
     for summed, traced in ways:
         fused = run(spec, memory, shapes, summed, traced, numbers=numbers)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rounds, "_FUSED", {})
+            patch.setattr(exchange, "fused", lambda *_: None)
             assert_same(fused, run(spec, memory, shapes, summed, traced, numbers=numbers))
 
 
@@ -175,8 +177,7 @@ def test_the_forms_of_the_residual_serve_memories_like_it(spec, memory):
     shapes = CORNERS["odd"]
     fused = run(spec, memory, shapes, True, True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "_FUSED", {})
-        assert not rounds.fused(compressor, kept, [tf.zeros([3])])
+        patch.setattr(exchange, "fused", lambda *_: None)
         assert_same(fused, run(spec, memory, shapes, True, True))
     with ops.using("reference"):
         assert_same(run(spec, memory, shapes, True, False), fused)
@@ -196,9 +197,9 @@ def test_a_memory_that_changes_another_acts_by_itself():
     spec, x = "qsgd:rounding=nearest", tf.constant([1.0, 0.3, -0.7])
     assert rounds.fused(grace_tf.get(spec), Own(), [x])
     told = []
-    for forms in (rounds._FUSED, {}):
+    for forms in (rounds.fused, lambda *_: None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rounds, "_FUSED", forms)
+            patch.setattr(exchange, "fused", forms)
             workers = Workers(1, spec, memory=Own())
             ((total,),) = workers.step([[x]])
             ((residual,),) = workers.state.arrays()["0/memory/residual"][None]

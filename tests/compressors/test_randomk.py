@@ -13,7 +13,11 @@ from grace_tf.testing import Workers
 
 def indices(n, ratio, step=0, variable=0, worker=None, seed=0):
     context = Context((tf.TensorSpec([n], tf.float32),), (variable,), step, seed, 2, worker)
-    return grace_tf.get("randomk", ratio=ratio)._indices(context).numpy()
+    ones = {
+        "values": tf.ones(grace_tf.get("randomk", ratio=ratio).wire(context.spec)["values"].shape)
+    }
+    decoded = grace_tf.get("randomk", ratio=ratio).decompress(ones, context)
+    return np.flatnonzero(decoded.numpy())
 
 
 class RandomKTest(tf.test.TestCase):

@@ -10,6 +10,7 @@ import grace_tf
 from grace_tf.cli.bench import step as bench_step
 from grace_tf.core import registry, rounds
 from grace_tf.core.memory import Memory
+from grace_tf.line import exchange
 from grace_tf.line.settings import settings
 from grace_tf.memories.residual import Residual
 from grace_tf.ops.backend import native
@@ -161,7 +162,7 @@ def test_around_a_fused_form_a_memory_gives_the_bits_of_its_composition(spec, me
         found = list(told(traced))
         kind = type(registry.get_memory(memory))
         with (
-            mock.patch.object(rounds, "_FUSED", {}),
+            mock.patch.object(exchange, "fused", lambda *_: None),
             mock.patch.object(kind, "compensate_list", Memory.compensate_list),
             mock.patch.object(kind, "settle_list", Memory.settle_list),
         ):

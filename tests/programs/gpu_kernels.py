@@ -12,5 +12,5 @@ from grace_tf.ops.backend import cuda, native
 native.LIBRARY = pathlib.Path(sys.argv[1]) / native.LIBRARY.name
 cuda.LIBRARY = native.LIBRARY.with_name(cuda.LIBRARY.name)
 assert native.available(), native.why_not()
-missing = [name for name in native.LIST_OPERATIONS if not cuda.has_kernel(name)]
+missing = [name for name in native.list_operations() if not cuda.has_kernel(name)]
 print(json.dumps({"missing": missing, "build": cuda.built().build}))

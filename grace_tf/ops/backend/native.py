@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -19,60 +20,19 @@ from grace_tf.ops.backend import arguments
 from grace_tf.ops.backend.words import packed_words
 
 LIBRARY = Path(__file__).resolve().parents[2] / "_ops.so"
-_OPERATIONS = (
-    "all_finite",
-    "block_scales",
-    "dequantize",
-    "dequantize_sum",
-    "gather",
-    "pack_signs",
-    "quantize",
-    "random_indices",
-    "random_words",
-    "scatter_sum",
-    "top_k",
-    "uniform",
-    "unpack_signs",
-    "vote_signs",
-)
-# Those of whole lists: other operations say what they mean, see the modules of grace_tf.ops.
-LIST_OPERATIONS = (
-    "cast_list",
-    "decode_classes_list",
-    "decode_powers_list",
-    "decode_tree_list",
-    "dequantize_list",
-    "encode_classes_list",
-    "encode_powers_list",
-    "encode_tree_list",
-    "expand_list",
-    "momentum_sign_list",
-    "orthonormal_list",
-    "pack_index_list",
-    "project_list",
-    "quantize_list",
-    "random_k_list",
-    "refine_list",
-    "reproject_list",
-    "scaled_sign_list",
-    "sampled_k_list",
-    "scatter_list",
-    "scatter_means_list",
-    "scatter_random_list",
-    "scatter_set_list",
-    "sign_list",
-    "sum_scaled_sign_list",
-    "ternary_decode_list",
-    "ternary_encode_list",
-    "ternary_scales_list",
-    "threshold_list",
-    "top_k_list",
-    "two_means_list",
-    "uncast_list",
-    "unit_columns_list",
-    "unpack_index_list",
-    "vote_list",
-)
+
+
+@functools.cache
+def operations() -> list[str]:
+    """The names of the native operations that `grace_tf.ops` calls, as its sources say."""
+    files = sorted(Path(__file__).resolve().parents[1].rglob("*.py"))
+    sources = "".join(file.read_text(encoding="utf-8") for file in files)
+    return sorted(set(re.findall(r"_ops\(\)\.grace_(\w+)\(", sources)))
+
+
+def list_operations() -> list[str]:
+    """Those of whole lists, which run on GPUs too."""
+    return [name for name in operations() if name.endswith("_list")]
 
 
 @functools.cache
@@ -84,9 +44,7 @@ def _load() -> tuple[ModuleType | None, str]:
         module = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, RuntimeError) as error:
         return None, f"{LIBRARY} could not be loaded: {error}"
-    missing = [
-        name for name in (*_OPERATIONS, *LIST_OPERATIONS) if not hasattr(module, f"grace_{name}")
-    ]
+    missing = [name for name in operations() if not hasattr(module, f"grace_{name}")]
     if missing:
         return None, (
             f"{LIBRARY} lacks {', '.join(missing)}: it is of another version of the package, or "
