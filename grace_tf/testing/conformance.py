@@ -213,9 +213,12 @@ def load(target: str) -> Compressor:
     made = found() if isinstance(found, type) and issubclass(found, Compressor) else found
     if not isinstance(made, Compressor):
         kinds = [
-            k for k, v in vars(module).items() if isinstance(v, type) and issubclass(v, Compressor)
+            own
+            for own, kind in vars(module).items()
+            if isinstance(kind, type)
+            and issubclass(kind, Compressor)
+            and kind.__module__ == module.__name__
         ]
-        kinds = [k for k in kinds if getattr(module, k) is not Compressor]
         raise ValueError(
             f"{place} has no compressor {name!r}; it has: {', '.join(kinds) or 'none'}."
         )
