@@ -11,7 +11,7 @@
 #   make cuda         the library of kernels for GPUs, by nvcc, for the package of this checkout (minutes)
 #   make wheel        the sdist and a wheel of it in dist/; the wheel runs on every Python 3, and needs no compiler
 #   make wheel-test   the tests, on that wheel, where there is no compiler, on another Python and TensorFlow
-#   make lint         ruff
+#   make lint         ruff, and clang-format for C++ and CUDA
 #   make types        mypy on a program that uses the public names
 #   make clean        removes everything that was made
 #
@@ -152,6 +152,7 @@ types: $(VENV)/installed
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(filter %.cc %.cu %.h,$(NATIVE))
 
 clean:
 	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out

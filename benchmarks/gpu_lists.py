@@ -27,16 +27,16 @@ class Voted(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int64), ("words_at", ctypes.c_int64), ("total", ctypes.c_void_p)]
 
 
-class Source(ctypes.Structure):
+class EncodeInput(ctypes.Structure):
     _fields_ = [
         ("x", ctypes.c_void_p),
         ("residual", ctypes.c_void_p),
-        ("kept", ctypes.c_void_p),
+        ("residual_out", ctypes.c_void_p),
         ("n", ctypes.c_int64),
     ]
 
 
-class Target(ctypes.Structure):
+class DecodeOutput(ctypes.Structure):
     _fields_ = [("total", ctypes.c_void_p), ("n", ctypes.c_int64)]
 
 
@@ -52,7 +52,7 @@ class Encoded(ctypes.Structure):
         ("n", ctypes.c_int64),
         ("words", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
-        ("kept", ctypes.c_void_p),
+        ("residual_out", ctypes.c_void_p),
         ("variable_draw", ctypes.c_uint32),
         ("stratum", ctypes.c_uint32),
     ]
@@ -244,10 +244,11 @@ class Lists:
         values, indices = self._new(sum(ks), np.float32), self._new(sum(ks), np.int32)
         finite = self._new(1, np.uint8)
         items = [
-            Source(self._at(x), self._at(residual), self._at(kept), n)
+            EncodeInput(self._at(x), self._at(residual), self._at(kept), n)
             for x, residual, kept, n in zip(self._xs, self._residuals, self._kept, self._lengths)
         ]
-        arguments = [self._array(Source, items), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        inputs = self._array(EncodeInput, items)
+        arguments = [inputs, ctypes.c_int64(self._count), ctypes.c_float(1.0)]
         arguments += [ks, *map(self._pointer, (values, indices, finite))]
         return Case(
             "top_k_list",
@@ -267,8 +268,8 @@ class Lists:
         indices = self._memory.put(np.concatenate(rows))
         values = self._memory.put(draw.standard_normal(WORKERS * sum(ks), np.float32))
         finite, fault = self._new(1, np.uint8), self._new(3, np.int32)
-        items = [Target(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
-        arguments = [self._array(Target, items), ctypes.c_int64(self._count)]
+        items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
+        arguments = [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
         arguments += [self._pointer(values), self._pointer(indices), None]
         arguments += [ctypes.c_int64(WORKERS), ks, ctypes.c_float(0.5)]
         arguments += [self._pointer(finite), self._pointer(fault)]
@@ -283,8 +284,8 @@ class Lists:
 
     def _finite(self) -> Case:
         finite = self._new(1, np.uint8)
-        items = [Target(self._at(x), n) for x, n in zip(self._xs, self._lengths)]  # as Floats
-        arguments = [self._array(Target, items), ctypes.c_int64(self._count)]
+        items = [DecodeOutput(self._at(x), n) for x, n in zip(self._xs, self._lengths)]  # as Floats
+        arguments = [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
         return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [], 4 * self._n)
 
     def _pointer(self, memory: Any) -> ctypes.c_void_p:

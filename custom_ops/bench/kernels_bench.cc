@@ -8,17 +8,17 @@
 #include <cstring>
 #include <functional>
 
-#include "../kernels/cast.h"
-#include "../kernels/dispatch.h"
-#include "../kernels/finite.h"
-#include "../kernels/philox.h"
-#include "../kernels/quantize.h"
-#include "../kernels/quantize_list.h"
-#include "../kernels/scales.h"
-#include "../kernels/signs.h"
-#include "../kernels/sparse.h"
-#include "../kernels/top_k.h"
-#include "../tests/testing.h"
+#include "kernels/base/dispatch.h"
+#include "kernels/base/finite.h"
+#include "kernels/base/philox.h"
+#include "kernels/quantize/cast.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/quantize/scales.h"
+#include "kernels/select/top_k.h"
+#include "kernels/signs/signs.h"
+#include "kernels/sparse/sparse.h"
+#include "tests/testing.h"
 
 namespace grace {
 
@@ -37,7 +37,8 @@ double Seconds(const std::function<void()>& body) {
 
 class Bench {
  public:
-  Bench(int64_t n, int threads) : n_(n), executor_(threads), x_(Gradient(n)), out_(n), words_(2 * n) {}
+  Bench(int64_t n, int threads)
+      : n_(n), executor_(threads), x_(Gradient(n)), out_(n), words_(2 * n) {}
 
   void Run() {
     const int64_t n = n_;
@@ -71,9 +72,8 @@ class Bench {
     Print("random words", Seconds([&] { RandomWords(executor_, key, n, words_.data()); }));
     std::vector<float> scales(4 * CeilDiv(n, 512));
     for (const auto norm : {Norm::kMax, Norm::kL2}) {
-      Print(norm == Norm::kMax ? "scales, max of 512" : "scales, l2 of 512", Seconds([&] {
-              BlockScales(executor_, x, n, 512, norm, scales.data());
-            }));
+      Print(norm == Norm::kMax ? "scales, max of 512" : "scales, l2 of 512",
+            Seconds([&] { BlockScales(executor_, x, n, 512, norm, scales.data()); }));
     }
     std::copy_n(scales.begin(), scales.size() / 4, scales.begin() + scales.size() / 4);
     char name[40];
@@ -113,46 +113,45 @@ class Bench {
   void Lists(const PhiloxKey& key) {
     std::vector<Encoded> encoded, keeping;
     std::vector<Decoded> decoded;
-    std::vector<float> scales(n_ / 256 + 4096), kept(n_);
+    std::vector<float> scales(n_ / 256 + 4096), residual_out(n_);
     const ListCode code{{127, 8, 512}, Norm::kMax};
     int64_t words_at = 0, scales_at = 0;
     for (int64_t at = 0, size = 64, n; at < n_; at += n, size = size * 5 % 2000003) {
       n = std::min(size, n_ - at);
-      encoded.push_back({{&x_[at], nullptr, 1.0f}, n, &words_[words_at], &scales[scales_at],
-                         nullptr, 256});
+      encoded.push_back(
+          {{&x_[at], nullptr, 1.0f}, n, &words_[words_at], &scales[scales_at], nullptr, 256});
       keeping.push_back(encoded.back());
       keeping.back().source.residual = &out_[at];
-      keeping.back().kept = &kept[at];
+      keeping.back().residual_out = &residual_out[at];
       decoded.push_back({n, words_at, scales_at, &out_[at]});
       words_at += code.WordsOf(n);
       scales_at += code.ScalesOf(n);
     }
-    Print("list, quantize 8 bits",
-          Seconds([&] { QuantizeList(executor_, encoded, code, &key); }));
+    Print("list, quantize 8 bits", Seconds([&] { QuantizeList(executor_, encoded, code, &key); }));
     Print("list, quantize 8 bits, keep",
           Seconds([&] { QuantizeList(executor_, keeping, code, &key); }));
     Print("list, quantize 8, nearest",
           Seconds([&] { QuantizeList(executor_, encoded, code, nullptr); }));
-    std::vector<Source> sources;
-    std::vector<Target> targets;
+    std::vector<EncodeInput> sources;
+    std::vector<DecodeOutput> targets;
     for (const Encoded& own : keeping) {
-      sources.push_back({own.source.x, own.source.residual, own.kept, own.n});
+      sources.push_back({own.source.x, own.source.residual, own.residual_out, own.n});
     }
     for (const Decoded& own : decoded) targets.push_back({own.total, own.n});
     const Rows rows{words_.data(), scales.data(), 1, words_at, scales_at};
-    Print("list, dequantize 8 bits", Seconds([&] {
-            DequantizeList(executor_, rows, decoded, code.quantization, 0.5f);
-          }));
+    Print("list, dequantize 8 bits",
+          Seconds([&] { DequantizeList(executor_, rows, decoded, code.quantization, 0.5f); }));
     for (const Half type : {Half::kFloat16, Half::kBfloat16}) Casts(type, sources, targets);
   }
 
-  void Casts(Half type, std::vector<Source> sources, const std::vector<Target>& targets) {
+  void Casts(Half type, std::vector<EncodeInput> sources,
+             const std::vector<DecodeOutput>& targets) {
     auto* halves = reinterpret_cast<uint16_t*>(words_.data());
     const char* of = type == Half::kFloat16 ? "float16" : "bfloat16";
     char name[40];
     std::snprintf(name, sizeof name, "list, cast %s, keep", of);
     Print(name, Seconds([&] { CastList(executor_, sources, 0.5f, type, halves); }));
-    for (Source& source : sources) source.residual = source.kept = nullptr;
+    for (EncodeInput& source : sources) source.residual = source.residual_out = nullptr;
     std::snprintf(name, sizeof name, "list, cast %s", of);
     Print(name, Seconds([&] { CastList(executor_, sources, 1.0f, type, halves); }));
     std::snprintf(name, sizeof name, "list, uncast %s", of);

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "../kernels/philox.h"
-#include "../tests/corners.h"
-#include "../tests/garbage.h"
+#include "kernels/base/philox.h"
+#include "tests/corners.h"
+#include "tests/garbage.h"
 
 namespace grace {
 

@@ -1,14 +1,14 @@
 // Cases of the decoders that have a code for every element.
-#include "../kernels/byte_codes.h"
-#include "../kernels/cast.h"
-#include "../kernels/classes.h"
-#include "../kernels/narrow.h"
-#include "../kernels/quantiles.h"
-#include "../kernels/quantize_list.h"
-#include "../kernels/scaled_signs.h"
-#include "../kernels/signs.h"
-#include "../kernels/trits.h"
 #include "case.h"
+#include "kernels/codes/byte_codes.h"
+#include "kernels/codes/classes.h"
+#include "kernels/codes/quantiles.h"
+#include "kernels/codes/trits.h"
+#include "kernels/quantize/cast.h"
+#include "kernels/quantize/narrow.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/signs/scaled_signs.h"
+#include "kernels/signs/signs.h"
 
 namespace grace {
 namespace {
@@ -22,7 +22,9 @@ int64_t Sum(const std::vector<int64_t>& lengths) {
 Quantization AnyQuantization(Case* own, bool minmax) {
   const int32_t bits = static_cast<int32_t>(2 + own->Below(15));
   const int64_t most = ((int64_t{1} << bits) - 1) / 2;
-  const int64_t levels = minmax ? (int64_t{1} << bits) - 1 : own->OneIn(2) ? most : 1 + own->Below(most);
+  const int64_t levels = minmax          ? (int64_t{1} << bits) - 1
+                         : own->OneIn(2) ? most
+                                         : 1 + own->Below(most);
   constexpr int64_t blocks[] = {1, 5, 32, 100, 512, 4100};
   return {static_cast<int32_t>(levels), bits, blocks[own->Below(6)], minmax};
 }
@@ -213,7 +215,7 @@ void FuzzFromHalvesList(Case* own) {
     const Outputs outputs(lengths);
     std::vector<Widened> list;
     const uint16_t* at = halves.data();
-    for (const Target& target : outputs.targets) {
+    for (const DecodeOutput& target : outputs.targets) {
       list.push_back({at, target.total, target.n});
       at += target.n;
     }
@@ -260,8 +262,8 @@ void FuzzScaledSigns(Case* own) {
   const Guarded<uint32_t> words = own->Words(workers * words_size);
   const Guarded<float> low = own->Floats(workers * levels_size);
   const Guarded<float> high = own->Floats(workers * levels_size);
-  const ScaledRows rows{words.data(), one_side ? nullptr : low.data(), high.data(), workers,
-                        words_size, levels_size};
+  const ScaledRows rows{
+      words.data(), one_side ? nullptr : low.data(), high.data(), workers, words_size, levels_size};
   const float factor = own->Factor();
   own->Run([&](const Executor& executor) {
     const Outputs outputs(lengths);

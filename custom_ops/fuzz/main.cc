@@ -33,8 +33,8 @@ struct Shared {
 };
 
 Shared* MakeShared() {
-  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                      -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::perror("mmap"), std::exit(2);
   return static_cast<Shared*>(memory);
 }

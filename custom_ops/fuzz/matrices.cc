@@ -1,8 +1,8 @@
 // Cases of the kernels on factors of low rank, which other workers' factors come to.
-#include "../kernels/alternating.h"
-#include "../kernels/low_rank_parts.h"
-#include "../kernels/orthonormal.h"
 #include "case.h"
+#include "kernels/low_rank/alternating.h"
+#include "kernels/low_rank/low_rank_parts.h"
+#include "kernels/low_rank/orthonormal.h"
 
 namespace grace {
 namespace {
@@ -112,11 +112,12 @@ void FuzzReprojectList(Case* own) {
   const Guarded<float> p = own->Floats(all.p), q = own->Floats(all.q);
   const bool alternate = own->OneIn(2);
   own->Run([&](const Executor& executor) {
-    const Outputs kept(all.lengths);
+    const Outputs residual_out(all.lengths);
     const Guarded<float> out_p(all.p), out_q(all.q), dense(all.dense);
-    std::vector<Source> sources;
+    std::vector<EncodeInput> sources;
     for (size_t i = 0; i < xs.size(); ++i) {
-      sources.push_back({xs[i].data(), xs[i].data(), kept.targets[i].total, all.lengths[i]});
+      sources.push_back(
+          {xs[i].data(), xs[i].data(), residual_out.targets[i].total, all.lengths[i]});
     }
     Results results;
     if (alternate) {
@@ -128,7 +129,7 @@ void FuzzReprojectList(Case* own) {
       ReprojectList(executor, sources, 0.7f, all.sizes, p.data(), out_q.data());
     }
     results.Take("q", out_q, all.q);
-    results.Take("kept", kept.each, all.lengths);
+    results.Take("residual_out", residual_out.each, all.lengths);
     return results;
   });
 }

@@ -1,10 +1,10 @@
 // Cases of the decoders of indices, of sets of them, and of values at random places.
-#include "../kernels/sparse.h"
+#include "kernels/sparse/sparse.h"
 
-#include "../kernels/index_sets.h"
-#include "../kernels/random_k.h"
-#include "../kernels/two_means.h"
 #include "case.h"
+#include "kernels/select/random_k.h"
+#include "kernels/select/two_means.h"
+#include "kernels/sparse/index_sets.h"
 
 namespace grace {
 namespace {
@@ -98,14 +98,15 @@ void FuzzRefineList(Case* own) {
   const Guarded<float> values = own->Floats(shapes.entries), decoded = own->Floats(shapes.entries);
   const Guarded<int32_t> indices = own->Indices(1, shapes.lengths, shapes.ks);
   own->Run([&](const Executor& executor) {
-    const Outputs kept(shapes.lengths);
+    const Outputs residual_out(shapes.lengths);
     // What is not refined stays.
-    for (const Target& target : kept.targets) std::fill_n(target.total, target.n, 7.0f);
-    const std::string fault = RefineList(executor, kept.targets, indices.data(), values.data(),
-                                         decoded.data(), shapes.ks);
+    for (const DecodeOutput& target : residual_out.targets)
+      std::fill_n(target.total, target.n, 7.0f);
+    const std::string fault = RefineList(executor, residual_out.targets, indices.data(),
+                                         values.data(), decoded.data(), shapes.ks);
     Results results;
     results.Take("the fault", fault);
-    if (fault.empty()) results.Take("RefineList", kept.each, shapes.lengths);
+    if (fault.empty()) results.Take("RefineList", residual_out.each, shapes.lengths);
     return results;
   });
 }
@@ -183,8 +184,7 @@ void FuzzScatterSetList(Case* own) {
     const Guarded<int32_t> indices(workers * shapes.entries);
     UnpackIndexList(executor, layouts, words.data(), workers, indices.data());
     const Entries plain{values.data(), indices.data(), entries.counts, workers, shapes.ks};
-    const std::string same =
-        ScatterList(executor, unpacked.targets, plain, factor, &same_finite);
+    const std::string same = ScatterList(executor, unpacked.targets, plain, factor, &same_finite);
     EXPECT(fault == same, "\"%s\", not \"%s\"", fault.c_str(), same.c_str());
     Results results = TotalsOrFault(fault, finite, outputs);
     const char* differs = results.Fault(TotalsOrFault(same, same_finite, unpacked));

@@ -1,7 +1,6 @@
-#include "../kernels/alternating.h"
-
-#include "../kernels/orthonormal.h"
-#include "matrices.h"
+#include "kernels/low_rank/alternating.h"
+#include "kernels/low_rank/orthonormal.h"
+#include "ops/glue/matrices.h"
 
 namespace grace {
 namespace {
@@ -10,8 +9,8 @@ struct AlternateListOp : Encoder {
   using Encoder::Encoder;
 
   void Compute(const ListCall& call) const {
-    std::vector<Tensor> kept;  // before any other Tensor holds the inputs
-    for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(3 + i, i));
+    std::vector<Tensor> residual_out;  // before any other Tensor holds the inputs
+    for (int i = 0; i < residuals; ++i) residual_out.push_back(call.Forward(3 + i, i));
     const FloatList xs(call, 0, tensors), old(call, tensors, residuals);
     const int first = tensors + residuals;
     const Tensor left = call.Input(first, 1), right = call.Input(first + 1, 1);
@@ -20,18 +19,18 @@ struct AlternateListOp : Encoder {
     const Tensor p = call.Vector(0, TF_FLOAT, matrices.p());
     const Tensor q = call.Vector(1, TF_FLOAT, matrices.q());
     const Tensor dense = call.Vector(2, TF_FLOAT, matrices.dense());
-    std::vector<Source> sources = matrices.Sources(xs, old);
-    for (int i = 0; i < residuals; ++i) sources[i].kept = kept[i].data<float>();
+    std::vector<EncodeInput> sources = matrices.Sources(xs, old);
+    for (int i = 0; i < residuals; ++i) sources[i].residual_out = residual_out[i].data<float>();
     if (call.on_gpu()) {
       return call.Run(GRACE_CUDA(alternate_list), sources.data(), matrices.count(), multiplier,
                       matrices.sizes().data(), left.data<float>(), right.data<float>(),
                       p.data<float>(), q.data<float>(), dense.data<float>(),
                       call.NewBool(call.outputs() - 1));
     }
-    call.SetBool(call.outputs() - 1,
-                 AlternateList(call.executor(), sources, multiplier, matrices.sizes(),
-                               left.data<float>(), right.data<float>(), p.data<float>(),
-                               q.data<float>(), dense.data<float>()));
+    call.SetBool(
+        call.outputs() - 1,
+        AlternateList(call.executor(), sources, multiplier, matrices.sizes(), left.data<float>(),
+                      right.data<float>(), p.data<float>(), q.data<float>(), dense.data<float>()));
   }
 };
 
@@ -45,9 +44,9 @@ struct BasesListOp {
     for (const MatrixSize& size : matrices.sizes()) {
       factors.push_back(nullptr);
       if (!size.rank) continue;
-      Require(factor != given.views().end() &&
-                  factor->size == (size.rows + size.columns) * size.rank,
-              "Every matrix needs its factors.");
+      Require(
+          factor != given.views().end() && factor->size == (size.rows + size.columns) * size.rank,
+          "Every matrix needs its factors.");
       factors.back() = (factor++)->data;
     }
     const Tensor left = call.Vector(0, TF_FLOAT, matrices.p());
@@ -56,8 +55,7 @@ struct BasesListOp {
       return call.Run(GRACE_CUDA(bases_list), matrices.sizes().data(), matrices.count(),
                       factors.data(), left.data<float>(), right.data<float>());
     }
-    BasesList(call.executor(), matrices.sizes(), factors, left.data<float>(),
-              right.data<float>());
+    BasesList(call.executor(), matrices.sizes(), factors, left.data<float>(), right.data<float>());
   }
 
   Matrices matrices;
@@ -138,8 +136,8 @@ struct ExpandSidesListOp {
                       dense.data<float>(), factor, call.NewBool(call.outputs() - 1));
     }
     call.SetBool(call.outputs() - 1,
-                 ExpandSidesList(call.executor(), list.targets(), matrices.sizes(), bases, rest.data<float>(),
-                                 q.data<float>(), dense.data<float>(), factor));
+                 ExpandSidesList(call.executor(), list.targets(), matrices.sizes(), bases,
+                                 rest.data<float>(), q.data<float>(), dense.data<float>(), factor));
   }
 
   Matrices matrices;
@@ -151,16 +149,14 @@ const bool registered[] = {
     RegisterList<AlternateListOp>(
         "Grace>AlternateList",
         {"xs: N * float", "residuals: M * float", "left: float", "right: float"},
-        {"p: float", "q: float", "dense: float", "kept: M * float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "rows: list(int)",
-         "columns: list(int)", "ranks: list(int)"}),
-    RegisterList<BasesListOp>("Grace>BasesList", {"factors: K * float"},
-                              {"left: float", "right: float"},
-                              {"K: int >= 0", "rows: list(int)", "columns: list(int)",
-                               "ranks: list(int)"}),
+        {"p: float", "q: float", "dense: float", "residuals_out: M * float", "finite: bool"},
+        {"N: int >= 1", "M: int >= 0", "multiplier: float", "rows: list(int)", "columns: list(int)",
+         "ranks: list(int)"}),
+    RegisterList<BasesListOp>(
+        "Grace>BasesList", {"factors: K * float"}, {"left: float", "right: float"},
+        {"K: int >= 0", "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     RegisterList<TurnListOp>(
-        "Grace>TurnList",
-        {"p: float", "q: float", "left: float", "right: float", "step: int64"},
+        "Grace>TurnList", {"p: float", "q: float", "left: float", "right: float", "step: int64"},
         {"factors: K * float"},
         {"K: int >= 0", "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     RegisterList<RemoveListOp>("Grace>RemoveList", {"w: float", "basis: float"}, {"rest: float"},

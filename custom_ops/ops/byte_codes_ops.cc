@@ -1,6 +1,5 @@
-#include "../kernels/byte_codes.h"
-
-#include "list_call.h"
+#include "kernels/codes/byte_codes.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -24,7 +23,7 @@ struct EncodeTreeListOp {
   void Compute(const ListCall& call) const {
     const EncodedList list(call, tensors, residuals, 2);
     int64_t codes_size = 0, scales_size = 0;
-    for (const Source& own : list.sources()) {
+    for (const EncodeInput& own : list.sources()) {
       codes_size += ByteWords(own.n);
       scales_size += BlocksOf(own.n, block);
     }
@@ -81,10 +80,10 @@ struct EncodePowersListOp {
 };
 
 // The words of all workers, checked against the targets.
-Tensor Codes(const ListCall& call, const std::vector<Target>& targets) {
+Tensor Codes(const ListCall& call, const std::vector<DecodeOutput>& targets) {
   Tensor codes = call.Input(0, 2);
   int64_t size = 0;
-  for (const Target& target : targets) size += ByteWords(target.n);
+  for (const DecodeOutput& target : targets) size += ByteWords(target.n);
   Require(codes.size(1) == size, "The codes do not fit the shapes.");
   Require(codes.size(0) >= 1, "There must be a worker.");
   return codes;
@@ -100,7 +99,7 @@ struct DecodeTreeListOp {
     const DecodedList list(call, shapes);
     const Tensor codes = Codes(call, list.targets()), scales = call.Input(1, 2);
     int64_t size = 0;
-    for (const Target& target : list.targets()) size += BlocksOf(target.n, block);
+    for (const DecodeOutput& target : list.targets()) size += BlocksOf(target.n, block);
     Require(scales.size(1) == size, "There must be one scale for each block.");
     Require(scales.size(0) == codes.size(0), "Codes and scales are of different workers.");
     const ByteRows rows{codes.data<uint32_t>(), scales.data<float>(), codes.size(0)};
@@ -141,7 +140,7 @@ struct DecodePowersListOp {
 const bool registered[] = {
     RegisterList<EncodeTreeListOp>(
         "Grace>EncodeTreeList", {"xs: N * float", "residuals: M * float"},
-        {"codes: int32", "scales: float", "kept: M * float", "finite: bool"},
+        {"codes: int32", "scales: float", "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "block: int"}),
     RegisterList<DecodeTreeListOp>(
         "Grace>DecodeTreeList", {"codes: int32", "scales: float"},
@@ -150,7 +149,7 @@ const bool registered[] = {
     RegisterList<EncodePowersListOp>(
         "Grace>EncodePowersList",
         {"xs: N * float", "residuals: M * float", "seed: int64", "worker: int64", "step: int64"},
-        {"codes: int32", "kept: M * float", "finite: bool"},
+        {"codes: int32", "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "variables: list(int)", "draw: int"}),
     RegisterList<DecodePowersListOp>(
         "Grace>DecodePowersList", {"codes: int32"}, {"totals: N * float", "finite: bool"},

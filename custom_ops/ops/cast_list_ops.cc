@@ -1,12 +1,10 @@
-#include "../kernels/cast.h"
-#include "list_call.h"
+#include "kernels/quantize/cast.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
 
-Half HalfOf(TF_DataType type) {
-  return type == kFloat16 ? Half::kFloat16 : Half::kBfloat16;
-}
+Half HalfOf(TF_DataType type) { return type == kFloat16 ? Half::kFloat16 : Half::kBfloat16; }
 
 struct CastListOp {
   explicit CastListOp(const ListAttributes& attributes)
@@ -52,14 +50,14 @@ struct UncastListOp {
 };
 
 const bool registered[] = {
-    RegisterList<CastListOp>("Grace>CastList", {"xs: N * float", "residuals: M * float"},
-                             {"halves: dtype", "kept: M * float", "finite: bool"},
-                             {"N: int >= 1", "M: int >= 0", "multiplier: float",
-                              "dtype: {half, bfloat16}"}),
-    RegisterList<UncastListOp>("Grace>UncastList", {"halves: dtype", "factor: float"},
-                               {"totals: N * float", "finite: bool"},
-                               {"N: int >= 1", "ranks: list(int)", "dims: list(int)",
-                                "dtype: {half, bfloat16}"}),
+    RegisterList<CastListOp>(
+        "Grace>CastList", {"xs: N * float", "residuals: M * float"},
+        {"halves: dtype", "residuals_out: M * float", "finite: bool"},
+        {"N: int >= 1", "M: int >= 0", "multiplier: float", "dtype: {half, bfloat16}"}),
+    RegisterList<UncastListOp>(
+        "Grace>UncastList", {"halves: dtype", "factor: float"},
+        {"totals: N * float", "finite: bool"},
+        {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "dtype: {half, bfloat16}"}),
     ListOnGpu<CastListOp>("Grace>CastList"),
     ListOnGpu<UncastListOp>("Grace>UncastList", {"factor"}),
 };

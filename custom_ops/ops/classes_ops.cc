@@ -1,6 +1,5 @@
-#include "../kernels/classes.h"
-
-#include "list_call.h"
+#include "kernels/codes/classes.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -22,8 +21,7 @@ struct ClassForm {
   template <class Tensor>
   ClassLengths LengthsOf(const std::vector<Tensor>& list) const {
     Require(list.size() == rooms.size(), "Every tensor needs its room.");
-    std::vector<int64_t> sizes;
-    for (const Tensor& own : list) sizes.push_back(own.n);
+    const std::vector<int64_t> sizes = Lengths(list);
     return ClassPlaces(sizes, rooms).back();
   }
 
@@ -54,9 +52,8 @@ struct EncodeClassesListOp {
                       multiplier, form.bound, form.rooms.data(), step, &parts,
                       call.NewBool(call.outputs() - 1));
     }
-    call.SetBool(call.outputs() - 1,
-                 EncodeClasses(call.executor(), list.sources(), multiplier, form.bound, form.rooms,
-                               step, parts));
+    call.SetBool(call.outputs() - 1, EncodeClasses(call.executor(), list.sources(), multiplier,
+                                                   form.bound, form.rooms, step, parts));
   }
 
   ClassForm form;
@@ -102,7 +99,7 @@ const bool registered[] = {
     RegisterList<EncodeClassesListOp>(
         "Grace>EncodeClassesList", {"xs: N * float", "residuals: M * float", "step: int64"},
         {"tags: int32", "bytes: int32", "halves: int32", "wholes: float", "counts: int32",
-         "kept: M * float", "finite: bool"},
+         "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "bound: int", "bytes_room: list(int)",
          "halves_room: list(int)", "wholes_room: list(int)"}),
     RegisterList<DecodeClassesListOp>(

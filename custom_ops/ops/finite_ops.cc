@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "../kernels/finite.h"
-#include "list_call.h"
+#include "kernels/base/finite.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -33,15 +33,14 @@ struct NanUnlessListOp {
         continue;
       }
       const Tensor output = call.Forward(i, i);
-      std::fill_n(output.data<float>(), output.elements(),
-                  std::numeric_limits<float>::quiet_NaN());
+      std::fill_n(output.data<float>(), output.elements(), std::numeric_limits<float>::quiet_NaN());
     }
   }
 
  private:
   static void OnTheDevice(const ListCall& call) {
     std::vector<Tensor> outputs;
-    std::vector<Target> targets;
+    std::vector<DecodeOutput> targets;
     for (int i = 0; i < call.outputs(); ++i) {
       outputs.push_back(call.Updated(i));
       targets.push_back({outputs.back().data<float>(), outputs.back().elements()});
@@ -57,8 +56,7 @@ const bool registered =
         {"Grace>AllFinite", {"xs: N * float"}, {"finite: bool"}, {"N: int >= 1"}, OneScalar}) &&
     RegisterList<NanUnlessListOp>("Grace>NanUnlessList", {"xs: N * float", "finite: bool"},
                                   {"ys: N * float"}, {"N: int >= 1"}) &&
-    OnGpu<AllFiniteOp>("Grace>AllFinite", {}) &&
-    ListOnGpu<NanUnlessListOp>("Grace>NanUnlessList");
+    OnGpu<AllFiniteOp>("Grace>AllFinite", {}) && ListOnGpu<NanUnlessListOp>("Grace>NanUnlessList");
 
 }  // namespace
 }  // namespace grace

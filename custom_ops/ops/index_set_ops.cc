@@ -1,6 +1,5 @@
-#include "../kernels/index_sets.h"
-
-#include "list_call.h"
+#include "kernels/sparse/index_sets.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -45,8 +44,7 @@ struct PackIndexListOp {
                       fault.data<int32_t>());
     }
     RequireNone(PackIndexList(call.executor(), layouts, indices.data<int32_t>(),
-                              counted ? counts.data<int32_t>() : nullptr,
-                              words.data<uint32_t>()));
+                              counted ? counts.data<int32_t>() : nullptr, words.data<uint32_t>()));
   }
 
   IndexLayouts layouts;
@@ -60,8 +58,7 @@ struct UnpackIndexListOp {
   void Compute(const ListCall& call) const {
     const Tensor words = call.Input(0, 2);
     Require(words.size(1) == layouts.words.back(), "The words do not fit the sets.");
-    const Tensor indices =
-        call.Allocate(0, TF_INT32, {words.size(0), layouts.entries.back()});
+    const Tensor indices = call.Allocate(0, TF_INT32, {words.size(0), layouts.entries.back()});
     if (call.on_gpu()) {
       return call.Run(GRACE_CUDA(unpack_index_list), layouts.each.data(),
                       int64_t(layouts.each.size()), words.data<uint32_t>(), words.size(0),
@@ -99,8 +96,8 @@ struct ScatterSetListOp {
                       fault.data<int32_t>());
     }
     bool finite = true;
-    RequireNone(ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(3),
-                               &finite));
+    RequireNone(
+        ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(3), &finite));
     call.SetBool(call.outputs() - 1, finite);
   }
 
@@ -117,8 +114,7 @@ const bool registered[] = {
     RegisterList<UnpackIndexListOp>("Grace>UnpackIndexList", {"words: int32"}, {"indices: int32"},
                                     {"lengths: list(int)", "ks: list(int)"}),
     RegisterList<ScatterSetListOp>(
-        "Grace>ScatterSetList",
-        {"values: float", "words: int32", "counts: int32", "factor: float"},
+        "Grace>ScatterSetList", {"values: float", "words: int32", "counts: int32", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)", "counted: bool"}),
     ListOnGpu<PackIndexListOp>("Grace>PackIndexList"),

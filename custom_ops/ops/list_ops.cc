@@ -1,10 +1,10 @@
 // Operations on whole lists of variables, fused with what the line does before and after them.
 #include <numeric>
 
-#include "../kernels/quantize_list.h"
-#include "../kernels/signs.h"
-#include "../kernels/strata.h"
-#include "op.h"
+#include "kernels/base/strata.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/signs/signs.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
@@ -57,8 +57,8 @@ struct QuantizeListOp {
   }
 
   void Compute(const Call& call) const {
-    std::vector<Tensor> kept;  // before any other Tensor holds the inputs
-    for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(3 + i, i));
+    std::vector<Tensor> residual_out;  // before any other Tensor holds the inputs
+    for (int i = 0; i < residuals; ++i) residual_out.push_back(call.Forward(3 + i, i));
     const FloatList xs(call, 0, count), left(call, count, residuals);
     const int stream = count + residuals;
     const uint32_t worker = call.Word(stream + 1);
@@ -80,13 +80,15 @@ struct QuantizeListOp {
         Require(left.views()[i].size == x.size, "A residual must be of its input's shape.");
         residual = left.views()[i].data;
       }
-      list.push_back({{x.data, residual, multiplier}, x.size, word, scale,
-                      residuals ? kept[i].data<float>() : nullptr,
+      list.push_back({{x.data, residual, multiplier},
+                      x.size,
+                      word,
+                      scale,
+                      residuals ? residual_out[i].data<float>() : nullptr,
                       static_cast<uint32_t>(variables[i] << 8 | draw)});
       if (strata) {
         const auto permuted = static_cast<uint32_t>(variables[i] << 8 | order);
-        list.back().stratum =
-            StratumOf({key.seed, key.worker, key.step, permuted}, worker, strata);
+        list.back().stratum = StratumOf({key.seed, key.worker, key.step, permuted}, worker, strata);
       }
       word += code.WordsOf(x.size);
       scale += code.ScalesOf(x.size);
@@ -138,8 +140,8 @@ struct DequantizeListOp {
       return call.Run(GRACE_CUDA(dequantize_list), rows, list.data(), int64_t(list.size()),
                       code.quantization, *factor.data<float>(), call.NewBool(0));
     }
-    call.SetBool(0, DequantizeList(call.executor(), rows, list, code.quantization,
-                                   *factor.data<float>()));
+    call.SetBool(
+        0, DequantizeList(call.executor(), rows, list, code.quantization, *factor.data<float>()));
   }
 
   ListCode code;
@@ -186,8 +188,8 @@ struct VoteListOp {
     }
     Require(words.size(1) == at, "The words do not fit the shapes.");
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(vote_list), words.data<uint32_t>(), words.size(0), at,
-                      list.data(), int64_t(list.size()), *factor.data<float>());
+      return call.Run(GRACE_CUDA(vote_list), words.data<uint32_t>(), words.size(0), at, list.data(),
+                      int64_t(list.size()), *factor.data<float>());
     }
     VoteSignsList(call.executor(), words.data<uint32_t>(), words.size(0), at, list,
                   *factor.data<float>());
@@ -200,18 +202,17 @@ const bool registered[] = {
     Register<QuantizeListOp>(
         {"Grace>QuantizeList",
          {"xs: N * float", "residuals: R * float", "seed: int64", "worker: int64", "step: int64"},
-         {"finite: bool", "words: int32", "scales: float", "kept: R * float"},
+         {"finite: bool", "words: int32", "scales: float", "residuals_out: R * float"},
          {"N: int >= 1", "R: int >= 0", "levels: int", "bits: int", "block: int", "norm: int",
-          "stochastic: bool", "strata: int >= 0", "order: int", "variables: list(int)",
-          "draw: int", "multiplier: float"},
+          "stochastic: bool", "strata: int >= 0", "order: int", "variables: list(int)", "draw: int",
+          "multiplier: float"},
          UnknownShapes}),
-    Register<DequantizeListOp>(
-        {"Grace>DequantizeList",
-         {"words: int32", "scales: float", "factor: float"},
-         {"finite: bool", "totals: N * float"},
-         {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "levels: int", "bits: int",
-          "block: int", "norm: int"},
-         UnknownShapes}),
+    Register<DequantizeListOp>({"Grace>DequantizeList",
+                                {"words: int32", "scales: float", "factor: float"},
+                                {"finite: bool", "totals: N * float"},
+                                {"N: int >= 1", "ranks: list(int)", "dims: list(int)",
+                                 "levels: int", "bits: int", "block: int", "norm: int"},
+                                UnknownShapes}),
     Register<SignListOp>({"Grace>SignList",
                           {"xs: N * float"},
                           {"finite: bool", "words: int32"},

@@ -1,7 +1,6 @@
-#include "../kernels/low_rank.h"
-
-#include "../kernels/orthonormal.h"
-#include "matrices.h"
+#include "kernels/low_rank/low_rank.h"
+#include "kernels/low_rank/orthonormal.h"
+#include "ops/glue/matrices.h"
 
 namespace grace {
 namespace {
@@ -24,14 +23,14 @@ struct ProjectListOp : Encoder {
     }
     const Tensor p = call.Vector(0, TF_FLOAT, matrices.p());
     const Tensor dense = call.Vector(1, TF_FLOAT, matrices.dense());
-    const std::vector<Source> sources = matrices.Sources(xs, left);
+    const std::vector<EncodeInput> sources = matrices.Sources(xs, left);
     if (call.on_gpu()) {
       return call.Run(GRACE_CUDA(project_list), sources.data(), matrices.count(), multiplier,
                       matrices.sizes().data(), qs.data(), p.data<float>(), dense.data<float>(),
                       call.NewBool(2));
     }
-    call.SetBool(2, ProjectList(call.executor(), sources, multiplier,
-                                matrices.sizes(), qs, p.data<float>(), dense.data<float>()));
+    call.SetBool(2, ProjectList(call.executor(), sources, multiplier, matrices.sizes(), qs,
+                                p.data<float>(), dense.data<float>()));
   }
 };
 
@@ -39,14 +38,14 @@ struct ReprojectListOp : Encoder {
   using Encoder::Encoder;
 
   void Compute(const ListCall& call) const {
-    std::vector<Tensor> kept;  // before any other Tensor holds the inputs
-    for (int i = 0; i < residuals; ++i) kept.push_back(call.Forward(1 + i, i));
+    std::vector<Tensor> residual_out;  // before any other Tensor holds the inputs
+    for (int i = 0; i < residuals; ++i) residual_out.push_back(call.Forward(1 + i, i));
     const FloatList xs(call, 0, tensors), left(call, tensors, residuals);
     const Tensor p = call.Input(tensors + residuals, 1);
     Require(p.size() == matrices.p(), "The basis does not fit the matrices.");
     const Tensor q = call.Vector(0, TF_FLOAT, matrices.q());
-    std::vector<Source> sources = matrices.Sources(xs, left);
-    for (int i = 0; i < residuals; ++i) sources[i].kept = kept[i].data<float>();
+    std::vector<EncodeInput> sources = matrices.Sources(xs, left);
+    for (int i = 0; i < residuals; ++i) sources[i].residual_out = residual_out[i].data<float>();
     if (call.on_gpu()) {
       return call.Run(GRACE_CUDA(reproject_list), sources.data(), matrices.count(), multiplier,
                       matrices.sizes().data(), p.data<float>(), q.data<float>(), Factors{});
@@ -130,16 +129,16 @@ struct UnitColumnsListOp {
 };
 
 const bool registered[] = {
-    RegisterList<ProjectListOp>(
-        "Grace>ProjectList", {"xs: N * float", "residuals: M * float", "qs: K * float"},
-        {"p: float", "dense: float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "K: int >= 0", "multiplier: float", "rows: list(int)",
-         "columns: list(int)", "ranks: list(int)"}),
-    RegisterList<ReprojectListOp>(
-        "Grace>ReprojectList", {"xs: N * float", "residuals: M * float", "basis: float"},
-        {"q: float", "kept: M * float"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "rows: list(int)",
-         "columns: list(int)", "ranks: list(int)"}),
+    RegisterList<ProjectListOp>("Grace>ProjectList",
+                                {"xs: N * float", "residuals: M * float", "qs: K * float"},
+                                {"p: float", "dense: float", "finite: bool"},
+                                {"N: int >= 1", "M: int >= 0", "K: int >= 0", "multiplier: float",
+                                 "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
+    RegisterList<ReprojectListOp>("Grace>ReprojectList",
+                                  {"xs: N * float", "residuals: M * float", "basis: float"},
+                                  {"q: float", "residuals_out: M * float"},
+                                  {"N: int >= 1", "M: int >= 0", "multiplier: float",
+                                   "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     RegisterList<ExpandListOp>(
         "Grace>ExpandList", {"basis: float", "q: float", "dense: float"},
         {"totals: N * float", "finite: bool"},
@@ -147,9 +146,9 @@ const bool registered[] = {
          "ranks: list(int)", "shape_ranks: list(int)", "dims: list(int)"}),
     RegisterList<OrthonormalListOp>("Grace>OrthonormalList", {"p: float"}, {"basis: float"},
                                     {"rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
-    RegisterList<UnitColumnsListOp>("Grace>UnitColumnsList", {"q: float"}, {"units: K * float"},
-                                    {"K: int >= 0", "rows: list(int)", "columns: list(int)",
-                                     "ranks: list(int)"}),
+    RegisterList<UnitColumnsListOp>(
+        "Grace>UnitColumnsList", {"q: float"}, {"units: K * float"},
+        {"K: int >= 0", "rows: list(int)", "columns: list(int)", "ranks: list(int)"}),
     ListOnGpu<ProjectListOp>("Grace>ProjectList"),
     ListOnGpu<ReprojectListOp>("Grace>ReprojectList"),
     ListOnGpu<ExpandListOp>("Grace>ExpandList"),

@@ -1,6 +1,5 @@
-#include "../kernels/mix.h"
-
-#include "list_call.h"
+#include "kernels/base/mix.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -32,10 +31,10 @@ struct MixListOp {
   float a, b;
 };
 
-const bool registered = RegisterList<MixListOp>("Grace>MixList", {"xs: N * float", "ys: N * float"},
-                                                {"mixed: N * float"},
-                                                {"N: int >= 1", "a: float", "b: float"}) &&
-                        ListOnGpu<MixListOp>("Grace>MixList");
+const bool registered =
+    RegisterList<MixListOp>("Grace>MixList", {"xs: N * float", "ys: N * float"},
+                            {"mixed: N * float"}, {"N: int >= 1", "a: float", "b: float"}) &&
+    ListOnGpu<MixListOp>("Grace>MixList");
 
 }  // namespace
 }  // namespace grace

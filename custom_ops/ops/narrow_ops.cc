@@ -1,14 +1,15 @@
 // What is kept between steps, in fewer bits.
 #include <utility>
 
-#include "../kernels/narrow.h"
-#include "../kernels/quantize_list.h"
-#include "list_call.h"
+#include "kernels/quantize/narrow.h"
+#include "kernels/quantize/quantize_list.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
 
-// 127 levels on each side of zero and a scale for each 256 elements, as ops/reference/narrow_storage.py says.
+// 127 levels on each side of zero and a scale for each 256 elements, as
+// ops/reference/narrow_storage.py says.
 const ListCode kBytes{{127, 8, 256}, Norm::kMax};
 
 // The bytes of one tensor: words of codes, then scales.

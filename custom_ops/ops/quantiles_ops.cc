@@ -1,14 +1,13 @@
-#include "../kernels/quantiles.h"
-
-#include "list_call.h"
+#include "kernels/codes/quantiles.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
 
 Quantiles Checked(int64_t buckets, int64_t span) {
-  Require(buckets <= 256 && span >= 1 && buckets % span == 0 &&
-              buckets >= (span == 1 ? 3 : 2 * span),
-          "There are 3 to 256 buckets, or two spans of them at least.");
+  Require(
+      buckets <= 256 && span >= 1 && buckets % span == 0 && buckets >= (span == 1 ? 3 : 2 * span),
+      "There are 3 to 256 buckets, or two spans of them at least.");
   return {static_cast<int32_t>(buckets), static_cast<int32_t>(span)};
 }
 
@@ -22,7 +21,8 @@ struct EncodeQuantilesListOp {
   void Compute(const ListCall& call) const {
     const EncodedList list(call, tensors, residuals, 2);
     int64_t size = 0;
-    for (const Source& own : list.sources()) size += PackedWords(own.n, IdBits(quantiles.buckets));
+    for (const EncodeInput& own : list.sources())
+      size += PackedWords(own.n, IdBits(quantiles.buckets));
     const Tensor words = call.Vector(0, TF_INT32, size);
     const Tensor means = call.Vector(1, TF_FLOAT, int64_t{tensors} * quantiles.buckets);
     if (call.on_gpu()) {
@@ -50,7 +50,7 @@ struct DecodeQuantilesListOp {
     const DecodedList list(call, shapes);
     const Tensor words = call.Input(0, 2), means = call.Input(1, 2);
     int64_t size = 0;
-    for (const Target& own : list.targets()) size += PackedWords(own.n, IdBits(buckets));
+    for (const DecodeOutput& own : list.targets()) size += PackedWords(own.n, IdBits(buckets));
     Require(words.size(0) >= 1 && means.size(0) == words.size(0),
             "Words and means must come from the same workers, at least one.");
     Require(words.size(1) == size &&
@@ -74,7 +74,7 @@ struct DecodeQuantilesListOp {
 const bool registered[] = {
     RegisterList<EncodeQuantilesListOp>(
         "Grace>EncodeQuantilesList", {"xs: N * float", "residuals: M * float"},
-        {"words: int32", "means: float", "kept: M * float", "finite: bool"},
+        {"words: int32", "means: float", "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "buckets: int", "span: int"}),
     RegisterList<DecodeQuantilesListOp>(
         "Grace>DecodeQuantilesList", {"words: int32", "means: float"},

@@ -1,14 +1,13 @@
-#include "../kernels/quantize.h"
-#include "../kernels/scales.h"
-#include "op.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/quantize/scales.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
 
 struct BlockScalesOp {
   explicit BlockScalesOp(const Attributes& attributes)
-      : block(attributes.Int("block")),
-        norm(attributes.Bool("l2") ? Norm::kL2 : Norm::kMax) {
+      : block(attributes.Int("block")), norm(attributes.Bool("l2") ? Norm::kL2 : Norm::kMax) {
     Require(block >= 1, "A block must have at least one element.");
   }
 

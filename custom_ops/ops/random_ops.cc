@@ -1,5 +1,5 @@
-#include "../kernels/philox.h"
-#include "op.h"
+#include "kernels/base/philox.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {

@@ -1,5 +1,5 @@
-#include "../kernels/sampled_k.h"
-#include "list_call.h"
+#include "kernels/select/sampled_k.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -56,13 +56,13 @@ struct SampledKListOp {
                       own.limit, samplings.data(), ks.data(), selection.values, selection.indices,
                       counts.data<int32_t>(), call.NewBool(call.outputs() - 1));
     }
-    call.SetBool(call.outputs() - 1,
-                 SampledKList(call.executor(), list.sources(), multiplier, own, samplings,
-                              selection, counts.data<int32_t>()));
+    call.SetBool(call.outputs() - 1, SampledKList(call.executor(), list.sources(), multiplier, own,
+                                                  samplings, selection, counts.data<int32_t>()));
   }
 
  private:
-  std::vector<Sampling> Samplings(const ListCall& call, const std::vector<Source>& sources) const {
+  std::vector<Sampling> Samplings(const ListCall& call,
+                                  const std::vector<EncodeInput>& sources) const {
     const int first = tensors + residuals + states;
     std::vector<Sampling> samplings;
     for (size_t i = 0; i < ks.size(); ++i) {
@@ -92,7 +92,7 @@ const bool registered[] = {
         "Grace>SampledKList",
         {"xs: N * float", "residuals: M * float", "states: U * float", "seed: int64",
          "worker: int64", "step: int64"},
-        {"values: float", "indices: int32", "counts: int32", "kept: M * float",
+        {"values: float", "indices: int32", "counts: int32", "residuals_out: M * float",
          "next_states: U * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "U: int >= 0", "multiplier: float", "ks: list(int)",
          "strides: list(int)", "sizes: list(int)", "ranks: list(int)", "momentum: float",

@@ -1,6 +1,6 @@
-#include "../kernels/momentum_signs.h"
-#include "../kernels/scaled_signs.h"
-#include "list_call.h"
+#include "kernels/signs/momentum_signs.h"
+#include "kernels/signs/scaled_signs.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -42,7 +42,7 @@ struct ScaledSignListOp {
     const EncodedList list(call, tensors, residuals, 1 + sides);
     std::vector<int64_t> sizes;
     int64_t words_size = 0, levels_size = 0;
-    for (const Source& source : list.sources()) sizes.push_back(source.n);
+    for (const EncodeInput& source : list.sources()) sizes.push_back(source.n);
     const std::vector<Cells> own = cells.Of(sizes);
     for (size_t i = 0; i < sizes.size(); ++i) {
       words_size += PackedWords(sizes[i], 1);
@@ -59,8 +59,7 @@ struct ScaledSignListOp {
     std::vector<ScaledSigns> parts;
     int64_t words_at = 0, levels_at = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      parts.push_back({word + words_at, low ? low + levels_at : nullptr,
-                       high + levels_at});
+      parts.push_back({word + words_at, low ? low + levels_at : nullptr, high + levels_at});
       words_at += PackedWords(sizes[i], 1);
       levels_at += own[i].Count(sizes[i]);
     }
@@ -91,8 +90,7 @@ struct SumScaledSignListOp {
     Require(words.size(0) == first.size(0) && words.size(0) == high.size(0),
             "Words and levels are of different workers.");
     const DecodedList list(call, shapes);
-    std::vector<int64_t> sizes;
-    for (const Target& target : list.targets()) sizes.push_back(target.n);
+    const std::vector<int64_t> sizes = Lengths(list.targets());
     const std::vector<Cells> own = cells.Of(sizes);
     int64_t words_size = 0, levels_size = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -102,8 +100,12 @@ struct SumScaledSignListOp {
     Require(words.size(1) == words_size, "The words do not fit the shapes.");
     Require(first.size(1) == levels_size && high.size(1) == levels_size,
             "The levels do not fit the shapes.");
-    const ScaledRows rows{words.data<uint32_t>(), sides == 2 ? first.data<float>() : nullptr,
-                          high.data<float>(), words.size(0), words_size, levels_size};
+    const ScaledRows rows{words.data<uint32_t>(),
+                          sides == 2 ? first.data<float>() : nullptr,
+                          high.data<float>(),
+                          words.size(0),
+                          words_size,
+                          levels_size};
     if (call.on_gpu()) {
       return call.Run(GRACE_CUDA(sum_scaled_sign_list), &rows, own.data(), list.targets().data(),
                       int64_t(own.size()), call.Scalar(1 + sides),
@@ -127,11 +129,11 @@ struct MomentumSignListOp {
   void Compute(const ListCall& call) const {
     const EncodedList list(call, tensors, tensors, 1);
     int64_t size = 0;
-    for (const Source& source : list.sources()) size += PackedWords(source.n, 1);
+    for (const EncodeInput& source : list.sources()) size += PackedWords(source.n, 1);
     const Tensor words = call.Vector(0, TF_INT32, size);
     std::vector<uint32_t*> own;
     uint32_t* word = words.data<uint32_t>();
-    for (const Source& source : list.sources()) {
+    for (const EncodeInput& source : list.sources()) {
       own.push_back(word);
       word += PackedWords(source.n, 1);
     }
@@ -151,7 +153,7 @@ struct MomentumSignListOp {
 const bool registered[] = {
     RegisterList<ScaledSignListOp>(
         "Grace>ScaledSignList", {"xs: N * float", "residuals: M * float"},
-        {"words: int32", "levels: S * float", "kept: M * float", "finite: bool"},
+        {"words: int32", "levels: S * float", "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "S: int >= 1", "multiplier: float", "block: int",
          "columns: list(int)"}),
     RegisterList<SumScaledSignListOp>(

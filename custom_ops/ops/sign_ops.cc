@@ -1,5 +1,5 @@
-#include "../kernels/signs.h"
-#include "op.h"
+#include "kernels/signs/signs.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {

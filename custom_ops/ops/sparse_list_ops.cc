@@ -1,11 +1,11 @@
-#include "../kernels/random_k.h"
-#include "../kernels/top_k.h"
-#include "list_call.h"
+#include "kernels/select/random_k.h"
+#include "kernels/select/top_k.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
 
-void RequireCounts(const std::vector<int64_t>& ks, const std::vector<Source>& sources) {
+void RequireCounts(const std::vector<int64_t>& ks, const std::vector<EncodeInput>& sources) {
   Require(ks.size() == sources.size(), "Every tensor needs its count.");
   for (size_t i = 0; i < ks.size(); ++i) {
     Require(ks[i] >= 1 && ks[i] <= sources[i].n,
@@ -13,7 +13,7 @@ void RequireCounts(const std::vector<int64_t>& ks, const std::vector<Source>& so
   }
 }
 
-void RequireCounts(const std::vector<int64_t>& ks, const std::vector<Target>& targets) {
+void RequireCounts(const std::vector<int64_t>& ks, const std::vector<DecodeOutput>& targets) {
   Require(ks.size() == targets.size(), "Every tensor needs its count.");
   for (size_t i = 0; i < ks.size(); ++i) {
     Require(ks[i] >= 0 && ks[i] <= targets[i].n,
@@ -68,9 +68,8 @@ struct ThresholdListOp {
                       threshold, ks.data(), selection.values, selection.indices,
                       counts.data<int32_t>(), call.NewBool(call.outputs() - 1));
     }
-    call.SetBool(call.outputs() - 1,
-                 ThresholdList(call.executor(), list.sources(), multiplier, threshold, selection,
-                               counts.data<int32_t>()));
+    call.SetBool(call.outputs() - 1, ThresholdList(call.executor(), list.sources(), multiplier,
+                                                   threshold, selection, counts.data<int32_t>()));
   }
 
   float multiplier, threshold;
@@ -102,8 +101,7 @@ struct ScatterListOp {
                       call.NewBool(call.outputs() - 1), fault.data<int32_t>());
     }
     bool finite = true;
-    RequireNone(
-        ScatterList(call.executor(), list.targets(), entries, call.Scalar(3), &finite));
+    RequireNone(ScatterList(call.executor(), list.targets(), entries, call.Scalar(3), &finite));
     call.SetBool(call.outputs() - 1, finite);
   }
 
@@ -123,21 +121,21 @@ struct RefineListOp {
     Require(indices.size() == size && values.size() == size && decoded.size() == size,
             "Indices, values and decoded values must be [sum of ks].");
     std::vector<Tensor> outputs;
-    std::vector<Target> kept;
+    std::vector<DecodeOutput> residual_out;
     for (int i = 0; i < tensors; ++i) {
       outputs.push_back(call.Updated(i));
-      kept.push_back({outputs.back().data<float>(), outputs.back().elements()});
+      residual_out.push_back({outputs.back().data<float>(), outputs.back().elements()});
     }
-    RequireCounts(ks, kept);
+    RequireCounts(ks, residual_out);
     if (call.on_gpu()) {
       // The indices are those that this worker has chosen itself.
       const Tensor fault = call.Workspace(kFaultBytes);
-      return call.Run(GRACE_CUDA(refine_list), kept.data(), Count(ks), indices.data<int32_t>(),
-                      values.data<float>(), decoded.data<float>(), ks.data(),
-                      fault.data<int32_t>());
+      return call.Run(GRACE_CUDA(refine_list), residual_out.data(), Count(ks),
+                      indices.data<int32_t>(), values.data<float>(), decoded.data<float>(),
+                      ks.data(), fault.data<int32_t>());
     }
-    RequireNone(RefineList(call.executor(), kept, indices.data<int32_t>(), values.data<float>(),
-                           decoded.data<float>(), ks));
+    RequireNone(RefineList(call.executor(), residual_out, indices.data<int32_t>(),
+                           values.data<float>(), decoded.data<float>(), ks));
   }
 
   std::vector<int64_t> ks;
@@ -243,21 +241,20 @@ struct ScatterRandomListOp {
 const bool registered[] = {
     RegisterList<TopKListOp>(
         "Grace>TopKList", {"xs: N * float", "residuals: M * float"},
-        {"values: float", "indices: int32", "kept: M * float", "finite: bool"},
+        {"values: float", "indices: int32", "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "ks: list(int)"}),
-    RegisterList<ThresholdListOp>(
-        "Grace>ThresholdList", {"xs: N * float", "residuals: M * float"},
-        {"values: float", "indices: int32", "counts: int32", "kept: M * float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "threshold: float",
-         "capacities: list(int)"}),
+    RegisterList<ThresholdListOp>("Grace>ThresholdList", {"xs: N * float", "residuals: M * float"},
+                                  {"values: float", "indices: int32", "counts: int32",
+                                   "residuals_out: M * float", "finite: bool"},
+                                  {"N: int >= 1", "M: int >= 0", "multiplier: float",
+                                   "threshold: float", "capacities: list(int)"}),
     RegisterList<ScatterListOp>(
-        "Grace>ScatterList",
-        {"values: float", "indices: int32", "counts: int32", "factor: float"},
+        "Grace>ScatterList", {"values: float", "indices: int32", "counts: int32", "factor: float"},
         {"totals: N * float", "finite: bool"},
         {"N: int >= 1", "ks: list(int)", "ranks: list(int)", "dims: list(int)", "counted: bool"}),
     RegisterList<RefineListOp>(
         "Grace>RefineList",
-        {"kept: N * float", "indices: int32", "values: float", "decoded: float"},
+        {"residuals_out: N * float", "indices: int32", "values: float", "decoded: float"},
         {"refined: N * float"}, {"N: int >= 1", "ks: list(int)"}),
     RegisterList<RandomIndicesOp>(
         "Grace>RandomIndices", {"seed: int64", "worker: int64", "step: int64"}, {"indices: int32"},
@@ -265,9 +262,9 @@ const bool registered[] = {
     RegisterList<RandomKListOp>(
         "Grace>RandomKList",
         {"xs: N * float", "residuals: M * float", "seed: int64", "worker: int64", "step: int64"},
-        {"values: float", "kept: M * float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "ks: list(int)",
-         "variables: list(int)", "draw: int"}),
+        {"values: float", "residuals_out: M * float", "finite: bool"},
+        {"N: int >= 1", "M: int >= 0", "multiplier: float", "ks: list(int)", "variables: list(int)",
+         "draw: int"}),
     RegisterList<ScatterRandomListOp>(
         "Grace>ScatterRandomList",
         {"values: float", "factor: float", "seed: int64", "worker: int64", "step: int64"},
@@ -280,8 +277,7 @@ const bool registered[] = {
     ListOnGpu<RefineListOp>("Grace>RefineList"),
     ListOnGpu<RandomIndicesOp>("Grace>RandomIndices", {"seed", "worker", "step"}),
     ListOnGpu<RandomKListOp>("Grace>RandomKList", {"seed", "worker", "step"}),
-    ListOnGpu<ScatterRandomListOp>("Grace>ScatterRandomList",
-                                   {"factor", "seed", "worker", "step"}),
+    ListOnGpu<ScatterRandomListOp>("Grace>ScatterRandomList", {"factor", "seed", "worker", "step"}),
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include "../kernels/sparse.h"
-#include "../kernels/top_k.h"
-#include "op.h"
+#include "kernels/select/top_k.h"
+#include "kernels/sparse/sparse.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
@@ -56,10 +56,9 @@ struct ScatterSumOp {
               "Values and indices differ in shape.");
       Require(!counted || counts.size() == workers, "There must be one count for each worker.");
       const Tensor out = call.Vector(i, TF_FLOAT, lengths[i]);
-      const Scatter result =
-          ScatterSum(call.executor(), values.data<float>(), indices.data<int32_t>(),
-                     counted ? counts.data<int32_t>() : nullptr, workers, k, lengths[i],
-                     out.data<float>());
+      const Scatter result = ScatterSum(
+          call.executor(), values.data<float>(), indices.data<int32_t>(),
+          counted ? counts.data<int32_t>() : nullptr, workers, k, lengths[i], out.data<float>());
       Require(result != Scatter::kOutside, "An index is outside the result.");
       Require(result != Scatter::kUnordered, "A worker's indices do not ascend strictly.");
     }
@@ -80,12 +79,11 @@ const bool registered[] = {
                         {"values: N * float"},
                         {"N: int >= 1"},
                         Vectors<2, 1>}),
-    Register<ScatterSumOp>(
-        {"Grace>ScatterSum",
-         {"values: N * float", "indices: N * int32", "counts: N * int32"},
-         {"totals: N * float"},
-         {"N: int >= 1", "lengths: list(int)", "counted: bool"},
-         Vectors<3, 1>}),
+    Register<ScatterSumOp>({"Grace>ScatterSum",
+                            {"values: N * float", "indices: N * int32", "counts: N * int32"},
+                            {"totals: N * float"},
+                            {"N: int >= 1", "lengths: list(int)", "counted: bool"},
+                            Vectors<3, 1>}),
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-#include "../kernels/trits.h"
-#include "list_call.h"
+#include "kernels/codes/trits.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -95,7 +95,7 @@ struct TernaryDecodeListOp {
     std::vector<TernaryDecoded> list;
     int64_t words_at = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const Target& target = outputs.targets()[i];
+      const DecodeOutput& target = outputs.targets()[i];
       list.push_back({target.n, words_at, i, target.total});
       words_at += TernaryWords(target.n, bits);
     }

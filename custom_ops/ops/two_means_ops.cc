@@ -1,9 +1,8 @@
-#include "../kernels/two_means.h"
-
 #include <memory>
 
-#include "../kernels/index_sets.h"
-#include "list_call.h"
+#include "kernels/select/two_means.h"
+#include "kernels/sparse/index_sets.h"
+#include "ops/glue/list_call.h"
 
 namespace grace {
 namespace {
@@ -29,8 +28,7 @@ struct TwoMeansListOp {
   void Compute(const ListCall& call) const {
     const int residuals = call.outputs() - 5;
     const EncodedList list(call, call.inputs() - residuals, residuals, 4);
-    std::vector<int64_t> lengths;
-    for (const Source& source : list.sources()) lengths.push_back(source.n);
+    const std::vector<int64_t> lengths = Lengths(list.sources());
     RequireCounts(ks, lengths);
     const int64_t tensors = ks.size();
     const Tensor means = call.Allocate(0, TF_FLOAT, {2 * tensors});
@@ -60,8 +58,7 @@ struct ScatterMeansListOp {
     const Tensor means = call.Input(0, 2), signs = call.Input(1, 2), words = call.Input(2, 2);
     const Tensor counts = call.Input(3, 2);
     const DecodedList list(call, shapes);
-    std::vector<int64_t> lengths;
-    for (const Target& target : list.targets()) lengths.push_back(target.n);
+    const std::vector<int64_t> lengths = Lengths(list.targets());
     RequireCounts(ks, lengths);
     const IndexLayouts layouts(lengths, ks);
     const int64_t workers = means.size(0), tensors = ks.size(), entries = Sum(ks);
@@ -76,8 +73,8 @@ struct ScatterMeansListOp {
                 values.get());
     const SetEntries sets{values.get(), words.data<uint32_t>(), counts.data<int32_t>(), workers};
     bool finite = true;
-    RequireNone(ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(4),
-                               &finite));
+    RequireNone(
+        ScatterSetList(call.executor(), list.targets(), layouts, sets, call.Scalar(4), &finite));
     call.SetBool(call.outputs() - 1, finite);
   }
 
@@ -85,7 +82,7 @@ struct ScatterMeansListOp {
   std::vector<Shape> shapes;
 
  private:
-  void OnTheDevice(const ListCall& call, const std::vector<Target>& targets,
+  void OnTheDevice(const ListCall& call, const std::vector<DecodeOutput>& targets,
                    const IndexLayouts& layouts) const {
     const Tensor means = call.Input(0), signs = call.Input(1), words = call.Input(2);
     const Tensor counts = call.Input(3);
@@ -105,8 +102,8 @@ struct ScatterMeansListOp {
 const bool registered[] = {
     RegisterList<TwoMeansListOp>(
         "Grace>TwoMeansList", {"xs: N * float", "residuals: M * float"},
-        {"means: float", "signs: int32", "indices: int32", "counts: int32", "kept: M * float",
-         "finite: bool"},
+        {"means: float", "signs: int32", "indices: int32", "counts: int32",
+         "residuals_out: M * float", "finite: bool"},
         {"N: int >= 1", "M: int >= 0", "multiplier: float", "ks: list(int)"}),
     RegisterList<ScatterMeansListOp>(
         "Grace>ScatterMeansList",

@@ -1,15 +1,15 @@
 // Products with a basis on either side: every instruction set and number of threads gives the bits
 // of the plain definitions.
-#include "../kernels/alternating.h"
+#include "kernels/low_rank/alternating.h"
 
-#include "../kernels/orthonormal.h"
+#include "kernels/low_rank/orthonormal.h"
 #include "testing.h"
 
 namespace grace {
 
 // Dense, of one column, tails, several blocks, several chunks of rows; ranks above 4.
 std::vector<MatrixSize> Sizes() {
-  return {{33, 1, 0},   {5, 7, 1},    {40, 48, 2},  {17, 100, 3}, {9, 1, 1},
+  return {{33, 1, 0},   {5, 7, 1},   {40, 48, 2},   {17, 100, 3},   {9, 1, 1},
           {600, 16, 4}, {70, 40, 6}, {9000, 17, 2}, {3000, 200, 2}, {1, 1, 0}};
 }
 
@@ -20,7 +20,8 @@ struct List {
       xs.push_back(Gradient(n));
       residuals.push_back(Gradient(n + 3));
       accs.emplace_back(n);
-      for (int64_t i = 0; i < n; ++i) accs.back()[i] = xs.back()[i] * multiplier + residuals.back()[i];
+      for (int64_t i = 0; i < n; ++i)
+        accs.back()[i] = xs.back()[i] * multiplier + residuals.back()[i];
       p += size.rows * size.rank;
       q += size.columns * size.rank;
       dense += size.rank ? 0 : size.rows;
@@ -43,19 +44,19 @@ void TestAlternate() {
   for (const float multiplier : {1.0f, 0.7f}) {
     const List list(multiplier);
     OnEveryIsa([&](const Executor& executor) {
-      std::vector<Guarded<float>> kept;
-      std::vector<Source> sources, plain;
+      std::vector<Guarded<float>> residual_out;
+      std::vector<EncodeInput> sources, plain;
       std::vector<const float*> qs;
       std::vector<std::vector<float>> totals;
-      std::vector<Target> targets;
+      std::vector<DecodeOutput> targets;
       int64_t at = 0;
       for (size_t i = 0; i < sizes.size(); ++i) {
-        kept.emplace_back(list.xs[i].size());
+        residual_out.emplace_back(list.xs[i].size());
         totals.emplace_back(list.xs[i].size());
       }
       for (size_t i = 0; i < sizes.size(); ++i) {
         const int64_t n = list.xs[i].size();
-        sources.push_back({list.xs[i].data(), list.residuals[i].data(), kept[i].data(), n});
+        sources.push_back({list.xs[i].data(), list.residuals[i].data(), residual_out[i].data(), n});
         plain.push_back({list.accs[i].data(), nullptr, nullptr, n});
         targets.push_back({totals[i].data(), n});
         qs.push_back(list.right.data() + at);
@@ -76,7 +77,8 @@ void TestAlternate() {
                       q.data(), dense.data(), 1.0f);
       for (size_t i = 0; i < sizes.size(); ++i) {
         for (size_t j = 0; j < totals[i].size(); ++j) totals[i][j] = list.accs[i][j] - totals[i][j];
-        EXPECT(kept[i].Equals(totals[i]) && kept[i].Intact(), "kept %zu", i);
+        EXPECT(residual_out[i].Equals(totals[i]) && residual_out[i].Intact(), "residual_out %zu",
+               i);
       }
     });
   }

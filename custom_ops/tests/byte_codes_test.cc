@@ -1,4 +1,4 @@
-#include "../kernels/byte_codes.h"
+#include "kernels/codes/byte_codes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,9 +26,7 @@ float TreeNumber(uint32_t code) {
   return numbers[code];
 }
 
-float Sent(uint8_t code, float magnitude) {
-  return 0.0f + (code & 0x80 ? -magnitude : magnitude);
-}
+float Sent(uint8_t code, float magnitude) { return 0.0f + (code & 0x80 ? -magnitude : magnitude); }
 
 // A list of gradients of all sizes, and where what is left of them is kept.
 struct List {
@@ -38,8 +36,8 @@ struct List {
       std::mt19937 random(static_cast<uint32_t>(n));
       for (float& x : xs.back()) x = std::ldexp(x, -static_cast<int>(random() % 24));
       residuals.push_back(Gradient(n + 1));
-      kept.emplace_back(n, n % 3);
-      sources.push_back({xs.back().data(), residuals.back().data(), kept.back().data(), n});
+      residual_out.emplace_back(n, n % 3);
+      sources.push_back({xs.back().data(), residuals.back().data(), residual_out.back().data(), n});
       words += ByteWords(n);
     }
   }
@@ -48,8 +46,8 @@ struct List {
   }
 
   std::vector<std::vector<float>> xs, residuals;
-  std::vector<Guarded<float>> kept;
-  std::vector<Source> sources;
+  std::vector<Guarded<float>> residual_out;
+  std::vector<EncodeInput> sources;
   int64_t words = 0;
 };
 
@@ -62,11 +60,11 @@ bool AllFit(List& list, const uint32_t* words, int64_t block, const Fits& fits,
   for (size_t t = 0; t < list.sources.size(); ++t) {
     const int64_t n = list.sources[t].n, size = block ? block : n;
     const auto* bytes = reinterpret_cast<const uint8_t*>(words + at);
-    if (!list.kept[t].Intact()) return false;
+    if (!list.residual_out[t].Intact()) return false;
     for (int64_t i = 0; i < n; ++i) {
       const float acc = list.Acc(t, i), sent = number(bytes[i], blocks + i / size);
       if (!fits(t, i, acc, bytes[i], blocks + i / size)) return false;
-      if (BitsOf(list.kept[t][i]) != BitsOf(SignedFlush(acc - sent))) return false;
+      if (BitsOf(list.residual_out[t][i]) != BitsOf(SignedFlush(acc - sent))) return false;
     }
     for (int64_t i = n; i < 4 * ByteWords(n); ++i) {
       if (bytes[i]) return false;

@@ -1,4 +1,4 @@
-#include "../kernels/classes.h"
+#include "kernels/codes/classes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,8 +24,7 @@ struct Payload {
     return {tags.data(), bytes.data(), halves.data(), wholes.data(), counts.data()};
   }
   bool Intact() const {
-    return tags.Intact() && bytes.Intact() && halves.Intact() && wholes.Intact() &&
-           counts.Intact();
+    return tags.Intact() && bytes.Intact() && halves.Intact() && wholes.Intact() && counts.Intact();
   }
   // The class of element i of tensor t, from worker w.
   int Tag(int64_t w, size_t t, int64_t i) const {
@@ -85,17 +84,18 @@ void TestEncoder() {
       const std::vector<Room> rooms = Rooms(lengths, share);
       OnEveryIsa([&](const Executor& executor) {
         std::vector<std::vector<float>> xs, residuals;
-        std::vector<Guarded<float>> kept;
-        std::vector<Source> sources;
+        std::vector<Guarded<float>> residual_out;
+        std::vector<EncodeInput> sources;
         for (const int64_t n : lengths) {
           xs.push_back(Gradient(n));
           for (int64_t i = 0; i < n; ++i) xs.back()[i] *= std::ldexp(1.0f, -int(i % 16));
           residuals.push_back(Gradient(n + 1));
           for (float& x : residuals.back()) x *= 0x1p-6f;
-          kept.emplace_back(n, n % 3);
+          residual_out.emplace_back(n, n % 3);
         }
         for (size_t t = 0; t < lengths.size(); ++t) {
-          sources.push_back({xs[t].data(), residuals[t].data(), kept[t].data(), lengths[t]});
+          sources.push_back(
+              {xs[t].data(), residuals[t].data(), residual_out[t].data(), lengths[t]});
         }
         const Payload payload(lengths, rooms, 1);
         const bool finite =
@@ -106,14 +106,14 @@ void TestEncoder() {
           const double error = std::ldexp(1.0, counts[0] - bound.b);
           const std::vector<float> sent = Sent(payload, bound, rooms[t], 0, t, lengths[t]);
           int64_t left = 0;
-          bool fits = kept[t].Intact() && counts[2] <= rooms[t].halves;
+          bool fits = residual_out[t].Intact() && counts[2] <= rooms[t].halves;
           fits &= counts[3] <= rooms[t].wholes;
           for (int64_t i = 0; i < lengths[t]; ++i) {
             const float acc = SignedFlush(SignedFlush(xs[t][i]) + SignedFlush(residuals[t][i]));
             const bool out = payload.Tag(0, t, i) == 0 && std::fabs(acc) >= error;
             left += out;
             fits &= out || std::fabs(double(acc) - sent[i]) < error;
-            fits &= BitsOf(kept[t][i]) == BitsOf(SignedFlush(acc - sent[i]));
+            fits &= BitsOf(residual_out[t][i]) == BitsOf(SignedFlush(acc - sent[i]));
           }
           EXPECT(fits && left == std::max<int64_t>(0, counts[1] - rooms[t].bytes),
                  "share %g, n = %ld", share, long(lengths[t]));

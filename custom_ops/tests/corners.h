@@ -44,9 +44,9 @@ class Results {
   const char* Fault(const Results& other) const {
     for (size_t i = 0; i < names_.size(); ++i) {
       const size_t begin = starts_[i], end = i + 1 < names_.size() ? starts_[i + 1] : bits_.size();
-      const bool same = end <= other.bits_.size() &&
-                        std::equal(bits_.data() + begin, bits_.data() + end,
-                                   other.bits_.data() + begin);
+      const bool same =
+          end <= other.bits_.size() &&
+          std::equal(bits_.data() + begin, bits_.data() + end, other.bits_.data() + begin);
       if (!intact_[i] || !same) return names_[i];
     }
     return bits_.size() == other.bits_.size() ? nullptr : "sizes";

@@ -1,14 +1,16 @@
 // Every kernel over a list of corners: lengths, values, alignments. The results have the same bits
 // on all instruction sets, with any number of threads and in any order of the pieces, and nothing
 // outside the results is written.
-#include "../kernels/cast.h"
-#include "../kernels/finite.h"
-#include "../kernels/quantize_list.h"
-#include "../kernels/random_k.h"
-#include "../kernels/signs.h"
-#include "../kernels/sparse.h"
-#include "../kernels/top_k.h"
 #include "corners.h"
+
+#include "kernels/base/finite.h"
+#include "kernels/quantize/cast.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/select/random_k.h"
+#include "kernels/select/top_k.h"
+#include "kernels/signs/signs.h"
+#include "kernels/sparse/scatter_list.h"
+#include "kernels/sparse/sparse.h"
 
 namespace grace {
 
@@ -71,17 +73,18 @@ class Corner {
     return outputs;
   }
 
-  std::vector<Source> Sources(const Inputs& inputs, std::vector<Guarded<float>>& kept) const {
-    std::vector<Source> sources;
-    for (size_t i = 0; i < kept.size(); ++i) {
+  std::vector<EncodeInput> Sources(const Inputs& inputs,
+                                   std::vector<Guarded<float>>& residual_out) const {
+    std::vector<EncodeInput> sources;
+    for (size_t i = 0; i < residual_out.size(); ++i) {
       sources.push_back({inputs.xs[i].data(), keep_ ? inputs.residuals[i].data() : nullptr,
-                         keep_ ? kept[i].data() : nullptr, lengths_[i]});
+                         keep_ ? residual_out[i].data() : nullptr, lengths_[i]});
     }
     return sources;
   }
 
-  std::vector<Target> Targets(std::vector<Guarded<float>>& totals) const {
-    std::vector<Target> targets;
+  std::vector<DecodeOutput> Targets(std::vector<Guarded<float>>& totals) const {
+    std::vector<DecodeOutput> targets;
     for (size_t i = 0; i < totals.size(); ++i) targets.push_back({totals[i].data(), lengths_[i]});
     return targets;
   }
@@ -95,15 +98,18 @@ class Corner {
     }
     Guarded<uint32_t> words(words_size, shift);
     Guarded<float> scales(scales_size, shift);
-    std::vector<Guarded<float>> kept = Outputs(shift), totals = Outputs(shift);
+    std::vector<Guarded<float>> residual_out = Outputs(shift), totals = Outputs(shift);
     std::vector<Encoded> list;
     std::vector<Decoded> decoded;
     int64_t words_at = 0, scales_at = 0;
     for (size_t i = 0; i < lengths_.size(); ++i) {
       const float* residual = keep_ ? inputs.residuals[i].data() : nullptr;
-      list.push_back({{inputs.xs[i].data(), residual, multiplier_}, lengths_[i],
-                      words.data() + words_at, scales.data() + scales_at,
-                      keep_ ? kept[i].data() : nullptr, keys_[i].variable_draw});
+      list.push_back({{inputs.xs[i].data(), residual, multiplier_},
+                      lengths_[i],
+                      words.data() + words_at,
+                      scales.data() + scales_at,
+                      keep_ ? residual_out[i].data() : nullptr,
+                      keys_[i].variable_draw});
       decoded.push_back({lengths_[i], words_at, scales_at, totals[i].data()});
       words_at += code.WordsOf(lengths_[i]);
       scales_at += code.ScalesOf(lengths_[i]);
@@ -113,7 +119,7 @@ class Corner {
                   QuantizeList(executor, list, code, stochastic ? &key : nullptr));
     results->Take("QuantizeList words", words, words_size);
     results->Take("QuantizeList scales", scales, scales_size);
-    if (keep_) results->Take("QuantizeList kept", kept, lengths_);
+    if (keep_) results->Take("QuantizeList residual_out", residual_out, lengths_);
     const Guarded<uint32_t> all_words = Repeated(words, words_size, shift);
     const Guarded<float> all_scales = Repeated(scales, scales_size, shift);
     const Rows rows{all_words.data(), all_scales.data(), kWorkers, words_size, scales_size};
@@ -132,8 +138,7 @@ class Corner {
     std::vector<Voted> voted;
     int64_t at = 0;
     for (size_t i = 0; i < lengths_.size(); ++i) {
-      list.push_back({{inputs.xs[i].data(), nullptr, multiplier_}, lengths_[i],
-                      words.data() + at});
+      list.push_back({{inputs.xs[i].data(), nullptr, multiplier_}, lengths_[i], words.data() + at});
       voted.push_back({lengths_[i], at, totals[i].data()});
       at += PackedWords(lengths_[i], 1);
     }
@@ -148,58 +153,57 @@ class Corner {
   void Selected(const Executor& executor, int64_t shift, const Inputs& inputs, float threshold,
                 Results* results) const {
     const int64_t tensors = lengths_.size();
-    std::vector<Guarded<float>> kept = Outputs(shift), totals = Outputs(shift);
+    std::vector<Guarded<float>> residual_out = Outputs(shift), totals = Outputs(shift);
     Guarded<float> values(entries_, shift);
     Guarded<int32_t> indices(entries_, shift), counts(tensors, shift);
     const Selection selection{ks_, values.data(), indices.data()};
     const bool all = threshold < 0;
-    const std::vector<Source> sources = Sources(inputs, kept);
-    results->Take("selection finite",
-                  all ? TopKList(executor, sources, multiplier_, selection)
-                      : ThresholdList(executor, sources, multiplier_, threshold, selection,
-                                      counts.data()));
+    const std::vector<EncodeInput> sources = Sources(inputs, residual_out);
+    results->Take("selection finite", all ? TopKList(executor, sources, multiplier_, selection)
+                                          : ThresholdList(executor, sources, multiplier_, threshold,
+                                                          selection, counts.data()));
     results->Take("selection values", values, entries_);
     results->Take("selection indices", indices, entries_);
     if (!all) results->Take("selection counts", counts, tensors);
-    if (keep_) results->Take("selection kept", kept, lengths_);
+    if (keep_) results->Take("selection residual_out", residual_out, lengths_);
     const Guarded<float> all_values = Repeated(values, entries_, shift);
     const Guarded<int32_t> all_indices = Repeated(indices, entries_, shift);
     const Guarded<int32_t> all_counts = Repeated(counts, tensors, shift);
-    const Entries entries{all_values.data(), all_indices.data(),
-                          all ? nullptr : all_counts.data(), kWorkers, ks_};
+    const Entries entries{all_values.data(), all_indices.data(), all ? nullptr : all_counts.data(),
+                          kWorkers, ks_};
     bool finite = false;
-    const std::vector<Target> targets = Targets(totals);
+    const std::vector<DecodeOutput> targets = Targets(totals);
     results->Take("ScatterList", ScatterList(executor, targets, entries, kFactor, &finite).empty());
     results->Take("ScatterList finite", finite);
     results->Take("ScatterList", totals, lengths_);
     if (!all) return;
     results->Take("RefineList", RefineList(executor, targets, indices.data(), values.data(),
-                                           all_values.data() + entries_, ks_).empty());
+                                           all_values.data() + entries_, ks_)
+                                    .empty());
     results->Take("RefineList", totals, lengths_);
   }
 
   void Random(const Executor& executor, int64_t shift, const Inputs& inputs,
               Results* results) const {
-    std::vector<Guarded<float>> kept = Outputs(shift), totals = Outputs(shift);
+    std::vector<Guarded<float>> residual_out = Outputs(shift), totals = Outputs(shift);
     Guarded<float> values(entries_, shift);
-    results->Take("RandomKList finite", RandomKList(executor, Sources(inputs, kept), multiplier_,
-                                                    keys_, ks_, values.data()));
+    results->Take("RandomKList finite", RandomKList(executor, Sources(inputs, residual_out),
+                                                    multiplier_, keys_, ks_, values.data()));
     results->Take("RandomKList", values, entries_);
-    if (keep_) results->Take("RandomKList kept", kept, lengths_);
-    results->Take("ScatterRandomList finite",
-                  ScatterRandomList(executor, Targets(totals), keys_, ks_, {}, values.data(),
-                                    kFactor));
+    if (keep_) results->Take("RandomKList residual_out", residual_out, lengths_);
+    results->Take("ScatterRandomList finite", ScatterRandomList(executor, Targets(totals), keys_,
+                                                                ks_, {}, values.data(), kFactor));
     results->Take("ScatterRandomList", totals, lengths_);
   }
 
   void Casts(const Executor& executor, int64_t shift, const Inputs& inputs, Half type,
              Results* results) const {
-    std::vector<Guarded<float>> kept = Outputs(shift), totals = Outputs(shift);
+    std::vector<Guarded<float>> residual_out = Outputs(shift), totals = Outputs(shift);
     Guarded<uint16_t> halves(total_, shift);
-    results->Take("CastList finite",
-                  CastList(executor, Sources(inputs, kept), multiplier_, type, halves.data()));
+    results->Take("CastList finite", CastList(executor, Sources(inputs, residual_out), multiplier_,
+                                              type, halves.data()));
     results->Take("CastList", halves, total_);
-    if (keep_) results->Take("CastList kept", kept, lengths_);
+    if (keep_) results->Take("CastList residual_out", residual_out, lengths_);
     results->Take("UncastList finite",
                   UncastList(executor, Targets(totals), type, halves.data(), kFactor));
     results->Take("UncastList", totals, lengths_);
@@ -233,8 +237,8 @@ class Corner {
     results->Take("TopK", values, k);
     results->Take("Gather", Gather(executor, x.data(), n, indices.data(), k, values.data()));
     results->Take("Gather", values, k);
-    const Scatter done = ScatterSum(executor, values.data(), indices.data(), nullptr, 1, k, n,
-                                    sum.data());
+    const Scatter done =
+        ScatterSum(executor, values.data(), indices.data(), nullptr, 1, k, n, sum.data());
     results->Take("ScatterSum", done == Scatter::kDone);
     results->Take("ScatterSum", sum, n);
   }
@@ -271,8 +275,12 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, float multiplier, boo
 
 void TestCorners() {
   const std::vector<std::vector<int64_t>> few = {
-      {}, {0}, {0, 0, 1, 0}, {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65},
-      {127, 128, 129, 0, 511, 512, 513, 0}, {2047, 2048, 2049, 4097}};
+      {},
+      {0},
+      {0, 0, 1, 0},
+      {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65},
+      {127, 128, 129, 0, 511, 512, 513, 0},
+      {2047, 2048, 2049, 4097}};
   for (const Kind kind :
        {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual, Kind::kZero}) {
     for (const bool keep : {false, true}) {

@@ -1,6 +1,5 @@
-#include "../kernels/alternating.h"
-
 #include "device.h"
+#include "kernels/low_rank/alternating.h"
 #include "matrices.h"
 
 namespace grace {
@@ -9,29 +8,27 @@ void CheckAlternate(const MatrixList& list, Kind kind, float multiplier, bool ke
   const Guarded<float> left = Some(kind, list.p, 4), right = Some(kind, list.q, 5);
   const Guarded<float> their_p(list.p), their_q(list.q), their_dense(list.dense);
   const Guarded<float> p(list.p), q(list.q), dense(list.dense);
-  const DeviceList their_kept(list.lengths), kept(list.lengths);
-  const bool finite =
-      AlternateList(Serial(), list.Sources(keep ? &their_kept : nullptr, keep), multiplier,
-                    list.sizes, left.data(), right.data(), their_p.data(), their_q.data(),
-                    their_dense.data());
-  const std::vector<Source> sources = list.Sources(keep ? &kept : nullptr, keep);
+  const DeviceList their_kept(list.lengths), residual_out(list.lengths);
+  const bool finite = AlternateList(Serial(), list.Sources(keep ? &their_kept : nullptr, keep),
+                                    multiplier, list.sizes, left.data(), right.data(),
+                                    their_p.data(), their_q.data(), their_dense.data());
+  const std::vector<EncodeInput> sources = list.Sources(keep ? &residual_out : nullptr, keep);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     p.Spoil();
     q.Spoil();
     dense.Spoil();
-    kept.Spoil();
-    Launched(grace_cuda_alternate_list, sources.data(), list.count(), multiplier,
-             list.sizes.data(), left.data(), right.data(), p.data(), q.data(), dense.data(),
-             flag.data());
+    residual_out.Spoil();
+    Launched(grace_cuda_alternate_list, sources.data(), list.count(), multiplier, list.sizes.data(),
+             left.data(), right.data(), p.data(), q.data(), dense.data(), flag.data());
     const auto [rows, columns, rank] = list.sizes[0];
     EXPECT(flag[0] == finite && flag.Intact(), "%s, %d x %d, %d", order, int(rows), int(columns),
            int(rank));
     EXPECT(SameFloats(p, their_p, list.p) && SameFloats(q, their_q, list.q) &&
                SameFloats(dense, their_dense, list.dense),
            "%s, %d x %d, %d", order, int(rows), int(columns), int(rank));
-    EXPECT(!keep || kept.Equals(their_kept), "%s, kept of %d x %d, %d", order, int(rows),
-           int(columns), int(rank));
+    EXPECT(!keep || residual_out.Equals(their_kept), "%s, residual_out of %d x %d, %d", order,
+           int(rows), int(columns), int(rank));
   });
 }
 
@@ -43,7 +40,7 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const Factors bases{left.data(), right.data()};
   const bool finite = ExpandSidesList(Serial(), list.Targets(theirs), list.sizes, bases,
                                       rest.data(), q.data(), dense.data(), factor);
-  const std::vector<Target> targets = list.Targets(ours);
+  const std::vector<DecodeOutput> targets = list.Targets(ours);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();

@@ -1,5 +1,5 @@
-#include "../kernels/byte_codes.h"
 #include "device.h"
+#include "kernels/codes/byte_codes.h"
 
 namespace grace {
 
@@ -7,12 +7,16 @@ constexpr int64_t kBlocks[] = {0, 32, 512, 96, 2048, 4096, 64, 1056, 2080};
 
 struct Bytes {
   Bytes(const std::vector<int64_t>& lengths, Kind kind, int turn)
-      : block(kBlocks[turn % 9]), keep(turn % 4 < 2), in_place(turn % 8 == 1),
-        xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind)), kept(lengths) {
+      : block(kBlocks[turn % 9]),
+        keep(turn % 4 < 2),
+        in_place(turn % 8 == 1),
+        xs(lengths, kind, 1),
+        residuals(DeviceList::Residuals(lengths, kind)),
+        residual_out(lengths) {
     for (size_t i = 0; i < lengths.size(); ++i) {
       words_size += ByteWords(lengths[i]);
       if (lengths[i]) blocks += CeilDiv(lengths[i], block ? block : lengths[i]);
-      float* left = in_place ? xs[i] : kept[i];
+      float* left = in_place ? xs[i] : residual_out[i];
       list.push_back({xs[i], keep ? residuals[i] : nullptr, keep ? left : nullptr, lengths[i]});
     }
     words = Guarded<uint32_t>(words_size, 1);
@@ -20,15 +24,15 @@ struct Bytes {
   }
   bool Same(const Bytes& other) const {
     return SameBytes(words, other.words, words_size) &&
-           (!keep || (in_place ? xs.Equals(other.xs) : kept.Equals(other.kept)));
+           (!keep || (in_place ? xs.Equals(other.xs) : residual_out.Equals(other.residual_out)));
   }
 
   int64_t block, words_size = 0, blocks = 0;
   bool keep, in_place;
-  DeviceList xs, residuals, kept;
+  DeviceList xs, residuals, residual_out;
   Guarded<uint32_t> words{0};
   std::vector<DeviceList> scales;
-  std::vector<Source> list;
+  std::vector<EncodeInput> list;
 };
 
 void CheckTree(const std::vector<int64_t>& lengths, Kind kind, int turn) {
@@ -68,7 +72,7 @@ void CheckPowers(const std::vector<int64_t>& lengths, Kind kind, int turn) {
 void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const int64_t workers = 1 + turn % 4, count = lengths.size(), block = kBlocks[turn % 9];
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<Target> expected, list;
+  std::vector<DecodeOutput> expected, list;
   int64_t words_size = 0, scales_size = 0;
   for (int64_t i = 0; i < count; ++i) {
     expected.push_back({theirs[i], lengths[i]});

@@ -1,7 +1,7 @@
-#include "../kernels/cast.h"
-#include "../kernels/finite.h"
-#include "../kernels/narrow.h"
 #include "device.h"
+#include "kernels/base/finite.h"
+#include "kernels/quantize/cast.h"
+#include "kernels/quantize/narrow.h"
 
 namespace grace {
 
@@ -28,17 +28,20 @@ void CheckCast(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const bool keep = turn % 4 < 2, in_place = turn % 8 == 1;
   const int64_t total = TotalOf(lengths);
   struct Sent {
-    DeviceList xs, residuals, kept;
+    DeviceList xs, residuals, residual_out;
     Guarded<uint16_t> halves;
-    std::vector<Source> list;
+    std::vector<EncodeInput> list;
   };
   const auto make = [&] {
-    Sent sent{DeviceList(lengths, kind, 1), DeviceList::Residuals(lengths, kind),
-              DeviceList(lengths), Guarded<uint16_t>(total, 1), {}};
+    Sent sent{DeviceList(lengths, kind, 1),
+              DeviceList::Residuals(lengths, kind),
+              DeviceList(lengths),
+              Guarded<uint16_t>(total, 1),
+              {}};
     for (size_t i = 0; i < lengths.size(); ++i) {
-      float* kept = in_place ? sent.xs[i] : sent.kept[i];
-      sent.list.push_back({sent.xs[i], keep ? sent.residuals[i] : nullptr, keep ? kept : nullptr,
-                           lengths[i]});
+      float* residual_out = in_place ? sent.xs[i] : sent.residual_out[i];
+      sent.list.push_back({sent.xs[i], keep ? sent.residuals[i] : nullptr,
+                           keep ? residual_out : nullptr, lengths[i]});
     }
     return sent;
   };
@@ -53,7 +56,7 @@ void CheckCast(const std::vector<int64_t>& lengths, Kind kind, int turn) {
     EXPECT(SameHalves(ours.halves, theirs.halves, total, type), "%s, n = %d, turn %d", order,
            int(lengths[0]), turn);
     if (keep) {
-      EXPECT(in_place ? ours.xs.Equals(theirs.xs) : ours.kept.Equals(theirs.kept),
+      EXPECT(in_place ? ours.xs.Equals(theirs.xs) : ours.residual_out.Equals(theirs.residual_out),
              "%s, n = %d, turn %d", order, int(lengths[0]), turn);
     }
   });
@@ -67,7 +70,7 @@ void CheckUncast(const std::vector<int64_t>& lengths, int turn) {
   // A length of its own has finite numbers alone in some turns.
   for (int64_t i = 0; i < total; ++i) halves.data()[i] = random() & (turn % 3 ? 0xffff : 0xbfff);
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<Target> expected, list;
+  std::vector<DecodeOutput> expected, list;
   for (size_t i = 0; i < lengths.size(); ++i) {
     expected.push_back({theirs[i], lengths[i]});
     list.push_back({ours[i], lengths[i]});
@@ -77,8 +80,8 @@ void CheckUncast(const std::vector<int64_t>& lengths, int turn) {
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
-    Launched(grace_cuda_uncast_list, list.data(), int64_t(list.size()), type, halves.data(),
-             factor, flag.data());
+    Launched(grace_cuda_uncast_list, list.data(), int64_t(list.size()), type, halves.data(), factor,
+             flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
     EXPECT(ours.Equals(theirs), "%s, n = %d, turn %d", order, int(lengths[0]), turn);
   });
@@ -90,13 +93,12 @@ void CheckAllHalves() {
   for (int i = 0; i < 1 << 16; ++i) halves.data()[i] = i;
   const DeviceList theirs({1 << 16}), ours({1 << 16});
   for (const Half type : {Half::kFloat16, Half::kBfloat16}) {
-    const Target target{ours[0], 1 << 16};
+    const DecodeOutput target{ours[0], 1 << 16};
     UncastList(Serial(), {{theirs[0], 1 << 16}}, type, halves.data(), 1.0f);
     OnEveryOrder([&](const char* order) {
       ours.Spoil();
       Guarded<bool> flag(1);
-      Launched(grace_cuda_uncast_list, &target, int64_t{1}, type, halves.data(), 1.0f,
-               flag.data());
+      Launched(grace_cuda_uncast_list, &target, int64_t{1}, type, halves.data(), 1.0f, flag.data());
       EXPECT(!flag[0] && ours.Equals(theirs), "%s, type %d", order, int(type));
     });
   }
@@ -117,7 +119,7 @@ void CheckFinite(const std::vector<int64_t>& lengths, Kind kind, int turn) {
 
 void CheckNanUnless(const std::vector<int64_t>& lengths, Kind kind, bool finite) {
   const DeviceList given(lengths, kind, 1), ours(lengths);
-  std::vector<Target> list;
+  std::vector<DecodeOutput> list;
   for (size_t i = 0; i < lengths.size(); ++i) list.push_back({ours[i], lengths[i]});
   Guarded<bool> flag(1);
   flag[0] = finite;

@@ -1,5 +1,5 @@
-#include "../kernels/classes.h"
 #include "device.h"
+#include "kernels/codes/classes.h"
 
 namespace grace {
 
@@ -46,28 +46,28 @@ std::vector<Room> RoomsOf(const std::vector<int64_t>& lengths, int turn) {
   return rooms;
 }
 
-void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound bound,
-                 float multiplier, int turn) {
+void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound bound, float multiplier,
+                 int turn) {
   const bool keep = turn % 4 < 2, in_place = turn % 8 < 4;
   const DeviceList residuals(DeviceList::Residuals(lengths, kind));
   const std::vector<Room> rooms = RoomsOf(lengths, turn);
   const ClassLengths row = ClassPlaces(lengths, rooms).back();
   const Payload theirs(row, 1), ours(row, 1);
   const uint64_t step = turn * 12345678901u;
-  const auto sources = [&](const DeviceList& own, const DeviceList& kept) {
-    std::vector<Source> list;
+  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
+    std::vector<EncodeInput> list;
     for (size_t i = 0; i < lengths.size(); ++i) {
       list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : kept[i] : nullptr, lengths[i]});
+                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
     }
     return list;
   };
   const DeviceList rest(lengths, kind, 1), apart(lengths);
-  const bool finite = EncodeClasses(Serial(), sources(rest, apart), multiplier, bound, rooms, step,
-                                    theirs.parts());
+  const bool finite =
+      EncodeClasses(Serial(), sources(rest, apart), multiplier, bound, rooms, step, theirs.parts());
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), kept(lengths);
-    const std::vector<Source> list = sources(own, kept);
+    const DeviceList own(lengths, kind, 1), residual_out(lengths);
+    const std::vector<EncodeInput> list = sources(own, residual_out);
     ours.Spoil();
     const ClassParts parts = ours.parts();
     Guarded<bool> flag(1);
@@ -77,7 +77,7 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound boun
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d, bound %d", order, n, bound.b);
     if (!finite) return;  // the sign of NaN is anything, and so are the numbers
     EXPECT(ours.Equals(theirs), "%s, n = %d, bound %d, turn %d", order, n, bound.b, turn);
-    EXPECT(!keep || (in_place ? own : kept).Equals(in_place ? rest : apart),
+    EXPECT(!keep || (in_place ? own : residual_out).Equals(in_place ? rest : apart),
            "%s, n = %d, bound %d, turn %d", order, n, bound.b, turn);
   });
 }
@@ -103,14 +103,14 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound boun
   }
   const DeviceList theirs(lengths), ours(lengths);
   const auto targets = [&](const DeviceList& totals) {
-    std::vector<Target> list;
+    std::vector<DecodeOutput> list;
     for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
     return list;
   };
   const ClassParts parts = payload.parts();
   const bool finite =
       DecodeClasses(Serial(), targets(theirs), bound, rooms, parts, workers, factor);
-  const std::vector<Target> list = targets(ours);
+  const std::vector<DecodeOutput> list = targets(ours);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

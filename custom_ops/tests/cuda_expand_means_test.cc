@@ -1,5 +1,5 @@
-#include "../kernels/two_means.h"
 #include "device.h"
+#include "kernels/select/two_means.h"
 
 namespace grace {
 

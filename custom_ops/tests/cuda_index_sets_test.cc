@@ -1,8 +1,7 @@
-#include "../kernels/index_sets.h"
-
 #include <string>
 
 #include "device.h"
+#include "kernels/sparse/index_sets.h"
 
 namespace grace {
 
@@ -29,8 +28,11 @@ std::string Sentence(const int32_t* fault, const std::vector<int64_t>& lengths) 
 
 struct Sets {
   Sets(const std::vector<int64_t>& lengths, int turn, int64_t workers)
-      : ks(KsOf(lengths, turn)), layouts(lengths, ks), indices(workers * layouts.entries.back()),
-        counts(workers * lengths.size()), words(workers * layouts.words.back()) {
+      : ks(KsOf(lengths, turn)),
+        layouts(lengths, ks),
+        indices(workers * layouts.entries.back()),
+        counts(workers * lengths.size()),
+        words(workers * layouts.words.back()) {
     std::mt19937 random(turn);
     for (int64_t w = 0; w < workers; ++w) {
       for (size_t i = 0; i < ks.size(); ++i) {
@@ -89,24 +91,24 @@ void CheckScatter(const std::vector<int64_t>& lengths, const Sets& sets, int64_t
                   bool counted) {
   const int64_t tensors = lengths.size();
   const Guarded<float> values(Values(Kind::kSpecial, workers * sets.layouts.entries.back(), 1));
-  const SetEntries entries{values.data(), sets.words.data(),
-                           counted ? sets.counts.data() : nullptr, workers};
+  const SetEntries entries{values.data(), sets.words.data(), counted ? sets.counts.data() : nullptr,
+                           workers};
   const DeviceList theirs(lengths), ours(lengths);
   const auto targets = [&](const DeviceList& totals) {
-    std::vector<Target> list;
+    std::vector<DecodeOutput> list;
     for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
     return list;
   };
   bool finite = true;
   const std::string wrong =
       ScatterSetList(Serial(), targets(theirs), sets.layouts, entries, 0.3f, &finite);
-  const std::vector<Target> list = targets(ours);
+  const std::vector<DecodeOutput> list = targets(ours);
   OnEveryOrder([&](const char* order) {
     const Guarded<int32_t> fault(3);
     Guarded<bool> flag(1);
     ours.Spoil();
-    Launched(grace_cuda_scatter_set_list, list.data(), sets.layouts.each.data(), tensors,
-             &entries, 0.3f, flag.data(), fault.data());
+    Launched(grace_cuda_scatter_set_list, list.data(), sets.layouts.each.data(), tensors, &entries,
+             0.3f, flag.data(), fault.data());
     EXPECT(Sentence(fault.data(), lengths) == wrong, "%s, not %s",
            Sentence(fault.data(), lengths).c_str(), wrong.c_str());
     EXPECT(!wrong.empty() || (flag[0] == finite && ours.Equals(theirs)), "%s, n = %d, k = %d",

@@ -1,16 +1,15 @@
-#include "../kernels/low_rank.h"
-
 #include "device.h"
+#include "kernels/low_rank/low_rank.h"
 #include "matrices.h"
 
 namespace grace {
 
 void CheckProject(const MatrixList& list, float multiplier, bool residual) {
   Guarded<float> theirs(list.p), ours(list.p), their_dense(list.dense), our_dense(list.dense);
-  const std::vector<Source> sources = list.Sources(nullptr, residual);
+  const std::vector<EncodeInput> sources = list.Sources(nullptr, residual);
   const std::vector<const float*> qs = list.Qs();
-  const bool finite = ProjectList(Serial(), sources, multiplier, list.sizes, qs, theirs.data(),
-                                  their_dense.data());
+  const bool finite =
+      ProjectList(Serial(), sources, multiplier, list.sizes, qs, theirs.data(), their_dense.data());
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();
@@ -40,18 +39,18 @@ void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool ke
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     our_kept.Spoil();
-    std::vector<Source> sources = list.Sources(keep ? &our_kept : nullptr, keep);
+    std::vector<EncodeInput> sources = list.Sources(keep ? &our_kept : nullptr, keep);
     for (size_t i = 0; keep && in_place && i < sources.size(); ++i) {
       std::copy_n(sources[i].residual, list.lengths[i], our_kept[i]);
       sources[i].residual = our_kept[i];
     }
-    Launched(grace_cuda_reproject_list, sources.data(), list.count(), multiplier,
-             list.sizes.data(), p.data(), ours.data(), others);
+    Launched(grace_cuda_reproject_list, sources.data(), list.count(), multiplier, list.sizes.data(),
+             p.data(), ours.data(), others);
     const auto [rows, columns, rank] = list.sizes[0];
     EXPECT(SameFloats(ours, theirs, list.q), "%s, %d x %d, %d", order, int(rows), int(columns),
            int(rank));
-    EXPECT(!keep || our_kept.Equals(their_kept), "%s, kept of %d x %d, %d", order, int(rows),
-           int(columns), int(rank));
+    EXPECT(!keep || our_kept.Equals(their_kept), "%s, residual_out of %d x %d, %d", order,
+           int(rows), int(columns), int(rank));
   });
 }
 
@@ -61,7 +60,7 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const DeviceList theirs(list.lengths), ours(list.lengths);
   const bool finite = ExpandList(Serial(), list.Targets(theirs), list.sizes, p.data(), q.data(),
                                  dense.data(), factor);
-  const std::vector<Target> targets = list.Targets(ours);
+  const std::vector<DecodeOutput> targets = list.Targets(ours);
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();

@@ -1,7 +1,8 @@
 // Tests the kernels of momentum_signs.h and mix.h, and ClipScales of momentum.h.
-#include "../kernels/mix.h"
-#include "../kernels/momentum_signs.h"
 #include "device.h"
+#include "kernels/base/mix.h"
+#include "kernels/select/momentum.h"
+#include "kernels/signs/momentum_signs.h"
 
 namespace grace {
 
@@ -10,10 +11,10 @@ void CheckSigns(const std::vector<int64_t>& lengths, Kind kind, float multiplier
   int64_t size = 0;
   for (const int64_t n : lengths) size += PackedWords(n, 1);
   const Guarded<uint32_t> theirs(size), ours(size);
-  const auto listed = [&](const DeviceList& xs, const DeviceList& kept) {
-    std::vector<Source> list;
+  const auto listed = [&](const DeviceList& xs, const DeviceList& residual_out) {
+    std::vector<EncodeInput> list;
     for (size_t i = 0; i < lengths.size(); ++i) {
-      list.push_back({xs[i], momenta[i], in_place ? xs[i] : kept[i], lengths[i]});
+      list.push_back({xs[i], momenta[i], in_place ? xs[i] : residual_out[i], lengths[i]});
     }
     return list;
   };
@@ -27,8 +28,8 @@ void CheckSigns(const std::vector<int64_t>& lengths, Kind kind, float multiplier
   const bool finite =
       MomentumSignList(Serial(), listed(rest, apart), multiplier, momentum, placed(theirs));
   OnEveryOrder([&](const char* order) {
-    const DeviceList xs(lengths, kind, 1), kept(lengths);
-    const std::vector<Source> list = listed(xs, kept);
+    const DeviceList xs(lengths, kind, 1), residual_out(lengths);
+    const std::vector<EncodeInput> list = listed(xs, residual_out);
     const std::vector<uint32_t*> words = placed(ours);
     ours.Spoil();
     Guarded<bool> flag(1);
@@ -36,7 +37,7 @@ void CheckSigns(const std::vector<int64_t>& lengths, Kind kind, float multiplier
              &momentum, words.data(), flag.data());
     EXPECT(flag[0] == finite, "%s, n = %d", order, int(lengths[0]));
     EXPECT(SameBytes(ours, theirs, size), "%s, n = %d", order, int(lengths[0]));
-    EXPECT((in_place ? xs : kept).Equals(in_place ? rest : apart), "%s, n = %d", order,
+    EXPECT((in_place ? xs : residual_out).Equals(in_place ? rest : apart), "%s, n = %d", order,
            int(lengths[0]));
   });
 }
@@ -63,7 +64,7 @@ void CheckMix(const std::vector<int64_t>& lengths, Kind kind, float a, float b, 
 
 void CheckScales(const std::vector<int64_t>& lengths, Kind kind, float multiplier, float limit) {
   const DeviceList xs(lengths, kind, 1);
-  std::vector<Source> list;
+  std::vector<EncodeInput> list;
   for (size_t i = 0; i < lengths.size(); ++i) list.push_back({xs[i], nullptr, nullptr, lengths[i]});
   const Guarded<float> theirs(ClipScales(Serial(), list, multiplier, limit)), ours(list.size());
   OnEveryOrder([&](const char* order) {

@@ -1,15 +1,14 @@
-#include "../kernels/orthonormal.h"
-
 #include <algorithm>
 
 #include "device.h"
+#include "kernels/low_rank/orthonormal.h"
 #include "matrices.h"
 
 namespace grace {
 
-#define EXPECT_SAME(condition, order)                                                      \
-  EXPECT(condition, "%s, %d x %d, %d", order, int(list.sizes[0].rows),                     \
-         int(list.sizes[0].columns), int(list.sizes[0].rank))
+#define EXPECT_SAME(condition, order)                                                              \
+  EXPECT(condition, "%s, %d x %d, %d", order, int(list.sizes[0].rows), int(list.sizes[0].columns), \
+         int(list.sizes[0].rank))
 
 void CheckOrthonormal(const MatrixList& list, const Guarded<float>& p) {
   const Guarded<float> theirs(list.p), ours(list.p);
@@ -73,8 +72,8 @@ void CheckTurn(const MatrixList& list, Kind kind, bool p_first) {
            Pointers<float>(list, theirs));
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
-    Launched(grace_cuda_turn_list, list.sizes.data(), list.count(), p.data(), q.data(),
-             left.data(), right.data(), p_first, factors.data());
+    Launched(grace_cuda_turn_list, list.sizes.data(), list.count(), p.data(), q.data(), left.data(),
+             right.data(), p_first, factors.data());
     EXPECT_SAME(ours.Equals(theirs), order);
   });
 }
@@ -85,8 +84,7 @@ void CheckUnit(const MatrixList& list, const Guarded<float>& q) {
   UnitColumnsList(Serial(), list.sizes, q.data(), Pointers<float>(list, theirs));
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
-    Launched(grace_cuda_unit_columns_list, list.sizes.data(), list.count(), q.data(),
-             units.data());
+    Launched(grace_cuda_unit_columns_list, list.sizes.data(), list.count(), q.data(), units.data());
     EXPECT_SAME(ours.Equals(theirs), order);
   });
 }

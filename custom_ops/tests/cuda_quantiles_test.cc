@@ -1,8 +1,7 @@
-#include "../kernels/quantiles.h"
-
 #include <cmath>
 
 #include "device.h"
+#include "kernels/codes/quantiles.h"
 
 namespace grace {
 
@@ -14,11 +13,11 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
   const int64_t all_means = lengths.size() * quantiles.buckets;
   const Guarded<uint32_t> their_words(size), words(size);
   const Guarded<float> their_means(all_means), means(all_means);
-  const auto sources = [&](const DeviceList& own, const DeviceList& kept) {
-    std::vector<Source> list;
+  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
+    std::vector<EncodeInput> list;
     for (size_t i = 0; i < lengths.size(); ++i) {
       list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : kept[i] : nullptr, lengths[i]});
+                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
     }
     return list;
   };
@@ -33,9 +32,9 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
   const bool finite = EncodeQuantiles(Serial(), sources(rest, apart), multiplier, quantiles,
                                       their_words.data(), their_means.data());
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), kept(lengths);
+    const DeviceList own(lengths, kind, 1), residual_out(lengths);
     end_large(own);
-    const std::vector<Source> list = sources(own, kept);
+    const std::vector<EncodeInput> list = sources(own, residual_out);
     Guarded<bool> flag(1);
     words.Spoil();
     means.Spoil();
@@ -46,7 +45,7 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
     if (!finite) return;  // the sign of NaN is anything, and so is its id
     EXPECT(SameBytes(words, their_words, size), "%s, n = %d, %d buckets", order, n, q);
     EXPECT(SameFloats(means, their_means, all_means), "%s, n = %d, %d buckets", order, n, q);
-    EXPECT(!keep || (in_place ? own : kept).Equals(in_place ? rest : apart),
+    EXPECT(!keep || (in_place ? own : residual_out).Equals(in_place ? rest : apart),
            "%s, n = %d, %d buckets", order, n, q);
   });
 }
@@ -63,17 +62,17 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int32_t buckets
   const QuantileRows rows{words.data(), means.data(), workers};
   const DeviceList theirs(lengths), ours(lengths);
   const auto targets = [&](const DeviceList& totals) {
-    std::vector<Target> list;
+    std::vector<DecodeOutput> list;
     for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
     return list;
   };
   const bool finite = DecodeQuantiles(Serial(), targets(theirs), rows, buckets, factor);
-  const std::vector<Target> list = targets(ours);
+  const std::vector<DecodeOutput> list = targets(ours);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
-    Launched(grace_cuda_decode_quantiles, list.data(), int64_t(list.size()), &rows, buckets,
-             factor, flag.data());
+    Launched(grace_cuda_decode_quantiles, list.data(), int64_t(list.size()), &rows, buckets, factor,
+             flag.data());
     EXPECT(flag[0] == finite, "%s, n = %d, %d buckets", order, int(lengths[0]), buckets);
     EXPECT(ours.Equals(theirs), "%s, n = %d, %d buckets", order, int(lengths[0]), buckets);
   });

@@ -1,5 +1,5 @@
-#include "../kernels/quantize_list.h"
 #include "device.h"
+#include "kernels/quantize/quantize_list.h"
 
 namespace grace {
 
@@ -20,15 +20,22 @@ Choice Chosen(int turn) {
   if (!minmax && turn % 7 == 3) levels = 1 + levels / 2;
   const int64_t block = kBlocks[turn * 4 % 15];
   const bool residual = turn % 3 == 1;
-  return {{{levels, bits, block, minmax}, norm}, turn % 4 < 3 ? 1.0f : 0.3f, turn % 5 < 3, residual,
-          turn % 4 != 2, turn % 8 == 5};
+  return {{{levels, bits, block, minmax}, norm},
+          turn % 4 < 3 ? 1.0f : 0.3f,
+          turn % 5 < 3,
+          residual,
+          turn % 4 != 2,
+          turn % 8 == 5};
 }
 
 // Copies of tensors, which an encoder may overwrite, and what it writes.
 struct Sent {
   Sent(const std::vector<int64_t>& lengths, Kind kind, const Choice& choice)
-      : xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind)), kept(lengths),
-        words_size(0), scales_size(0) {
+      : xs(lengths, kind, 1),
+        residuals(DeviceList::Residuals(lengths, kind)),
+        residual_out(lengths),
+        words_size(0),
+        scales_size(0) {
     for (const int64_t n : lengths) {
       words_size += choice.code.WordsOf(n);
       scales_size += choice.code.ScalesOf(n);
@@ -39,7 +46,7 @@ struct Sent {
     float* scale = scales.data();
     for (size_t i = 0; i < lengths.size(); ++i) {
       const Accumulated source{xs[i], choice.residual ? residuals[i] : nullptr, choice.multiplier};
-      float* left = choice.in_place ? xs[i] : kept[i];
+      float* left = choice.in_place ? xs[i] : residual_out[i];
       list.push_back({source, lengths[i], word, scale, choice.keep ? left : nullptr,
                       static_cast<uint32_t>(i << 8 | 5), i % 2 ? 0x40000000u : 0u});
       word += choice.code.WordsOf(lengths[i]);
@@ -56,7 +63,7 @@ struct Sent {
     return same;
   }
 
-  DeviceList xs, residuals, kept;
+  DeviceList xs, residuals, residual_out;
   int64_t words_size, scales_size;
   Guarded<uint32_t> words{0};
   Guarded<float> scales{0};
@@ -80,7 +87,8 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
     EXPECT(SameBytes(ours.words, theirs.words, theirs.words_size), "%s, n = %d, block %d, turn %d",
            order, n, block, turn);
     if (choice.keep) {
-      EXPECT(choice.in_place ? ours.xs.Equals(theirs.xs) : ours.kept.Equals(theirs.kept),
+      EXPECT(choice.in_place ? ours.xs.Equals(theirs.xs)
+                             : ours.residual_out.Equals(theirs.residual_out),
              "%s, n = %d, block %d, turn %d", order, n, block, turn);
     }
   });
@@ -109,8 +117,8 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   OnOneOrder(turn / 2, [&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
-    Launched(grace_cuda_dequantize_list, rows, list.data(), int64_t(list.size()),
-             code.quantization, factor, flag.data());
+    Launched(grace_cuda_dequantize_list, rows, list.data(), int64_t(list.size()), code.quantization,
+             factor, flag.data());
     const int n = lengths[0], block = code.quantization.block;
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d, turn %d", order, n, turn);
     EXPECT(ours.Equals(theirs), "%s, n = %d, block %d, turn %d", order, n, block, turn);

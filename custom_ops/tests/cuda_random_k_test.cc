@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "../kernels/random_k.h"
+#include "kernels/select/random_k.h"
 #include "selections.h"
 
 namespace grace {
@@ -33,11 +33,11 @@ struct Sending {
 void CheckEncode(const Sending& own) {
   const Gradients expected(own.lengths, own.kind, own.keep, own.in_place);
   const Guarded<float> theirs(own.size), ours(own.size, 1);
-  const bool finite = RandomKList(Serial(), expected.sources, own.multiplier,
-                                  own.keys, own.ks, theirs.data());
+  const bool finite =
+      RandomKList(Serial(), expected.sources, own.multiplier, own.keys, own.ks, theirs.data());
   OnOrders(own.lengths[0], [&](const char* order) {
     const Gradients given(own.lengths, own.kind, own.keep, own.in_place);
-    const std::vector<Source>& list = given.sources;
+    const std::vector<EncodeInput>& list = given.sources;
     ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_random_k_list, list.data(), int64_t(list.size()), own.multiplier,
@@ -54,19 +54,18 @@ void CheckDecode(const Sending& own, bool scaled, float factor) {
   std::vector<float> scales;
   for (size_t i = 0; scaled && i < own.ks.size(); ++i) scales.push_back(float(i) + 0.5f);
   const DeviceList theirs(own.lengths), ours(own.lengths);
-  std::vector<Target> expected, list;
+  std::vector<DecodeOutput> expected, list;
   for (size_t i = 0; i < own.lengths.size(); ++i) {
     expected.push_back({theirs[i], own.lengths[i]});
     list.push_back({ours[i], own.lengths[i]});
   }
-  const bool finite = ScatterRandomList(Serial(), expected, own.keys, own.ks, scales,
-                                        values.data(), factor);
+  const bool finite =
+      ScatterRandomList(Serial(), expected, own.keys, own.ks, scales, values.data(), factor);
   OnOrders(own.lengths[0], [&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
     Launched(grace_cuda_scatter_random_list, list.data(), int64_t(list.size()), own.keys.data(),
-             own.ks.data(), scaled ? scales.data() : nullptr, values.data(), factor,
-             flag.data());
+             own.ks.data(), scaled ? scales.data() : nullptr, values.data(), factor, flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(own.lengths[0]));
     EXPECT(ours.Equals(theirs), "%s, %d of %d", order, int(own.ks[0]), int(own.lengths[0]));
   });

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "../kernels/sampled_k.h"
+#include "kernels/select/sampled_k.h"
 #include "selections.h"
 
 namespace grace {
@@ -15,10 +15,10 @@ struct Way {
 struct Run {
   const std::vector<int64_t>& lengths;
   const Way way;
-  const DeviceList xs, residuals, us, kept, next;
+  const DeviceList xs, residuals, us, residual_out, next;
   Guarded<float> values;
   Guarded<int32_t> indices, counts;
-  std::vector<Source> sources;
+  std::vector<EncodeInput> sources;
   std::vector<MomentumState> states;
 
   Run(const std::vector<int64_t>& own, Kind kind, const Way& own_way, int64_t size)
@@ -27,13 +27,13 @@ struct Run {
         xs(own, kind, 1),
         residuals(DeviceList::Residuals(own, kind)),
         us(own, kind, 3),
-        kept(own),
+        residual_out(own),
         next(own),
         values(size, 1),
         indices(size, 3),
         counts(own.size()) {
     for (size_t i = 0; i < own.size(); ++i) {
-      float* to = !way.remembers ? nullptr : way.in_place ? xs[i] : kept[i];
+      float* to = !way.remembers ? nullptr : way.in_place ? xs[i] : residual_out[i];
       sources.push_back({xs[i], way.remembers ? residuals[i] : nullptr, to, own[i]});
       if (way.corrects) states.push_back({us[i], way.in_place ? us[i] : next[i]});
     }
@@ -43,7 +43,7 @@ struct Run {
     const bool sent = SameBytes(values, other.values, size) &&
                       SameBytes(indices, other.indices, size) &&
                       SameBytes(counts, other.counts, int64_t(lengths.size()));
-    return sent && Same(way.remembers, kept, xs, other.kept, other.xs) &&
+    return sent && Same(way.remembers, residual_out, xs, other.residual_out, other.xs) &&
            Same(way.corrects, next, us, other.next, other.us);
   }
 
@@ -59,10 +59,10 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int
   constexpr float kMomentum = 0.9f;
   const int64_t size = std::accumulate(ks.begin(), ks.end(), int64_t{0});
   Run theirs(lengths, kind, way, size);
-  const bool finite = SampledKList(
-      Serial(), theirs.sources, way.multiplier,
-      {theirs.states, kMomentum, way.nesterov, way.masked, way.limit}, samplings,
-      {ks, theirs.values.data(), theirs.indices.data()}, theirs.counts.data());
+  const bool finite =
+      SampledKList(Serial(), theirs.sources, way.multiplier,
+                   {theirs.states, kMomentum, way.nesterov, way.masked, way.limit}, samplings,
+                   {ks, theirs.values.data(), theirs.indices.data()}, theirs.counts.data());
   OnOrders(lengths[0], [&](const char* order) {
     Run ours(lengths, kind, way, size);
     Guarded<bool> flag(1);

@@ -1,5 +1,5 @@
-#include "../kernels/scaled_signs.h"
 #include "device.h"
+#include "kernels/signs/scaled_signs.h"
 
 namespace grace {
 
@@ -8,8 +8,8 @@ struct Code {
   int64_t block;
   bool by_column;
 };
-const Code kCodes[] = {{1, 0, false},    {2, 0, false},    {1, 32, false},   {2, 64, false},
-                       {1, 128, false},  {2, 256, false},  {1, 512, false},  {2, 1024, false},
+const Code kCodes[] = {{1, 0, false},    {2, 0, false},    {1, 32, false},    {2, 64, false},
+                       {1, 128, false},  {2, 256, false},  {1, 512, false},   {2, 1024, false},
                        {1, 2048, false}, {2, 4096, false}, {1, 16384, false}, {2, 32, false},
                        {1, 0, true},     {2, 0, true}};
 
@@ -32,8 +32,8 @@ struct Payload {
   Guarded<float> low, high;
 };
 
-void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& code,
-                 float multiplier, bool keep, bool in_place) {
+void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& code, float multiplier,
+                 bool keep, bool in_place) {
   const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   std::vector<Cells> cells;
   int64_t size = 0, levels = 0;
@@ -43,11 +43,11 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
     levels += cells.back().Count(n);
   }
   const Payload theirs(size, levels), ours(size, levels);
-  const auto sources = [&](const DeviceList& own, const DeviceList& kept) {
-    std::vector<Source> list;
+  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
+    std::vector<EncodeInput> list;
     for (size_t i = 0; i < lengths.size(); ++i) {
       list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : kept[i] : nullptr, lengths[i]});
+                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
     }
     return list;
   };
@@ -68,8 +68,8 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
       ScaledSignList(Serial(), sources(rest, apart), multiplier, cells, parts(theirs));
   const DeviceList& expected = in_place ? rest : apart;
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), kept(lengths);
-    const std::vector<Source> list = sources(own, kept);
+    const DeviceList own(lengths, kind, 1), residual_out(lengths);
+    const std::vector<EncodeInput> list = sources(own, residual_out);
     const std::vector<ScaledSigns> own_parts = parts(ours);
     ours.Spoil();
     Guarded<bool> flag(1);
@@ -81,8 +81,8 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
     EXPECT(SameFloats(ours.high, theirs.high, levels), "%s, n = %d, block %d", order, n, block);
     EXPECT(code.sides == 1 || SameFloats(ours.low, theirs.low, levels), "%s, n = %d, block %d",
            order, n, block);
-    EXPECT(!keep || (in_place ? own : kept).Equals(expected), "%s, n = %d, block %d, kind %d",
-           order, n, block, int(kind));
+    EXPECT(!keep || (in_place ? own : residual_out).Equals(expected),
+           "%s, n = %d, block %d, kind %d", order, n, block, int(kind));
   });
 }
 
@@ -100,17 +100,16 @@ void CheckSum(const std::vector<int64_t>& lengths, const Code& code, int64_t wor
   for (int64_t i = 0; i < workers * size; ++i) words.data()[i] = random();
   const Guarded<float> low(Values(kind, workers * levels, 1));
   const Guarded<float> high(Values(kind, workers * levels, 2));
-  const ScaledRows rows{words.data(), code.sides == 2 ? low.data() : nullptr, high.data(),
-                        workers,      size,
-                        levels};
+  const ScaledRows rows{
+      words.data(), code.sides == 2 ? low.data() : nullptr, high.data(), workers, size, levels};
   const DeviceList theirs(lengths), ours(lengths);
   const auto targets = [&](const DeviceList& totals) {
-    std::vector<Target> list;
+    std::vector<DecodeOutput> list;
     for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
     return list;
   };
   const bool finite = SumScaledSignList(Serial(), rows, cells, targets(theirs), factor);
-  const std::vector<Target> list = targets(ours);
+  const std::vector<DecodeOutput> list = targets(ours);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

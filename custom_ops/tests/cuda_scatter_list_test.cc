@@ -2,8 +2,8 @@
 #include <numeric>
 #include <string>
 
-#include "../kernels/scatter_list.h"
 #include "device.h"
+#include "kernels/sparse/scatter_list.h"
 
 namespace grace {
 
@@ -52,8 +52,8 @@ std::string Told(const Guarded<int32_t>& fault, const std::vector<int64_t>& leng
          std::to_string(lengths[own[1]]) + " elements.";
 }
 
-std::vector<Target> TargetsOf(const DeviceList& list, const std::vector<int64_t>& lengths) {
-  std::vector<Target> targets;
+std::vector<DecodeOutput> TargetsOf(const DeviceList& list, const std::vector<int64_t>& lengths) {
+  std::vector<DecodeOutput> targets;
   for (size_t i = 0; i < lengths.size(); ++i) targets.push_back({list[i], lengths[i]});
   return targets;
 }
@@ -74,7 +74,7 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
   bool finite = true;
   const std::string wanted =
       ScatterList(Serial(), TargetsOf(theirs, sent.lengths), entries, factor, &finite);
-  const std::vector<Target> targets = TargetsOf(ours, sent.lengths);
+  const std::vector<DecodeOutput> targets = TargetsOf(ours, sent.lengths);
   const int n = int(sent.lengths[0]);
   OnOrders(sent, [&](const char* order) {
     Guarded<bool> flag(1);
@@ -94,20 +94,19 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
     Guarded<int32_t> fault(3);
     Launched(grace_cuda_index_fault, sent.lengths.data(), int64_t(sent.lengths.size()),
              sent.indices.data(), counts, sent.workers, sent.ks.data(), fault.data());
-    EXPECT(Told(fault, sent.lengths) == checked, "%s, n = %d: not '%s'", order, n,
-           checked.c_str());
+    EXPECT(Told(fault, sent.lengths) == checked, "%s, n = %d: not '%s'", order, n, checked.c_str());
   });
 }
 
 void CheckRefine(const Sent& sent, Kind kind) {
   const DeviceList theirs(sent.lengths, kind, 4);
   const Guarded<float> decoded(Values(kind, sent.size, 5), 2);
-  const std::string wanted = RefineList(Serial(), TargetsOf(theirs, sent.lengths),
-                                        sent.indices.data(), sent.values.data(), decoded.data(),
-                                        sent.ks);
+  const std::string wanted =
+      RefineList(Serial(), TargetsOf(theirs, sent.lengths), sent.indices.data(), sent.values.data(),
+                 decoded.data(), sent.ks);
   OnOrders(sent, [&](const char* order) {
     const DeviceList ours(sent.lengths, kind, 4);
-    const std::vector<Target> targets = TargetsOf(ours, sent.lengths);
+    const std::vector<DecodeOutput> targets = TargetsOf(ours, sent.lengths);
     Guarded<int32_t> fault(3);
     Launched(grace_cuda_refine_list, targets.data(), int64_t(targets.size()), sent.indices.data(),
              sent.values.data(), decoded.data(), sent.ks.data(), fault.data());

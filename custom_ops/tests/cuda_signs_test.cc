@@ -1,5 +1,5 @@
-#include "../kernels/signs.h"
 #include "device.h"
+#include "kernels/signs/signs.h"
 
 namespace grace {
 
@@ -43,8 +43,8 @@ void CheckVote(const std::vector<int64_t>& lengths, int64_t workers, float facto
   VoteSignsList(Serial(), words.data(), workers, stride, expected, factor);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
-    Launched(grace_cuda_vote_list, words.data(), workers, stride, list.data(),
-             int64_t(list.size()), factor);
+    Launched(grace_cuda_vote_list, words.data(), workers, stride, list.data(), int64_t(list.size()),
+             factor);
     EXPECT(ours.Equals(theirs), "%s, n = %d, %d workers", order, int(lengths[0]), int(workers));
   });
 }

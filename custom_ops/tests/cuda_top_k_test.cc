@@ -1,7 +1,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "../kernels/top_k.h"
+#include "kernels/select/top_k.h"
 #include "selections.h"
 
 namespace grace {
@@ -41,12 +41,12 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int
                                           theirs.selection, theirs.counts.data());
   OnOrders(lengths[0], [&](const char* order) {
     const Gradients given(lengths, kind, way.keep, way.in_place);
-    const std::vector<Source>& list = given.sources;
+    const std::vector<EncodeInput>& list = given.sources;
     Selected ours(ks);
     Guarded<bool> flag(1);
     if (all) {
-      Launched(grace_cuda_top_k_list, list.data(), int64_t(list.size()), way.multiplier,
-               ks.data(), ours.values.data(), ours.indices.data(), flag.data());
+      Launched(grace_cuda_top_k_list, list.data(), int64_t(list.size()), way.multiplier, ks.data(),
+               ours.values.data(), ours.indices.data(), flag.data());
     } else {
       Launched(grace_cuda_threshold_list, list.data(), int64_t(list.size()), way.multiplier,
                way.threshold, ks.data(), ours.values.data(), ours.indices.data(),

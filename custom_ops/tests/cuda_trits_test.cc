@@ -1,5 +1,5 @@
-#include "../kernels/trits.h"
 #include "device.h"
+#include "kernels/codes/trits.h"
 
 namespace grace {
 
@@ -9,8 +9,7 @@ std::vector<Ternary> Listed(const std::vector<int64_t>& lengths, const DeviceLis
                             const DeviceList& residuals, int turn) {
   std::vector<Ternary> list;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const Accumulated source{xs[i], turn % 3 == 0 ? residuals[i] : nullptr,
-                             turn % 2 ? 1.0f : 0.3f};
+    const Accumulated source{xs[i], turn % 3 == 0 ? residuals[i] : nullptr, turn % 2 ? 1.0f : 0.3f};
     list.push_back({source, lengths[i], 0.0f, 0.0f, nullptr, static_cast<uint32_t>(i << 8)});
   }
   return list;

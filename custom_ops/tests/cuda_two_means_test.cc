@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "../kernels/two_means.h"
+#include "kernels/select/two_means.h"
 #include "selections.h"
 
 namespace grace {
@@ -50,7 +50,7 @@ void Check(const std::vector<int64_t>& lengths, Kind kind, const std::vector<int
   const bool finite = TwoMeansList(Serial(), expected.sources, way.multiplier, theirs.sent);
   OnOrders(lengths[0], [&](const char* order) {
     const Gradients given(lengths, kind, way.keep, way.in_place);
-    const std::vector<Source>& list = given.sources;
+    const std::vector<EncodeInput>& list = given.sources;
     Parts ours(ks);
     Guarded<bool> flag(1);
     Launched(grace_cuda_two_means_list, list.data(), int64_t(list.size()), way.multiplier,

@@ -1,8 +1,8 @@
 // No result depends on whether the processor treats denormals as zero.
-#include "../kernels/quantize.h"
-#include "../kernels/scales.h"
-#include "../kernels/signs.h"
-#include "../kernels/sparse.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/quantize/scales.h"
+#include "kernels/signs/signs.h"
+#include "kernels/sparse/sparse.h"
 #include "testing.h"
 
 namespace grace {

@@ -4,10 +4,10 @@
 #pragma once
 
 #ifndef GRACE_ON_GPU
-#include "../kernels/device/emulation.h"
+#include "kernels/base/device/emulation.h"
 #endif
-#include "../kernels/launchers.h"
 #include "corners.h"
+#include "kernels/base/device/library.h"
 
 namespace grace {
 

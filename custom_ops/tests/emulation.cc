@@ -1,4 +1,4 @@
-#include "../kernels/device/emulation.h"
+#include "kernels/base/device/emulation.h"
 
 #include <ucontext.h>
 

@@ -1,4 +1,4 @@
-#include "../kernels/finite.h"
+#include "kernels/base/finite.h"
 
 #include <cmath>
 
@@ -24,9 +24,12 @@ void TestOneBadElementAnywhere() {
 }
 
 // Sizes of tensors, with empty ones, whose cuts fall inside, between and at the ends of tensors.
-const std::vector<std::vector<int64_t>> kLists = {
-    {0}, {0, 0, 5, 0}, {1, kGrain - 1, 1}, {kGrain, kGrain}, {kGrain + 1, 31, 2 * kGrain - 40, 7},
-    std::vector<int64_t>(300, 1000)};
+const std::vector<std::vector<int64_t>> kLists = {{0},
+                                                  {0, 0, 5, 0},
+                                                  {1, kGrain - 1, 1},
+                                                  {kGrain, kGrain},
+                                                  {kGrain + 1, 31, 2 * kGrain - 40, 7},
+                                                  std::vector<int64_t>(300, 1000)};
 
 void TestEachStretchOnce() {
   for (const std::vector<int64_t>& sizes : kLists) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "../kernels/scatter_list.h"
+#include "kernels/sparse/scatter_list.h"
 #include "testing.h"
 
 namespace grace {
@@ -59,7 +59,7 @@ struct Outputs {
   }
 
   std::vector<Guarded<float>> each;
-  std::vector<Target> targets;
+  std::vector<DecodeOutput> targets;
 };
 
 const std::vector<std::vector<int64_t>> kLists = {

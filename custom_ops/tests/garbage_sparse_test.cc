@@ -1,7 +1,7 @@
 // Sums of sparse vectors, given random bits for indices, counts and values. Nothing outside is read
 // or written. The result is an error that names the first faulty tensor, or the sums.
-#include "../kernels/sparse.h"
 #include "garbage.h"
+#include "kernels/sparse/sparse.h"
 
 namespace grace {
 
@@ -38,8 +38,7 @@ class Sparse {
       const Entries entries{values_.data(), indices_.data(), counted ? counts_.data() : nullptr,
                             workers_, ks_};
       bool finite = false;
-      const std::string fault =
-          ScatterList(executor, outputs.targets, entries, factor, &finite);
+      const std::string fault = ScatterList(executor, outputs.targets, entries, factor, &finite);
       EXPECT(fault == error && outputs.Intact(), "%s, not %s", fault.c_str(), error.c_str());
       if (error.empty()) {
         EXPECT(outputs.Are(wanted) && finite == Finite(wanted), "%ld tensors", long(Tensors()));
@@ -54,10 +53,10 @@ class Sparse {
       if (error.empty()) error = Fault(indices_.data() + at, ks_[i], i);
     }
     OnEveryIsa([&](const Executor& executor) {
-      Outputs kept(lengths_);
-      const std::string fault = RefineList(executor, kept.targets, indices_.data(), values_.data(),
-                                           values_.data(), ks_);
-      EXPECT(fault == error && kept.Intact(), "%s, not %s", fault.c_str(), error.c_str());
+      Outputs residual_out(lengths_);
+      const std::string fault = RefineList(executor, residual_out.targets, indices_.data(),
+                                           values_.data(), values_.data(), ks_);
+      EXPECT(fault == error && residual_out.Intact(), "%s, not %s", fault.c_str(), error.c_str());
     });
   }
 
@@ -89,10 +88,17 @@ class Sparse {
   void Spoil(int32_t* own, int64_t k, int64_t n) {
     const int64_t j = random_() % k;
     switch (random_() % 4) {
-      case 0: own[j] = int32_t(random_()); break;
-      case 1: own[k - 1] = int32_t(n); break;
-      case 2: own[j] = own[0]; break;
-      default: std::swap(own[j], own[0]);
+      case 0:
+        own[j] = int32_t(random_());
+        break;
+      case 1:
+        own[k - 1] = int32_t(n);
+        break;
+      case 2:
+        own[j] = own[0];
+        break;
+      default:
+        std::swap(own[j], own[0]);
     }
   }
 

@@ -1,9 +1,10 @@
 // The decoders, given random bits for words, scales and halves. Nothing outside is read or written.
 // The result is the values that the bits stand for, with the flag telling whether they are finite.
-#include "../kernels/cast.h"
-#include "../kernels/quantize_list.h"
-#include "../kernels/signs.h"
 #include "garbage.h"
+
+#include "kernels/quantize/cast.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/signs/signs.h"
 
 namespace grace {
 
@@ -79,8 +80,8 @@ void CheckCodes(const std::vector<int64_t>& lengths, const Quantization& quantiz
     for (int64_t i = 0; i < n; ++i) {
       float total = 0.0f;
       for (int64_t w = 0; w < workers; ++w) {
-        total = Flush(total + Decode(own.data() + w * row, own_scales.data() + w * blocks,
-                                     quantization, i));
+        total = Flush(
+            total + Decode(own.data() + w * row, own_scales.data() + w * blocks, quantization, i));
       }
       same &= Same(sum[i], total);
       same &= Same(values[i], Decode(own.data(), own_scales.data(), quantization, i));

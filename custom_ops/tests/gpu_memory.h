@@ -1,5 +1,5 @@
-// Memory that the processor and a GPU both reach at the same address, so that a test of kernels runs
-// on either.
+// Memory that the processor and a GPU both reach at the same address, so that a test of kernels
+// runs on either.
 #pragma once
 
 #include <cuda_runtime_api.h>

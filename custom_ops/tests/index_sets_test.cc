@@ -1,6 +1,6 @@
 // Sets of indices: what is packed comes back, any words decode without touching anything else, and
 // sets are scattered as their indices are.
-#include "../kernels/index_sets.h"
+#include "kernels/sparse/index_sets.h"
 
 #include <numeric>
 
@@ -119,7 +119,7 @@ void CheckScatter(const IndexLayouts& layouts, const Guarded<uint32_t>& words, u
   }
   const int32_t* own = counted ? counts.data() : nullptr;
   std::vector<Guarded<float>> wanted, totals;
-  std::vector<Target> to, from;
+  std::vector<DecodeOutput> to, from;
   for (const int64_t n : layouts.lengths) {
     wanted.emplace_back(n);
     totals.emplace_back(n);

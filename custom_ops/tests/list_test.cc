@@ -1,9 +1,9 @@
 // The list kernels are the compositions that they replace, whatever the lengths.
 #include <cmath>
 
-#include "../kernels/quantize_list.h"
-#include "../kernels/signs.h"
-#include "../kernels/strata.h"
+#include "kernels/base/strata.h"
+#include "kernels/quantize/quantize_list.h"
+#include "kernels/signs/signs.h"
 #include "testing.h"
 
 namespace grace {
@@ -39,18 +39,21 @@ class ListTest {
   void Check(const Executor& executor, const PhiloxKey* key) {
     Guarded<uint32_t> words(words_size_);
     Guarded<float> scales(scales_size_);
-    std::vector<Guarded<float>> kept, totals;
+    std::vector<Guarded<float>> residual_out, totals;
     std::vector<Encoded> list;
     std::vector<Decoded> decoded;
     int64_t words_at = 0, scales_at = 0;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      kept.emplace_back(sizes_[i]);
+      residual_out.emplace_back(sizes_[i]);
       totals.emplace_back(sizes_[i]);
     }
     for (size_t i = 0; i < sizes_.size(); ++i) {
       list.push_back({{x_[i].data(), keep_ ? residual_[i].data() : nullptr, multiplier_},
-                      sizes_[i], words.data() + words_at, scales.data() + scales_at,
-                      keep_ ? kept[i].data() : nullptr, uint32_t(i << 8)});
+                      sizes_[i],
+                      words.data() + words_at,
+                      scales.data() + scales_at,
+                      keep_ ? residual_out[i].data() : nullptr,
+                      uint32_t(i << 8)});
       decoded.push_back({sizes_[i], words_at, scales_at, totals[i].data()});
       words_at += code_.WordsOf(sizes_[i]);
       scales_at += code_.ScalesOf(sizes_[i]);
@@ -60,7 +63,7 @@ class ListTest {
     const bool bounded = DequantizeList(executor, rows, decoded, code_.quantization, 0.3f);
     bool same = words.Intact() && scales.Intact() && finite && bounded;
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      same &= kept[i].Intact() && totals[i].Intact() && Same(i, list[i], key, totals[i]);
+      same &= residual_out[i].Intact() && totals[i].Intact() && Same(i, list[i], key, totals[i]);
     }
     EXPECT(same, "%d tensors, %d bits, block %ld, l2 %d, key %d, keep %d", int(sizes_.size()),
            code_.quantization.bits, long(code_.quantization.block), code_.norm == Norm::kL2,
@@ -89,7 +92,7 @@ class ListTest {
     const DenormalsAreZero scope;
     for (int64_t j = 0; j < n; ++j) {
       const volatile float left = acc[j] - back[j], product = sum[j] * 0.3f;
-      if (keep_) same &= BitsOf(left) == BitsOf(own.kept[j]);
+      if (keep_) same &= BitsOf(left) == BitsOf(own.residual_out[j]);
       same &= BitsOf(product) == BitsOf(total[j]);
     }
     return same;
@@ -162,15 +165,15 @@ void TestMinMax() {
         }
         OnEveryIsa([&](const Executor& executor) {
           Guarded<uint32_t> own_words(words.size());
-          Guarded<float> own_scales(scales.size()), kept(n), total(n);
+          Guarded<float> own_scales(scales.size()), residual_out(n), total(n);
           const Encoded own{{x.data(), nullptr, 1.0f}, n, own_words.data(), own_scales.data(),
-                            kept.data(), 7, stratum};
+                            residual_out.data(),       7, stratum};
           bool same = QuantizeList(executor, {own}, code, &key);
           const Rows rows{own_words.data(), own_scales.data(), 1, 0, 0};
           const std::vector<Decoded> list{{n, 0, 0, total.data()}};
           same &= DequantizeList(executor, rows, list, code.quantization, 1.0f);
           same &= own_words.Equals(words) && own_words.Intact() && own_scales.Equals(scales);
-          same &= own_scales.Intact() && kept.Equals(left) && kept.Intact();
+          same &= own_scales.Intact() && residual_out.Equals(left) && residual_out.Intact();
           EXPECT(same && total.Equals(values) && total.Intact(), "%ld, %d bits, block %ld", long(n),
                  bits, long(block));
         });

@@ -1,10 +1,11 @@
 // Low rank: every instruction set and number of threads gives the bits of the plain definitions.
+#include "kernels/low_rank/low_rank.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "../kernels/low_rank.h"
-#include "../kernels/orthonormal.h"
+#include "kernels/low_rank/orthonormal.h"
 #include "testing.h"
 
 namespace grace {
@@ -19,8 +20,9 @@ struct List {
       xs.push_back(Gradient(n));
       residuals.push_back(Gradient(n + 3));
       accs.emplace_back(n);
-      for (int64_t i = 0; i < n; ++i) accs.back()[i] = xs.back()[i] * multiplier + residuals.back()[i];
-      kept.emplace_back(n);
+      for (int64_t i = 0; i < n; ++i)
+        accs.back()[i] = xs.back()[i] * multiplier + residuals.back()[i];
+      residual_out.emplace_back(n);
       totals.emplace_back(n);
       qs.push_back(Gradient(size.columns * size.rank + 1));
       p += size.rows * size.rank;
@@ -29,7 +31,7 @@ struct List {
     }
     for (size_t i = 0; i < sizes.size(); ++i) {
       const int64_t n = sizes[i].rows * sizes[i].columns;
-      sources.push_back({xs[i].data(), residuals[i].data(), kept[i].data(), n});
+      sources.push_back({xs[i].data(), residuals[i].data(), residual_out[i].data(), n});
       targets.push_back({totals[i].data(), n});
       factors.push_back(qs[i].data());
     }
@@ -37,36 +39,37 @@ struct List {
 
   std::vector<MatrixSize> sizes;
   std::vector<std::vector<float>> xs, residuals, accs, qs;
-  std::vector<Guarded<float>> kept, totals;
-  std::vector<Source> sources;
-  std::vector<Target> targets;
+  std::vector<Guarded<float>> residual_out, totals;
+  std::vector<EncodeInput> sources;
+  std::vector<DecodeOutput> targets;
   std::vector<const float*> factors;
   int64_t p = 0, q = 0, dense = 0;
 };
 
-// Of one column, fewer than one vector, tails, several blocks, several chunks of rows; ranks above 4.
+// Of one column, fewer than one vector, tails, several blocks, several chunks of rows; ranks
+// above 4.
 std::vector<MatrixSize> Sizes() {
-  return {{33, 1, 0},   {5, 7, 1},     {40, 48, 4},  {40, 48, 2},  {17, 100, 3}, {9, 1, 1},
-          {70001, 1, 0}, {600, 16, 4}, {70, 40, 6},  {20000, 17, 4}, {3000, 200, 4}, {1, 1, 0}};
+  return {{33, 1, 0},    {5, 7, 1},    {40, 48, 4}, {40, 48, 2},    {17, 100, 3},   {9, 1, 1},
+          {70001, 1, 0}, {600, 16, 4}, {70, 40, 6}, {20000, 17, 4}, {3000, 200, 4}, {1, 1, 0}};
 }
 
-// p, dense, q and kept by their definitions, where denormals are zero.
+// p, dense, q and residual_out by their definitions, where denormals are zero.
 void TestProducts() {
   const DenormalsAreZero scope;
   for (const float multiplier : {1.0f, 0.7f}) {
     const List wanted(Sizes(), multiplier);
     std::vector<float> p, q, dense;
-    std::vector<std::vector<float>> kept;
+    std::vector<std::vector<float>> residual_out;
     std::vector<float> basis = Gradient(wanted.p);
     for (float& value : basis) value *= 0.1f;
     int64_t place = 0;
     for (size_t t = 0; t < wanted.sizes.size(); ++t) {
       const auto [rows, columns, rank] = wanted.sizes[t];
       const std::vector<float>& acc = wanted.accs[t];
-      kept.push_back(acc);
+      residual_out.push_back(acc);
       if (!rank) {
         dense.insert(dense.end(), acc.begin(), acc.end());
-        std::fill(kept[t].begin(), kept[t].end(), 0.0f);
+        std::fill(residual_out[t].begin(), residual_out[t].end(), 0.0f);
         continue;
       }
       for (int64_t i = 0; i < rows; ++i) {
@@ -101,22 +104,23 @@ void TestProducts() {
         const float* other = q.data() + first + i % columns * rank;
         float product = mine[0] * other[0];
         for (int64_t k = 1; k < rank; ++k) product += mine[k] * other[k];
-        kept[t][i] -= product;
+        residual_out[t][i] -= product;
       }
       place += rows * rank;
     }
     OnEveryIsa([&](const Executor& executor) {
       List list(Sizes(), multiplier);
       Guarded<float> own_p(list.p), own_dense(list.dense), own_q(list.q);
-      EXPECT(ProjectList(executor, list.sources, multiplier, list.sizes, list.factors,
-                         own_p.data(), own_dense.data()),
+      EXPECT(ProjectList(executor, list.sources, multiplier, list.sizes, list.factors, own_p.data(),
+                         own_dense.data()),
              "finite");
       EXPECT(own_p.Equals(p) && own_p.Intact(), "p");
       EXPECT(own_dense.Equals(dense) && own_dense.Intact(), "dense");
       ReprojectList(executor, list.sources, multiplier, list.sizes, basis.data(), own_q.data());
       EXPECT(own_q.Equals(q) && own_q.Intact(), "q");
-      for (size_t t = 0; t < kept.size(); ++t) {
-        EXPECT(list.kept[t].Equals(kept[t]) && list.kept[t].Intact(), "kept %ld", long(t));
+      for (size_t t = 0; t < residual_out.size(); ++t) {
+        EXPECT(list.residual_out[t].Equals(residual_out[t]) && list.residual_out[t].Intact(),
+               "residual_out %ld", long(t));
       }
     });
   }
@@ -159,8 +163,8 @@ void TestFlags() {
         List list(sizes, 1.0f);
         std::vector<float> p(list.p), dense(list.dense), q(list.q, 1.0f);
         list.residuals[t][sizes[t].rows * sizes[t].columns - 1] = bad;
-        const bool finite = ProjectList(executor, list.sources, 1.0f, sizes, list.factors,
-                                        p.data(), dense.data());
+        const bool finite =
+            ProjectList(executor, list.sources, 1.0f, sizes, list.factors, p.data(), dense.data());
         EXPECT(!finite, "%g in %ld", bad, long(t));
         (sizes[t].rank ? p : dense)[t == 2 ? p.size() - 1 : 0] = bad;
         for (float& value : p) value = std::isfinite(value) ? value : bad;
@@ -174,7 +178,7 @@ void TestFlags() {
   for (float& x : list.xs[0]) x = 3e38f;
   for (float& q : list.qs[0]) q = 1.0f;
   std::vector<float> p(4);
-  const Source source{list.xs[0].data(), nullptr, nullptr, 256};
+  const EncodeInput source{list.xs[0].data(), nullptr, nullptr, 256};
   OnEveryIsa([&](const Executor& executor) {
     EXPECT(ProjectList(executor, {source}, 1.0f, list.sizes, list.factors, p.data(), nullptr),
            "finite");
@@ -198,9 +202,9 @@ double Skewness(const float* basis, const MatrixSize& size) {
 }
 
 void TestOrthonormal() {
-  const std::vector<MatrixSize> sizes{{5, 7, 1},   {5, 7, 4},     {64, 9, 4},  {100, 9, 4},
-                                      {7, 7, 7},   {20000, 9, 4}, {33, 1, 0},  {1000, 40, 32},
-                                      {4, 4, 4},   {129, 9, 3}};
+  const std::vector<MatrixSize> sizes{{5, 7, 1}, {5, 7, 4},     {64, 9, 4}, {100, 9, 4},
+                                      {7, 7, 7}, {20000, 9, 4}, {33, 1, 0}, {1000, 40, 32},
+                                      {4, 4, 4}, {129, 9, 3}};
   for (const char* kind : {"normal", "zero", "equal", "huge", "denormal", "nearly equal"}) {
     std::vector<float> p, first;
     for (const MatrixSize& size : sizes) {

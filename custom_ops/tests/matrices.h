@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "../kernels/low_rank.h"
 #include "device.h"
+#include "kernels/low_rank/low_rank.h"
 
 namespace grace {
 
@@ -25,16 +25,16 @@ struct MatrixList {
   }
 
   // The gradients; with residuals, and what is kept of them, where there is any.
-  std::vector<Source> Sources(const DeviceList* kept, bool residual = true) const {
-    std::vector<Source> sources;
+  std::vector<EncodeInput> Sources(const DeviceList* residual_out, bool residual = true) const {
+    std::vector<EncodeInput> sources;
     for (size_t i = 0; i < sizes.size(); ++i) {
       sources.push_back({(*xs)[i], residual ? (*residuals)[i] : nullptr,
-                         kept ? (*kept)[i] : nullptr, lengths[i]});
+                         residual_out ? (*residual_out)[i] : nullptr, lengths[i]});
     }
     return sources;
   }
-  std::vector<Target> Targets(const DeviceList& totals) const {
-    std::vector<Target> targets;
+  std::vector<DecodeOutput> Targets(const DeviceList& totals) const {
+    std::vector<DecodeOutput> targets;
     for (size_t i = 0; i < sizes.size(); ++i) targets.push_back({totals[i], lengths[i]});
     return targets;
   }
@@ -63,8 +63,8 @@ inline Guarded<float> Some(Kind kind, int64_t n, uint32_t seed) {
 template <class Body>
 void OnEveryMatrix(const Body& body) {
   using Sizes = std::vector<MatrixSize>;
-  constexpr Kind kKinds[] = {Kind::kGradient, Kind::kGradient, Kind::kSpecial, Kind::kAnyBits,
-                             Kind::kZero, Kind::kEqual};
+  constexpr Kind kKinds[] = {Kind::kGradient, Kind::kGradient, Kind::kSpecial,
+                             Kind::kAnyBits,  Kind::kZero,     Kind::kEqual};
   constexpr int64_t kColumns[] = {1, 3, 16, 17, 33, 48, 130};
   int turn = 0;
   const auto next = [&] { return kKinds[turn++ % 6]; };
@@ -78,7 +78,7 @@ void OnEveryMatrix(const Body& body) {
   body(Sizes{{12, 700, 3}}, Kind::kGradient);
   body(Sizes{{kRowChunk, 1, 1}}, Kind::kGradient);
   body(Sizes{{kRowChunk + 9, 5, 1}, {33, 1, 0}, {2 * kRowChunk + 3, 2, 2}}, Kind::kGradient);
-  const Sizes mixed{{33, 1, 0}, {5, 7, 1},    {40, 48, 4}, {40, 48, 2}, {17, 100, 3},
+  const Sizes mixed{{33, 1, 0}, {5, 7, 1},    {40, 48, 4},  {40, 48, 2}, {17, 100, 3},
                     {9, 1, 1},  {7001, 1, 0}, {200, 16, 4}, {70, 40, 6}, {1, 1, 0}};
   for (int i = 0; i < 6; ++i) body(mixed, next());
   body(Sizes{{3, 1, 0}, {2049, 1, 0}}, Kind::kSpecial);

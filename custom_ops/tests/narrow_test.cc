@@ -1,4 +1,4 @@
-#include "../kernels/narrow.h"
+#include "kernels/quantize/narrow.h"
 
 #include "testing.h"
 

@@ -1,4 +1,4 @@
-#include "../kernels/philox.h"
+#include "kernels/base/philox.h"
 
 #include "testing.h"
 
@@ -24,8 +24,8 @@ void TestKnownVector() {
     Guarded<uint32_t> words(4);
     RandomWords(executor, {0, 0, 0, 0}, 4, words.data());
     EXPECT(words.Equals({0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}), "zero key");
-    const std::vector<uint32_t> pi = Block({0xa4093822, 0x299f31d0, 0x13198a2e, 0x03707344},
-                                           0x85a308d3243f6a88);
+    const std::vector<uint32_t> pi =
+        Block({0xa4093822, 0x299f31d0, 0x13198a2e, 0x03707344}, 0x85a308d3243f6a88);
     EXPECT(pi == (std::vector<uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}), "pi");
   });
 }

@@ -1,19 +1,19 @@
 // Quantiles: ids, means and what is kept, against the definition; and decoding of any bits.
-#include "../kernels/quantiles.h"
+#include "kernels/codes/quantiles.h"
 
 #include <cmath>
 #include <limits>
 #include <map>
 #include <new>
 
-#include "../kernels/quantile_bins.h"
 #include "garbage.h"
+#include "kernels/codes/quantile_bins.h"
 
 namespace grace {
 
 struct Wanted {
   std::vector<uint8_t> ids;
-  std::vector<float> means, kept;
+  std::vector<float> means, residual_out;
 };
 
 // The sign and magnitude that an element counts as, from its bits.
@@ -56,8 +56,10 @@ Wanted Encoded(const std::vector<float>& acc, Quantiles quantiles) {
     const auto& side = sides[own.negative];
     const int64_t lesser = std::lower_bound(side.begin(), side.end(), own) - side.begin();
     int64_t id = below;
-    if (own.negative) id = lesser * below / negatives;
-    else if (own.bits) id = below + zeros + lesser * (q - below - zeros) / positives;
+    if (own.negative)
+      id = lesser * below / negatives;
+    else if (own.bits)
+      id = below + zeros + lesser * (q - below - zeros) / positives;
     wanted.ids.push_back(uint8_t(id));
     ++counts[id];
     signs[id] = own.negative ? -1 : 1;
@@ -74,7 +76,8 @@ Wanted Encoded(const std::vector<float>& acc, Quantiles quantiles) {
     const double mean = double(total) / double(counts[id]);
     wanted.means[id] = float(signs[id] * std::ldexp(mean, int(largest[id]) - 157));
   }
-  for (int64_t i = 0; i < n; ++i) wanted.kept.push_back(acc[i] - wanted.means[wanted.ids[i]]);
+  for (int64_t i = 0; i < n; ++i)
+    wanted.residual_out.push_back(acc[i] - wanted.means[wanted.ids[i]]);
   return wanted;
 }
 
@@ -93,7 +96,7 @@ std::vector<float> Made(int64_t n, int kind) {
 }
 
 void TestEncoder() {
-  const std::vector<int64_t> lengths = {1,    2,     31,     0, 32, 33, 257,
+  const std::vector<int64_t> lengths = {1,    2,     31,     0, 32, 33,    257,
                                         2049, 65537, 131072, 5, 0,  200001};
   for (int kind = 0; kind < 6; ++kind) {
     for (const Quantiles quantiles : {Quantiles{64, 1}, {64, 8}, {3, 1}, {256, 2}}) {
@@ -120,19 +123,20 @@ void TestEncoder() {
       OnEveryIsa([&](const Executor& executor) {
         Guarded<uint32_t> got(words.size());
         Guarded<float> levels(means.size());
-        Outputs kept(lengths);
-        std::vector<Source> sources;
+        Outputs residual_out(lengths);
+        std::vector<EncodeInput> sources;
         for (size_t i = 0; i < lengths.size(); ++i) {
-          sources.push_back({xs[i].data(), xs[i].data(), kept.targets[i].total, lengths[i]});
+          sources.push_back(
+              {xs[i].data(), xs[i].data(), residual_out.targets[i].total, lengths[i]});
         }
         EXPECT(EncodeQuantiles(executor, sources, 0.5f, quantiles, got.data(), levels.data()),
                "finite");
         EXPECT(got.Equals(words) && got.Intact(), "kind %d, %d", kind, quantiles.buckets);
         EXPECT(levels.Equals(means) && levels.Intact(), "kind %d, %d", kind, quantiles.buckets);
         for (size_t i = 0; i < lengths.size(); ++i) {
-          bool same = kept.Intact();
+          bool same = residual_out.Intact();
           for (int64_t j = 0; j < lengths[i]; ++j) {
-            same &= Flush(kept.targets[i].total[j]) == Flush(wanted[i].kept[j]);
+            same &= Flush(residual_out.targets[i].total[j]) == Flush(wanted[i].residual_out[j]);
           }
           EXPECT(same, "kind %d, %d, tensor %d", kind, quantiles.buckets, int(i));
         }

@@ -1,9 +1,9 @@
-#include "../kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "../kernels/scales.h"
+#include "kernels/quantize/scales.h"
 #include "testing.h"
 
 namespace grace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "../kernels/sampled_k.h"
+#include "kernels/select/sampled_k.h"
 #include "testing.h"
 
 namespace grace {
@@ -55,7 +55,8 @@ Wanted Defined(const std::vector<float>& x, const std::vector<float>& u,
   const auto key = [&](int32_t i) { return BitsOf(wanted.acc[i]) & kMagnitude; };
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) > key(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return key(a) > key(b); });
   order.resize(k);
   std::sort(order.begin(), order.end());
   for (const int32_t i : order) {
@@ -90,13 +91,13 @@ void Check(const Case& own) {
     wanted.push_back(Defined(xs[i], us[i], vs[i], k, samplings[i], own));
   }
   OnEveryIsa([&](const Executor& executor) {
-    std::vector<Guarded<float>> next, kept;
-    std::vector<Source> sources;
+    std::vector<Guarded<float>> next, residual_out;
+    std::vector<EncodeInput> sources;
     Correction correction{{}, kMomentum, own.nesterov, own.masked, -1.0f};
     for (size_t i = 0; i < tensors; ++i) {
       next.emplace_back(own.lengths[i]);
-      kept.emplace_back(own.lengths[i]);
-      sources.push_back({xs[i].data(), vs[i].data(), kept[i].data(), own.lengths[i]});
+      residual_out.emplace_back(own.lengths[i]);
+      sources.push_back({xs[i].data(), vs[i].data(), residual_out[i].data(), own.lengths[i]});
       correction.states.push_back({us[i].data(), next[i].data()});
     }
     Guarded<float> values(total);
@@ -116,7 +117,8 @@ void Check(const Case& own) {
       all_values.insert(all_values.end(), one.values.begin(), one.values.end());
       all_indices.insert(all_indices.end(), one.indices.begin(), one.indices.end());
       EXPECT(next[i].Equals(one.u) && next[i].Intact(), "u of tensor %ld", long(i));
-      EXPECT(kept[i].Equals(one.acc) && kept[i].Intact(), "v of tensor %ld", long(i));
+      EXPECT(residual_out[i].Equals(one.acc) && residual_out[i].Intact(), "v of tensor %ld",
+             long(i));
     }
     EXPECT(values.Equals(all_values) && values.Intact(), "values");
     EXPECT(indices.Equals(all_indices) && indices.Intact() && counts.Intact(), "indices");

@@ -1,8 +1,8 @@
-#include "../kernels/scaled_signs.h"
+#include "kernels/signs/scaled_signs.h"
 
 #include <cmath>
 
-#include "../kernels/momentum_signs.h"
+#include "kernels/signs/momentum_signs.h"
 #include "testing.h"
 
 namespace grace {
@@ -13,7 +13,7 @@ struct Code {
   bool by_column;
 };
 
-const Code kCodes[] = {{1, 0, false}, {2, 0, false},    {1, 32, false}, {2, 512, false},
+const Code kCodes[] = {{1, 0, false},    {2, 0, false},    {1, 32, false}, {2, 512, false},
                        {1, 2048, false}, {2, 4096, false}, {1, 0, true},   {2, 0, true}};
 
 // Rows and columns.
@@ -98,12 +98,12 @@ struct List {
         sent[i] = IsUp(acc[i]) ? levels[cell_of(i)].second : levels[cell_of(i)].first;
         acc[i] -= sent[i];
       }
-      kept.push_back(acc);
+      residual_out.push_back(acc);
       decoded.push_back(sent);
     }
   }
 
-  std::vector<std::vector<float>> xs, residuals, kept, decoded;
+  std::vector<std::vector<float>> xs, residuals, residual_out, decoded;
   std::vector<Cells> cells;
   std::vector<uint32_t> words;
   std::vector<float> low, high;
@@ -114,8 +114,8 @@ void TestEncode() {
     const List list(code);
     for (const bool in_place : {false, true}) {
       OnEveryIsa([&](const Executor& executor) {
-        std::vector<Guarded<float>> xs, kept;
-        std::vector<Source> sources;
+        std::vector<Guarded<float>> xs, residual_out;
+        std::vector<EncodeInput> sources;
         std::vector<ScaledSigns> parts;
         Guarded<uint32_t> words(list.words.size());
         Guarded<float> low(list.low.size()), high(list.high.size());
@@ -123,9 +123,10 @@ void TestEncode() {
         for (size_t t = 0; t < list.xs.size(); ++t) {
           const int64_t n = list.xs[t].size();
           xs.emplace_back(list.xs[t]);
-          kept.emplace_back(n, t % 3);
+          residual_out.emplace_back(n, t % 3);
           float* x = xs[t].data();
-          sources.push_back({x, list.residuals[t].data(), in_place ? x : kept[t].data(), n});
+          sources.push_back(
+              {x, list.residuals[t].data(), in_place ? x : residual_out[t].data(), n});
           parts.push_back({words.data() + words_at,
                            code.sides == 2 ? low.data() + levels_at : nullptr,
                            high.data() + levels_at});
@@ -137,9 +138,9 @@ void TestEncode() {
         EXPECT(high.Equals(list.high) && high.Intact(), "high, block %ld", long(code.block));
         EXPECT(code.sides == 1 || low.Equals(list.low), "low, block %ld", long(code.block));
         EXPECT(low.Intact(), "low, block %ld", long(code.block));
-        for (size_t t = 0; t < kept.size(); ++t) {
-          const Guarded<float>& rest = in_place ? xs[t] : kept[t];
-          EXPECT(rest.Equals(list.kept[t]) && rest.Intact(), "kept %ld", long(t));
+        for (size_t t = 0; t < residual_out.size(); ++t) {
+          const Guarded<float>& rest = in_place ? xs[t] : residual_out[t];
+          EXPECT(rest.Equals(list.residual_out[t]) && rest.Intact(), "residual_out %ld", long(t));
         }
       });
     }
@@ -153,7 +154,7 @@ void TestLargeLists() {
   for (const int64_t n : sizes) xs.push_back(Gradient(n));
   OnEveryIsa([&](const Executor& executor) {
     std::vector<Guarded<float>> together, alone;
-    std::vector<Source> sources;
+    std::vector<EncodeInput> sources;
     std::vector<ScaledSigns> parts;
     std::vector<std::vector<uint32_t>> words;
     std::vector<float> low(2 * sizes.size()), high(2 * sizes.size());
@@ -167,7 +168,7 @@ void TestLargeLists() {
       const float* x = xs[t].data();
       sources.push_back({x, x, together[t].data(), sizes[t]});
       parts.push_back({words[2 * t].data(), &low[2 * t], &high[2 * t]});
-      const Source source{x, x, alone[t].data(), sizes[t]};
+      const EncodeInput source{x, x, alone[t].data(), sizes[t]};
       const ScaledSigns own{words[2 * t + 1].data(), &low[2 * t + 1], &high[2 * t + 1]};
       EXPECT(ScaledSignList(executor, {source}, 1.0f, {cells[t]}, {own}), "finite");
     }
@@ -176,7 +177,7 @@ void TestLargeLists() {
       EXPECT(low[2 * t] == low[2 * t + 1] && high[2 * t] == high[2 * t + 1], "%ld", long(t));
       EXPECT(words[2 * t] == words[2 * t + 1], "words %ld", long(t));
       const float* other = alone[t].data();
-      EXPECT(together[t].Equals({other, other + sizes[t]}), "kept %ld", long(t));
+      EXPECT(together[t].Equals({other, other + sizes[t]}), "residual_out %ld", long(t));
     }
     xs[2].back() = INFINITY;
     EXPECT(!ScaledSignList(executor, sources, 1.0f, cells, parts), "the last is not finite");
@@ -196,11 +197,15 @@ void TestSum() {
       for (const float level : list.low) low.push_back(level * times);
       for (const float level : list.high) high.push_back(level * times);
     }
-    const ScaledRows rows{words.data(), code.sides == 2 ? low.data() : nullptr, high.data(),
-                          kWorkers, int64_t(list.words.size()), int64_t(list.high.size())};
+    const ScaledRows rows{words.data(),
+                          code.sides == 2 ? low.data() : nullptr,
+                          high.data(),
+                          kWorkers,
+                          int64_t(list.words.size()),
+                          int64_t(list.high.size())};
     OnEveryIsa([&](const Executor& executor) {
       std::vector<Guarded<float>> totals;
-      std::vector<Target> targets;
+      std::vector<DecodeOutput> targets;
       for (size_t t = 0; t < list.xs.size(); ++t) {
         totals.emplace_back(list.xs[t].size(), t % 3);
         targets.push_back({totals[t].data(), int64_t(list.xs[t].size())});
@@ -228,11 +233,11 @@ void TestMomentum() {
       signs[i / 32] |= uint32_t(IsUp(wanted[i])) << (i % 32);
     }
     OnEveryIsa([&](const Executor& executor) {
-      Guarded<float> kept(n);
+      Guarded<float> residual_out(n);
       Guarded<uint32_t> words(signs.size());
-      const Source source{x.data(), m.data(), kept.data(), n};
+      const EncodeInput source{x.data(), m.data(), residual_out.data(), n};
       EXPECT(MomentumSignList(executor, {source}, 3.0f, {0.9f, 0.1f}, {words.data()}), "finite");
-      EXPECT(kept.Equals(wanted) && kept.Intact(), "averages, n = %ld", long(n));
+      EXPECT(residual_out.Equals(wanted) && residual_out.Intact(), "averages, n = %ld", long(n));
       EXPECT(words.Equals(signs) && words.Intact(), "signs, n = %ld", long(n));
     });
   }
@@ -243,17 +248,17 @@ void TestFlags() {
     for (const Cells& cells : {Cells{0, 1}, Cells{64, 1}, Cells{4096, 1}, Cells{0, 3}}) {
       OnEveryIsa([&](const Executor& executor) {
         const int64_t n = 3 * 3001;
-        std::vector<float> x(n, 1.0f), kept(n), low(n), high(n), total(n);
+        std::vector<float> x(n, 1.0f), residual_out(n), low(n), high(n), total(n);
         std::vector<uint32_t> words(PackedWords(n, 1));
         x[n - 2] = bad;
-        for (float* keeps : {static_cast<float*>(nullptr), kept.data()}) {
-          const Source source{x.data(), keeps ? x.data() : nullptr, keeps, n};
+        for (float* keeps : {static_cast<float*>(nullptr), residual_out.data()}) {
+          const EncodeInput source{x.data(), keeps ? x.data() : nullptr, keeps, n};
           const ScaledSigns parts{words.data(), low.data(), high.data()};
           EXPECT(!ScaledSignList(executor, {source}, 1.0f, {cells}, {parts}), "%g", bad);
         }
         const ScaledRows rows{words.data(), low.data(), high.data(), 1, 0, 0};
         EXPECT(!SumScaledSignList(executor, rows, {cells}, {{total.data(), n}}, 1.0f), "%g", bad);
-        const Source source{x.data(), x.data(), kept.data(), n};
+        const EncodeInput source{x.data(), x.data(), residual_out.data(), n};
         EXPECT(!MomentumSignList(executor, {source}, 1.0f, {0.5f, 0.5f}, {words.data()}), "%g",
                bad);
       });
@@ -265,7 +270,7 @@ void TestFlags() {
 void TestEmptyColumns() {
   OnEveryIsa([](const Executor& executor) {
     Guarded<float> low(3), high(3), other(3);
-    const Source source{nullptr, nullptr, nullptr, 0};
+    const EncodeInput source{nullptr, nullptr, nullptr, 0};
     const std::vector<Cells> cells{{0, 3}};
     ScaledSignList(executor, {source}, 1.0f, cells, {{nullptr, low.data(), high.data()}});
     ScaledSignList(executor, {source}, 1.0f, cells, {{nullptr, nullptr, other.data()}});

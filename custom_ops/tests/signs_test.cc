@@ -1,4 +1,4 @@
-#include "../kernels/signs.h"
+#include "kernels/signs/signs.h"
 
 #include "testing.h"
 

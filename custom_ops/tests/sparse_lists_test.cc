@@ -2,10 +2,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "../kernels/cast.h"
-#include "../kernels/random_k.h"
-#include "../kernels/scatter_list.h"
-#include "../kernels/top_k.h"
+#include "kernels/quantize/cast.h"
+#include "kernels/select/random_k.h"
+#include "kernels/select/top_k.h"
+#include "kernels/sparse/scatter_list.h"
 #include "testing.h"
 
 namespace grace {
@@ -18,8 +18,8 @@ float SignedFlush(float x) {
 // A list with its residuals and its accs by their definition.
 struct List {
   std::vector<std::vector<float>> xs, residuals, accs;
-  std::vector<Guarded<float>> kept;
-  std::vector<Source> sources;
+  std::vector<Guarded<float>> residual_out;
+  std::vector<EncodeInput> sources;
   int64_t total = 0;
 
   List(const std::vector<int64_t>& lengths, float multiplier, bool remembers) {
@@ -32,12 +32,12 @@ struct List {
         if (multiplier != 1.0f) acc = SignedFlush(SignedFlush(acc) * multiplier);
         if (remembers) acc = SignedFlush(SignedFlush(acc) + SignedFlush(residuals.back()[i]));
       }
-      kept.emplace_back(n);
+      residual_out.emplace_back(n);
       total += n;
     }
     for (size_t i = 0; i < lengths.size(); ++i) {
       sources.push_back({xs[i].data(), remembers ? residuals[i].data() : nullptr,
-                         remembers ? kept[i].data() : nullptr, lengths[i]});
+                         remembers ? residual_out[i].data() : nullptr, lengths[i]});
     }
   }
 
@@ -46,8 +46,8 @@ struct List {
     for (size_t i = 0; i < sources.size(); ++i) {
       std::vector<float> wanted(accs[i]);
       for (size_t j = 0; j < wanted.size(); ++j) wanted[j] -= sent[i][j];
-      if (sources[i].kept && !kept[i].Equals(wanted)) return false;
-      if (!kept[i].Intact()) return false;
+      if (sources[i].residual_out && !residual_out[i].Equals(wanted)) return false;
+      if (!residual_out[i].Intact()) return false;
     }
     return true;
   }
@@ -95,39 +95,38 @@ std::vector<int32_t> Largest(const std::vector<float>& x, int64_t k) {
 
 // Checks a selection of elements above `threshold`, or of all if it is below 0.
 void CheckSelection(float threshold) {
-  OnLists([&](const Executor& executor, List& list, float multiplier,
-              const std::vector<int64_t>& ks) {
-    const int64_t total = SumOf(ks), tensors = ks.size();
-    Guarded<float> values(total);
-    Guarded<int32_t> indices(total), counts(tensors);
-    const Selection selection{ks, values.data(), indices.data()};
-    const bool finite =
-        threshold < 0 ? TopKList(executor, list.sources, multiplier, selection)
-                      : ThresholdList(executor, list.sources, multiplier, threshold, selection,
-                                      counts.data());
-    std::vector<float> wanted_values;
-    std::vector<int32_t> wanted_indices, wanted_counts;
-    std::vector<std::vector<float>> sent;
-    for (int64_t i = 0; i < tensors; ++i) {
-      sent.emplace_back(list.accs[i].size(), 0.0f);
-      int32_t count = 0;
-      for (const int32_t j : Largest(list.accs[i], ks[i])) {
-        if (!(std::fabs(SignedFlush(list.accs[i][j])) > threshold)) continue;
-        wanted_values.push_back(list.accs[i][j]);
-        wanted_indices.push_back(j);
-        sent[i][j] = Flush(list.accs[i][j]);
-        ++count;
-      }
-      wanted_counts.push_back(count);
-      wanted_values.resize(wanted_values.size() + ks[i] - count);
-      wanted_indices.resize(wanted_indices.size() + ks[i] - count);
-    }
-    EXPECT(finite && values.Equals(wanted_values) && indices.Equals(wanted_indices) &&
-               values.Intact() && indices.Intact(),
-           "threshold %g of %ld tensors", threshold, long(tensors));
-    EXPECT(threshold < 0 || (counts.Equals(wanted_counts) && counts.Intact()), "counts");
-    EXPECT(list.Kept(sent), "kept of a selection at %g", threshold);
-  });
+  OnLists(
+      [&](const Executor& executor, List& list, float multiplier, const std::vector<int64_t>& ks) {
+        const int64_t total = SumOf(ks), tensors = ks.size();
+        Guarded<float> values(total);
+        Guarded<int32_t> indices(total), counts(tensors);
+        const Selection selection{ks, values.data(), indices.data()};
+        const bool finite = threshold < 0 ? TopKList(executor, list.sources, multiplier, selection)
+                                          : ThresholdList(executor, list.sources, multiplier,
+                                                          threshold, selection, counts.data());
+        std::vector<float> wanted_values;
+        std::vector<int32_t> wanted_indices, wanted_counts;
+        std::vector<std::vector<float>> sent;
+        for (int64_t i = 0; i < tensors; ++i) {
+          sent.emplace_back(list.accs[i].size(), 0.0f);
+          int32_t count = 0;
+          for (const int32_t j : Largest(list.accs[i], ks[i])) {
+            if (!(std::fabs(SignedFlush(list.accs[i][j])) > threshold)) continue;
+            wanted_values.push_back(list.accs[i][j]);
+            wanted_indices.push_back(j);
+            sent[i][j] = Flush(list.accs[i][j]);
+            ++count;
+          }
+          wanted_counts.push_back(count);
+          wanted_values.resize(wanted_values.size() + ks[i] - count);
+          wanted_indices.resize(wanted_indices.size() + ks[i] - count);
+        }
+        EXPECT(finite && values.Equals(wanted_values) && indices.Equals(wanted_indices) &&
+                   values.Intact() && indices.Intact(),
+               "threshold %g of %ld tensors", threshold, long(tensors));
+        EXPECT(threshold < 0 || (counts.Equals(wanted_counts) && counts.Intact()), "counts");
+        EXPECT(list.Kept(sent), "residual_out of a selection at %g", threshold);
+      });
 }
 
 void TestFiniteFlag() {
@@ -139,7 +138,8 @@ void TestFiniteFlag() {
       Guarded<int32_t> indices(3);
       EXPECT(!TopKList(executor, list.sources, 1.0f, {{1, 1, 1}, values.data(), indices.data()}),
              "a list with %g", bad);
-      EXPECT(indices[1] == 69999 && list.kept[1][69999] != list.kept[1][69999], "%g goes", bad);
+      EXPECT(indices[1] == 69999 && list.residual_out[1][69999] != list.residual_out[1][69999],
+             "%g goes", bad);
     });
   }
 }
@@ -168,39 +168,39 @@ void TestRandomIndices() {
 }
 
 void TestRandomK() {
-  OnLists([&](const Executor& executor, List& list, float multiplier,
-              const std::vector<int64_t>& ks) {
-    const std::vector<PhiloxKey> keys = KeysOf(ks.size());
-    Guarded<float> values(SumOf(ks));
-    EXPECT(RandomKList(executor, list.sources, multiplier, keys, ks, values.data()), "finite");
-    std::vector<float> wanted;
-    std::vector<std::vector<float>> sent, totals;
-    std::vector<Guarded<float>> out;
-    std::vector<Target> targets;
-    for (size_t i = 0; i < ks.size(); ++i) {
-      std::vector<int32_t> indices(ks[i]);
-      RandomIndices(Serial(), keys[i], list.sources[i].n, ks[i], indices.data());
-      sent.emplace_back(list.accs[i].size(), 0.0f);
-      totals.emplace_back(list.accs[i].size(), -0.0f);
-      for (const int32_t j : indices) {
-        wanted.push_back(list.accs[i][j]);
-        sent[i][j] = Flush(list.accs[i][j]);
-        totals[i][j] = SignedFlush(sent[i][j] * -3.0f);
-      }
-      out.emplace_back(list.sources[i].n);
-      targets.push_back({out[i].data(), list.sources[i].n});
-    }
-    EXPECT(values.Equals(wanted) && values.Intact() && list.Kept(sent), "random k");
-    EXPECT(ScatterRandomList(executor, targets, keys, ks, {}, values.data(), -3.0f), "finite");
-    for (size_t i = 0; i < ks.size(); ++i) {
-      EXPECT(out[i].Equals(totals[i]) && out[i].Intact(), "total %ld", long(i));
-    }
-  });
+  OnLists(
+      [&](const Executor& executor, List& list, float multiplier, const std::vector<int64_t>& ks) {
+        const std::vector<PhiloxKey> keys = KeysOf(ks.size());
+        Guarded<float> values(SumOf(ks));
+        EXPECT(RandomKList(executor, list.sources, multiplier, keys, ks, values.data()), "finite");
+        std::vector<float> wanted;
+        std::vector<std::vector<float>> sent, totals;
+        std::vector<Guarded<float>> out;
+        std::vector<DecodeOutput> targets;
+        for (size_t i = 0; i < ks.size(); ++i) {
+          std::vector<int32_t> indices(ks[i]);
+          RandomIndices(Serial(), keys[i], list.sources[i].n, ks[i], indices.data());
+          sent.emplace_back(list.accs[i].size(), 0.0f);
+          totals.emplace_back(list.accs[i].size(), -0.0f);
+          for (const int32_t j : indices) {
+            wanted.push_back(list.accs[i][j]);
+            sent[i][j] = Flush(list.accs[i][j]);
+            totals[i][j] = SignedFlush(sent[i][j] * -3.0f);
+          }
+          out.emplace_back(list.sources[i].n);
+          targets.push_back({out[i].data(), list.sources[i].n});
+        }
+        EXPECT(values.Equals(wanted) && values.Intact() && list.Kept(sent), "random k");
+        EXPECT(ScatterRandomList(executor, targets, keys, ks, {}, values.data(), -3.0f), "finite");
+        for (size_t i = 0; i < ks.size(); ++i) {
+          EXPECT(out[i].Equals(totals[i]) && out[i].Intact(), "total %ld", long(i));
+        }
+      });
 }
 
 void TestScatterFaults() {
   std::vector<Guarded<float>> out;
-  std::vector<Target> targets;
+  std::vector<DecodeOutput> targets;
   for (int i = 0; i < 2; ++i) {
     out.emplace_back(10);
     targets.push_back({out[i].data(), 10});
@@ -211,8 +211,8 @@ void TestScatterFaults() {
     const Entries entries{values.data(), indices.data(), nullptr, 1, {1, 2}};
     const std::string text = ScatterList(Serial(), targets, entries, 1.0f, &finite);
     EXPECT(out[0].Intact() && out[1].Intact(), "scatter");
-    const std::string other = RefineList(Serial(), targets, indices.data(), values.data(),
-                                         values.data(), {1, 2});
+    const std::string other =
+        RefineList(Serial(), targets, indices.data(), values.data(), values.data(), {1, 2});
     EXPECT(text == other, "%s", other.c_str());
     return text;
   };
@@ -245,7 +245,7 @@ void TestCasts() {
   const int64_t n = x.size();
   for (const bool bypass : {false, true}) {
     const int64_t copies = bypass ? 22 : 1;
-    std::vector<Source> sources(copies, {x.data(), nullptr, nullptr, n});
+    std::vector<EncodeInput> sources(copies, {x.data(), nullptr, nullptr, n});
     std::vector<uint16_t> first[2];
     OnEveryIsa([&](const Executor& executor) {
       for (const Half type : {Half::kFloat16, Half::kBfloat16}) {

@@ -1,10 +1,10 @@
-#include "../kernels/scatter_list.h"
-#include "../kernels/sparse.h"
+#include "kernels/sparse/sparse.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "../kernels/top_k.h"
+#include "kernels/select/top_k.h"
+#include "kernels/sparse/scatter_list.h"
 #include "testing.h"
 
 namespace grace {
@@ -95,8 +95,8 @@ void TestScatterSum() {
       OnEveryIsa([&](const Executor& executor) {
         Guarded<float> out(n);
         const int32_t* used = counted ? counts.data() : nullptr;
-        const Scatter done = ScatterSum(executor, values.data(), indices.data(), used, workers, k,
-                                        n, out.data());
+        const Scatter done =
+            ScatterSum(executor, values.data(), indices.data(), used, workers, k, n, out.data());
         EXPECT(done == Scatter::kDone && out.Equals(wanted) && out.Intact(), "n = %ld", long(n));
       });
     }
@@ -125,9 +125,10 @@ void TestRefineDenormals() {
   const std::vector<float> decoded{0.0f, 1e-40f, -0.0f, -1e-40f, 0.5f};
   const std::vector<float> wanted{0.0f, -0.0f, -0.0f, 1.0f, -0.5f};
   const std::vector<int32_t> indices{0, 1, 2, 3, 4};
-  Guarded<float> kept(5);
-  RefineList(Serial(), {{kept.data(), 5}}, indices.data(), values.data(), decoded.data(), {5});
-  EXPECT(kept.Equals(wanted) && kept.Intact(), "denormal values");
+  Guarded<float> residual_out(5);
+  RefineList(Serial(), {{residual_out.data(), 5}}, indices.data(), values.data(), decoded.data(),
+             {5});
+  EXPECT(residual_out.Equals(wanted) && residual_out.Intact(), "denormal values");
 }
 
 }  // namespace grace

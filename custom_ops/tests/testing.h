@@ -18,21 +18,21 @@
 #include "gpu_memory.h"
 #endif
 
-#include "../kernels/dispatch.h"
-#include "../kernels/parallel.h"
-#include "../kernels/words.h"
+#include "kernels/base/dispatch.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/words.h"
 
 namespace grace {
 
 inline int g_failures = 0;
 
-#define EXPECT(condition, ...)                                            \
-  do {                                                                    \
-    if (!(condition) && ++::grace::g_failures <= 20) {                    \
-      std::printf("%s:%d: not %s: ", __FILE__, __LINE__, #condition);     \
-      std::printf(__VA_ARGS__);                                           \
-      std::printf(" (%s)\n", ::grace::IsaName());                         \
-    }                                                                     \
+#define EXPECT(condition, ...)                                        \
+  do {                                                                \
+    if (!(condition) && ++::grace::g_failures <= 20) {                \
+      std::printf("%s:%d: not %s: ", __FILE__, __LINE__, #condition); \
+      std::printf(__VA_ARGS__);                                       \
+      std::printf(" (%s)\n", ::grace::IsaName());                     \
+    }                                                                 \
   } while (false)
 
 #ifdef GRACE_ON_GPU

@@ -1,5 +1,5 @@
 // Ternary digits: every instruction set and number of threads gives the bits of the definitions.
-#include "../kernels/trits.h"
+#include "kernels/codes/trits.h"
 
 #include <cmath>
 
@@ -58,7 +58,8 @@ void TestScales() {
       OnEveryIsa([&](const Executor& executor) {
         float scale = -1;
         EXPECT(TernaryScales(executor, {{{x.data(), nullptr, 1.0f}, n, 0, 0, nullptr, 0}}, clip,
-                             &scale), "n = %ld", long(n));
+                             &scale),
+               "n = %ld", long(n));
         EXPECT(std::fabs(scale - wanted) <= 1e-6f * wanted, "%g is not %g, n = %ld", scale, wanted,
                long(n));
         if (first < 0) first = scale;
@@ -91,7 +92,8 @@ void TestEncode() {
         EXPECT(words.Intact() && words.Equals(wanted), "n = %ld, %d bits", long(n), bits);
         Guarded<float> total(n);
         EXPECT(TernaryDecode(executor, {words.data(), &scale, 1, 0, 0}, {{n, 0, 0, total.data()}},
-                             bits, 0.5f), "n = %ld, %d bits", long(n), bits);
+                             bits, 0.5f),
+               "n = %ld, %d bits", long(n), bits);
         bool same = total.Intact();
         for (int64_t i = 0; i < n; ++i) same &= BitsOf(total[i]) == BitsOf(float(digits[i]));
         EXPECT(same, "n = %ld, %d bits, decoded", long(n), bits);
@@ -166,7 +168,8 @@ void TestFlags() {
         for (const float clip : {0.0f, 2.5f}) {
           float scale = 0;
           EXPECT(!TernaryScales(executor, {{{x.data(), nullptr, 1.0f}, 3001, 0, 0, nullptr, 0}},
-                                clip, &scale), "%ld", long(at));
+                                clip, &scale),
+                 "%ld", long(at));
         }
       });
       x[at] = before;

@@ -1,5 +1,6 @@
-// Two means: what is sent and kept, against the definition; and signs and means of any bits.
-#include "../kernels/two_means.h"
+// Two means: what is sent and residual_out, against the definition; and signs and means of any
+// bits.
+#include "kernels/select/two_means.h"
 
 #include <cmath>
 #include <numeric>
@@ -11,7 +12,7 @@ namespace grace {
 struct Wanted {
   float means[2] = {0, 0};
   std::vector<int32_t> indices;
-  std::vector<float> kept;
+  std::vector<float> residual_out;
 };
 
 Wanted Encoded(const std::vector<float>& acc, int64_t k) {
@@ -28,14 +29,13 @@ Wanted Encoded(const std::vector<float>& acc, int64_t k) {
     shares[1] = k - shares[0];
   }
   for (int side = 0; side < 2; ++side) {
-    std::stable_sort(sides[side].begin(), sides[side].end(), [&](int32_t a, int32_t b) {
-      return std::fabs(acc[a]) > std::fabs(acc[b]);
-    });
+    std::stable_sort(sides[side].begin(), sides[side].end(),
+                     [&](int32_t a, int32_t b) { return std::fabs(acc[a]) > std::fabs(acc[b]); });
     sides[side].resize(shares[side]);
     wanted.indices.insert(wanted.indices.end(), sides[side].begin(), sides[side].end());
   }
   std::sort(wanted.indices.begin(), wanted.indices.end());
-  wanted.kept = acc;
+  wanted.residual_out = acc;
   for (int side = 0; side < 2; ++side) {
     std::vector<double> row(1);
     while (int64_t(row.size()) < k) row.resize(2 * row.size());
@@ -47,7 +47,7 @@ Wanted Encoded(const std::vector<float>& acc, int64_t k) {
       for (size_t j = 0; j < row.size() / 2; ++j) row[j] = row[2 * j] + row[2 * j + 1];
     }
     if (shares[side]) wanted.means[side] = float(row[0] / double(shares[side]));
-    for (const int32_t i : sides[side]) wanted.kept[i] = acc[i] - wanted.means[side];
+    for (const int32_t i : sides[side]) wanted.residual_out[i] = acc[i] - wanted.means[side];
   }
   return wanted;
 }
@@ -86,10 +86,11 @@ void TestEncoder() {
         Guarded<float> means(2 * lengths.size());
         Guarded<uint32_t> signs(words);
         Guarded<int32_t> indices(entries), counts(lengths.size());
-        Outputs kept(lengths);
-        std::vector<Source> sources;
+        Outputs residual_out(lengths);
+        std::vector<EncodeInput> sources;
         for (size_t i = 0; i < lengths.size(); ++i) {
-          sources.push_back({xs[i].data(), xs[i].data(), kept.targets[i].total, lengths[i]});
+          sources.push_back(
+              {xs[i].data(), xs[i].data(), residual_out.targets[i].total, lengths[i]});
         }
         // x * 0.5 + x
         EXPECT(TwoMeansList(executor, sources, 0.5f,
@@ -107,14 +108,14 @@ void TestEncoder() {
             same &= (signs[word + j / 32] >> (j % 32) & 1) == sign;
           }
           for (int64_t j = 0; j < lengths[i]; ++j) {
-            same &= Flush(kept.targets[i].total[j]) == Flush(own.kept[j]);
+            same &= Flush(residual_out.targets[i].total[j]) == Flush(own.residual_out[j]);
           }
           EXPECT(same, "kind %d, ratio %g, tensor %d", kind, ratio, int(i));
           at += ks[i];
           word += PackedWords(ks[i], 1);
         }
         EXPECT(means.Intact() && signs.Intact() && indices.Intact() && counts.Intact() &&
-                   kept.Intact(),
+                   residual_out.Intact(),
                "kind %d", kind);
       });
     }

@@ -63,7 +63,7 @@ class AdaQ(ListCompressor):
         sent = two_means.two_means_list(xs, residuals, multiplier, ks)
         words = index_sets.pack_list(sent.indices, sent.counts, lengths, ks)
         payload = {"means": sent.means, "signs": sent.signs, "indices": words, "count": sent.counts}
-        return Encoded(payload, sent.kept, sent.finite)
+        return Encoded(payload, sent.residuals_out, sent.finite)
 
     def decode(self, payload, factor, ctx):
         parts = [payload[name] for name in ("means", "signs", "indices", "count")]

@@ -86,7 +86,7 @@ class DGC(ListCompressor):
         if residuals is None and multiplier != 1.0:
             xs, multiplier = [x * multiplier for x in xs], 1.0
         payload, found = self._select(xs, residuals, multiplier, None, ctx)
-        return Encoded(payload, found.kept, found.finite)
+        return Encoded(payload, found.residuals_out, found.finite)
 
     def decode(self, payload, factor, ctx):
         parts = payload["values"], payload["indices"], payload["count"]
@@ -104,5 +104,5 @@ def with_momentum(compressor, memory, xs, memories, states, ctx):
     payload, found = compressor._select(xs, residuals, ctx.multiplier, momentum, ctx)
     (reply,) = yield Gather([payload], found.finite)
     means, finite = compressor.decode(reply, 1 / ctx.size, ctx)
-    kept = [{"u": u, "v": v} for u, v in zip(found.states, found.kept)]
+    kept = [{"u": u, "v": v} for u, v in zip(found.states, found.residuals_out)]
     return Outcome(means, kept, states, finite)

@@ -62,7 +62,9 @@ class EFSignSGD(ListCompressor):
 
     def encode(self, xs, residuals, multiplier, ctx):
         made = scaled_sign_list(xs, residuals, multiplier, self._cells)
-        return Encoded({"signs": made.words, "scales": made.levels[0]}, made.kept, made.finite)
+        return Encoded(
+            {"signs": made.words, "scales": made.levels[0]}, made.residuals_out, made.finite
+        )
 
     def decode(self, payload, factor, ctx):
         parts = payload["signs"], [payload["scales"]]

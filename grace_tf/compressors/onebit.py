@@ -54,7 +54,9 @@ class OneBit(ListCompressor):
     def encode(self, xs, residuals, multiplier, ctx):
         made = scaled_sign_list(xs, residuals, multiplier, self._cells)
         low, high = made.levels
-        return Encoded({"signs": made.words, "low": low, "high": high}, made.kept, made.finite)
+        return Encoded(
+            {"signs": made.words, "low": low, "high": high}, made.residuals_out, made.finite
+        )
 
     def decode(self, payload, factor, ctx):
         parts = payload["signs"], [payload["low"], payload["high"]]

@@ -108,7 +108,9 @@ class QSGD(ListCompressor):
             order = ctx.stage(0).draw
             random = quantization.Strata(ctx.shared_list_key(), order, ctx.worker, ctx.size)
         made = quantization.encode(xs, residuals, multiplier, self._code, random)
-        return Encoded({"levels": made.words, "scales": made.scales}, made.kept, made.finite)
+        return Encoded(
+            {"levels": made.words, "scales": made.scales}, made.residuals_out, made.finite
+        )
 
     def decode(self, payload, factor, ctx):
         parts = payload["levels"], payload["scales"]

@@ -22,7 +22,14 @@ import tensorflow as tf
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.reference import byte_codes as reference
 
 __all__ = [
@@ -41,7 +48,7 @@ def byte_words(n: int) -> int:
 
 def encode_tree(
     xs: Tensors, residuals: Tensors | None, multiplier: float, block: int | None
-) -> tuple[tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, ResidualsOut, tf.Tensor]:
     """The number of the dynamic tree nearest to each element, of its block's scale.
 
     A block is a multiple of 32 elements, None for the whole tensor. Its scale c is the largest
@@ -52,18 +59,22 @@ def encode_tree(
         slope_0 = 10^6 / 4, start_0 = 0
         slope_k = 2^k 10^(7-k) / 36, start_k = (8 * 2^k - 9) / 9, k = 1 to 6
 
-    Returns (codes, scales, kept, finite): codes int32 and scales float32, both flat.
+    Returns (codes, scales, residuals_out, finite): codes int32 and scales float32, both flat.
     """
     xs, residuals = _checked(xs, residuals)
     _check_block(block)
     if not choice.runs_here(xs):
         return reference.encode_tree(xs, residuals or None, multiplier, block)
-    codes, scales, kept, finite = native._ops().grace_encode_tree_list(
+    codes, scales, residuals_out, finite = native._ops().grace_encode_tree_list(
         xs=xs, residuals=residuals, multiplier=multiplier, block=block or 0
     )
     sizes = [x.shape.num_elements() for x in xs]
     shapes = [[_words(sizes)], [_scales(sizes, block)]]
-    return *shaped_like([codes, scales], shapes), kept_list(kept, residuals), scalar(finite)
+    return (
+        *shaped_like([codes, scales], shapes),
+        residuals_like(residuals_out, residuals),
+        scalar(finite),
+    )
 
 
 def decode_tree(
@@ -98,20 +109,20 @@ def decode_tree(
 
 def encode_powers(
     xs: Tensors, residuals: Tensors | None, multiplier: float, key: ListKey
-) -> tuple[tf.Tensor, Kept, tf.Tensor]:
+) -> tuple[tf.Tensor, ResidualsOut, tf.Tensor]:
     """Each element rounded at random to one of the powers of two beside it.
 
     With w a word of the key's stream and m the bits of |acc|, the exponent is e = (m + (w >> 9))
     >> 23, so that it is the upper one with exactly the probability mantissa / 2^23. The code is
     e - 32, but 0, which stands for zero, where that is negative, and 127 where it is above.
 
-    Returns (codes, kept, finite): codes int32, flat.
+    Returns (codes, residuals_out, finite): codes int32, flat.
     """
     xs, residuals = _checked(xs, residuals)
     arguments.check_list_key(key, len(xs))
     if not choice.runs_here(xs):
         return reference.encode_powers(xs, residuals or None, multiplier, key)
-    codes, kept, finite = native._ops().grace_encode_powers_list(
+    codes, residuals_out, finite = native._ops().grace_encode_powers_list(
         xs=xs,
         residuals=residuals,
         multiplier=multiplier,
@@ -120,7 +131,7 @@ def encode_powers(
         **native._stream(key),
     )
     (codes,) = shaped_like([codes], [[_words([x.shape.num_elements() for x in xs])]])
-    return codes, kept_list(kept, residuals), scalar(finite)
+    return codes, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def decode_powers(

@@ -13,7 +13,14 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.reference.low_rank import accs
 
 __all__ = ["cast_list", "uncast_list"]
@@ -26,11 +33,11 @@ def _check_half(dtype: tf.DType) -> None:
 
 def cast_list(
     xs: Tensors, residuals: Tensors | None, multiplier: float, dtype: tf.DType
-) -> tuple[tf.Tensor, Kept, tf.Tensor]:
-    """Each acc as float16 or bfloat16: (halves [elements of all], kept, finite).
+) -> tuple[tf.Tensor, ResidualsOut, tf.Tensor]:
+    """Each acc as float16 or bfloat16: (halves [elements of all], residuals_out, finite).
 
     As `tf.cast`: to nearest, ties to even; what is too large becomes infinite, which leaves an
-    infinity in kept. `finite` is that of acc, not of the halves. Every NaN stays a NaN.
+    infinity in residuals_out. `finite` is that of acc, not of the halves. Every NaN stays a NaN.
     """
     _check_half(dtype)
     xs = arguments.float_list(xs, "xs")
@@ -40,13 +47,13 @@ def cast_list(
         flat = [acc if acc.shape.rank == 1 else tf.reshape(acc, [-1]) for acc in whole]
         halves = tf.cast(tf.concat(flat, 0), dtype)
         sent = uncast_list(halves, [acc.shape for acc in whole], 1.0)[0]
-        kept = [acc - own for acc, own in zip(whole, sent)] if residuals else None
-        return halves, kept, ops.all_finite(whole)
-    halves, kept, finite = native._ops().grace_cast_list(
+        residuals_out = [acc - own for acc, own in zip(whole, sent)] if residuals else None
+        return halves, residuals_out, ops.all_finite(whole)
+    halves, residuals_out, finite = native._ops().grace_cast_list(
         xs=xs, residuals=residuals, multiplier=multiplier, dtype=dtype
     )
     (halves,) = shaped_like([halves], [[sum(x.shape.num_elements() for x in xs)]])
-    return halves, kept_list(kept, residuals), scalar(finite)
+    return halves, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def uncast_list(

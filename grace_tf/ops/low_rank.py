@@ -21,7 +21,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
 from grace_tf.ops.reference import low_rank as reference
 
 __all__ = [
@@ -91,10 +91,10 @@ def project(
 
 def reproject(
     xs: Tensors, residuals: Tensors | None, multiplier: float, basis: tf.Tensor, sizes: Sizes
-) -> tuple[tf.Tensor, Kept]:
-    """Mᵀ P of each acc, P being the basis: (q, kept), kept_i = acc_i - P (Mᵀ P)ᵀ, zeros if dense.
+) -> tuple[tf.Tensor, ResidualsOut]:
+    """Mᵀ P of each acc, P being the basis: (q, residuals_out).
 
-    kept is None without residuals.
+    residuals_out_i = acc_i - P (Mᵀ P)ᵀ, zeros if dense; residuals_out is None without residuals.
     """
     xs, residuals = checked(xs, residuals, sizes)
     check_flat(basis, factor_length(sizes, 0), "basis")
@@ -106,10 +106,10 @@ def reproject(
         dense = reference._joined([acc for acc, size in zip(accs, sizes) if not size.rank])
         sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
         return q, [acc - each for acc, each in zip(accs, sent)]
-    q, kept = native._ops().grace_reproject_list(
+    q, residuals_out = native._ops().grace_reproject_list(
         xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **told(sizes)
     )
-    return native._shaped(q, factor_length(sizes, 1)), kept_list(kept, residuals)
+    return native._shaped(q, factor_length(sizes, 1)), residuals_like(residuals_out, residuals)
 
 
 def expand(

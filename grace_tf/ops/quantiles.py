@@ -33,7 +33,14 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import quantiles as reference
 from grace_tf.ops.reference.quantiles import id_bits
@@ -48,21 +55,26 @@ def id_words(n: int, buckets: int) -> int:
 
 def encode_list(
     xs: Tensors, residuals: Tensors | None, multiplier: float, buckets: int, span: int = 1
-) -> tuple[tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
-    """The buckets of each acc: (words, means, kept, finite).
+) -> tuple[tf.Tensor, tf.Tensor, ResidualsOut, tf.Tensor]:
+    """The buckets of each acc: (words, means, residuals_out, finite).
 
-    words is int32 [sum of `id_words`] and means float32 [N * buckets]; kept is acc minus the means.
+    words is int32 [sum of `id_words`] and means float32 [N * buckets]; residuals_out is acc minus
+    the means.
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     _check_buckets(buckets, span)
     if not choice.runs_here(xs):
         return reference.encode_list(xs, residuals or None, multiplier, buckets, span)
-    words, means, kept, finite = native._ops().grace_encode_quantiles_list(
+    words, means, residuals_out, finite = native._ops().grace_encode_quantiles_list(
         xs=xs, residuals=residuals, multiplier=multiplier, buckets=buckets, span=span
     )
     shapes = [[_words([x.shape for x in xs], buckets)], [len(xs) * buckets]]
-    return *shaped_like([words, means], shapes), kept_list(kept, residuals), scalar(finite)
+    return (
+        *shaped_like([words, means], shapes),
+        residuals_like(residuals_out, residuals),
+        scalar(finite),
+    )
 
 
 def decode_list(

@@ -67,7 +67,7 @@ class Quantized(NamedTuple):
     """int32 [the sum of packed_words(n_i, bits)]."""
     scales: tf.Tensor
     """float32 [the sum of the tensors' numbers of blocks]."""
-    kept: list[tf.Tensor] | None
+    residuals_out: list[tf.Tensor] | None
     """What the codes fail to carry, each of its tensor's shape; None without residuals."""
     finite: tf.Tensor
     """A bool scalar: whether everything that was encoded is finite."""
@@ -92,7 +92,7 @@ def encode(
     arguments.check_random(random, len(xs))
     accs = xs if multiplier == 1.0 else [x * multiplier for x in xs]
     accs = [acc + r for acc, r in zip(accs, residuals)] if residuals else accs
-    words, scales, kept = [], [], []
+    words, scales, residuals_out = [], [], []
     for i, acc in enumerate(accs):
         x = tf.reshape(acc, [-1])
         u = reference.uniforms(x.shape[0], random, i)
@@ -101,9 +101,9 @@ def encode(
         scales.append(own_scales)
         if residuals:
             back = reference.decode(own_words[None], own_scales[None], x.shape[0], code)
-            kept.append(acc - tf.reshape(back, acc.shape))
+            residuals_out.append(acc - tf.reshape(back, acc.shape))
     joined = tf.concat(words, 0), tf.concat(scales, 0)
-    return Quantized(*joined, kept if residuals else None, ops.all_finite(accs))
+    return Quantized(*joined, residuals_out if residuals else None, ops.all_finite(accs))
 
 
 def decode(
@@ -148,7 +148,7 @@ def quantize_list(
 
         scales_i = block_scales(acc_i, block, norm)           block None: n_i
         words_i = quantize(acc_i, scales_i, levels, bits, block, key with variable variables[i])
-        kept_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
+        residuals_out_i = acc_i - dequantize(words_i, scales_i, n_i, levels, bits, block)
 
     key None rounds to the nearest; the module says what "minmax" means. Raises ValueError and
     TypeError as those do.
@@ -178,7 +178,7 @@ def quantize_list(
     return Quantized(
         native._shaped(result.words, sum(packed_words(n, bits) for n in sizes)),
         native._shaped(result.scales, _scales_size(sizes, block, norm)),
-        shaped_like(result.kept, [x.shape for x in xs]) if residuals else None,
+        shaped_like(result.residuals_out, [x.shape for x in xs]) if residuals else None,
         scalar(result.finite),
     )
 

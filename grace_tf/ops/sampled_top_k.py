@@ -15,7 +15,7 @@ import tensorflow as tf
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
 from grace_tf.ops.reference import sampled_top_k as reference
 
 __all__ = ["Momentum", "Sampling", "Selected", "clip_factor", "sampled_k_list", "sampling_of"]
@@ -58,9 +58,9 @@ class Selected(NamedTuple):
     """int32, likewise; they ascend within each tensor."""
     counts: tf.Tensor
     """int32 [N]."""
-    states: Kept
+    states: ResidualsOut
     """The next u; None without momentum."""
-    kept: Kept
+    residuals_out: ResidualsOut
     """What was selected from minus what is sent; None without residuals."""
     finite: tf.Tensor
     """A bool scalar: whether all that was selected from is finite."""
@@ -118,29 +118,31 @@ def sampled_k_list(
 def _native(xs, residuals, multiplier, samplings, key, momentum) -> Selected:
     ks, strides, sizes, ranks = (list(column) for column in zip(*samplings))
     states, factor, nesterov, masked, limit = momentum or ([], 0.0, False, False, None)
-    values, indices, counts, kept, next_states, finite = native._ops().grace_sampled_k_list(
-        xs=xs,
-        residuals=residuals,
-        states=list(states),
-        multiplier=multiplier,
-        ks=ks,
-        strides=strides,
-        sizes=sizes,
-        ranks=ranks,
-        momentum=factor,
-        nesterov=nesterov,
-        masked=masked,
-        limit=-1.0 if limit is None else limit,
-        variables=list(key.variables),
-        draw=key.draw,
-        **native._stream(key),
+    values, indices, counts, residuals_out, next_states, finite = (
+        native._ops().grace_sampled_k_list(
+            xs=xs,
+            residuals=residuals,
+            states=list(states),
+            multiplier=multiplier,
+            ks=ks,
+            strides=strides,
+            sizes=sizes,
+            ranks=ranks,
+            momentum=factor,
+            nesterov=nesterov,
+            masked=masked,
+            limit=-1.0 if limit is None else limit,
+            variables=list(key.variables),
+            draw=key.draw,
+            **native._stream(key),
+        )
     )
     values, indices, counts = shaped_like([values, indices, counts], [[sum(ks)]] * 2 + [[len(xs)]])
     return Selected(
         values,
         indices,
         counts,
-        kept_list(next_states, residuals) if momentum else None,
-        kept_list(kept, residuals),
+        residuals_like(next_states, residuals) if momentum else None,
+        residuals_like(residuals_out, residuals),
         scalar(finite),
     )

@@ -28,7 +28,14 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import scaled_signs as reference
 
@@ -62,7 +69,7 @@ class ScaledSigns(NamedTuple):
     """int32 [the sum of packed_words(n_i, 1)]."""
     levels: list[tf.Tensor]
     """One for each side, those of bit 1 last: float32 [the sum of the tensors' cells]."""
-    kept: Kept
+    residuals_out: ResidualsOut
     """acc_i minus what its bits stand for; None without residuals."""
     finite: tf.Tensor
     """A bool scalar: whether every element of every acc is finite."""
@@ -81,12 +88,12 @@ def scaled_sign_list(
     if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         words, levels = reference.encode(accs, cells)
-        kept = None
+        residuals_out = None
         if residuals:
             sent = reference.decode(words[None], [each[None] for each in levels], xs, cells)
-            kept = [acc - each for acc, each in zip(accs, sent)]
-        return ScaledSigns(words, levels, kept, ops.all_finite(accs))
-    words, levels, kept, finite = native._ops().grace_scaled_sign_list(
+            residuals_out = [acc - each for acc, each in zip(accs, sent)]
+        return ScaledSigns(words, levels, residuals_out, ops.all_finite(accs))
+    words, levels, residuals_out, finite = native._ops().grace_scaled_sign_list(
         xs=xs,
         residuals=residuals,
         S=cells.sides,
@@ -96,7 +103,7 @@ def scaled_sign_list(
     size, count = _sizes(cells, [x.shape for x in xs])
     levels = shaped_like(levels, [[count]] * cells.sides)
     words = native._shaped(words, size)
-    return ScaledSigns(words, levels, kept_list(kept, residuals), scalar(finite))
+    return ScaledSigns(words, levels, residuals_like(residuals_out, residuals), scalar(finite))
 
 
 def sum_scaled_sign_list(

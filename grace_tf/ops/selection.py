@@ -7,9 +7,9 @@ The operations run natively, one node a list, where `choice.runs_here` says so, 
 
 with a Python float as multiplier, 1.0 for no product, and None as residuals for no addition.
 Products, sums and differences are TensorFlow's, which count denormals as zeros of their sign. What
-they return beside the payload: `kept`, the new residuals, acc minus what is sent, or None without
-residuals; and `finite`, a bool scalar, whether every element of every acc is finite. The parts of a
-payload are those of the tensors, one after another.
+they return beside the payload: `residuals_out`, the new residuals, acc minus what is sent, or None
+without residuals; and `finite`, a bool scalar, whether every element of every acc is finite. The
+parts of a payload are those of the tensors, one after another.
 
 The decoders multiply every element of every total by `factor`, a number or a float32 scalar, zeros
 too; their `finite` says whether every element of every total is finite. On a GPU a wrong index is
@@ -27,7 +27,14 @@ from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.reference import selection as reference
 
 __all__ = [
@@ -47,8 +54,8 @@ def _streams(key: ListKey) -> dict:
 
 def top_k_list(
     xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int]
-) -> tuple[tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
-    """`ops.top_k` of each acc with its k: (values, indices, kept, finite).
+) -> tuple[tf.Tensor, tf.Tensor, ResidualsOut, tf.Tensor]:
+    """`ops.top_k` of each acc with its k: (values, indices, residuals_out, finite).
 
     values is float32 [sum of ks], indices int32 [sum of ks], within each variable and ascending.
     """
@@ -57,11 +64,11 @@ def top_k_list(
     arguments.check_counts(ks, [x.shape for x in xs])
     if not choice.runs_here(xs):
         return reference.top_k_list(xs, residuals or None, multiplier, ks)
-    values, indices, kept, finite = native._ops().grace_top_k_list(
+    values, indices, residuals_out, finite = native._ops().grace_top_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
     values, indices = shaped_like([values, indices], [[sum(ks)]] * 2)
-    return values, indices, kept_list(kept, residuals), scalar(finite)
+    return values, indices, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def threshold_list(
@@ -70,12 +77,12 @@ def threshold_list(
     multiplier: float,
     threshold: float,
     capacities: Sequence[int],
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Kept, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, ResidualsOut, tf.Tensor]:
     """Of the m largest elements of each acc those with |acc| > threshold, m being its capacity.
 
-    Returns (values, indices, counts, kept, finite): values float32 and indices int32 [sum of
-    capacities], indices ascending within each variable; counts int32 [N]. A variable's entries
-    from its count on are zero. A NaN is among the largest but not above the threshold.
+    Returns (values, indices, counts, residuals_out, finite): values float32 and indices int32
+    [sum of capacities], indices ascending within each variable; counts int32 [N]. A variable's
+    entries from its count on are zero. A NaN is among the largest but not above the threshold.
     """
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
@@ -84,7 +91,7 @@ def threshold_list(
         raise ValueError(f"The threshold must be at least 0, not {threshold!r}.")
     if not choice.runs_here(xs):
         return reference.threshold_list(xs, residuals or None, multiplier, threshold, capacities)
-    values, indices, counts, kept, finite = native._ops().grace_threshold_list(
+    values, indices, counts, residuals_out, finite = native._ops().grace_threshold_list(
         xs=xs,
         residuals=residuals,
         multiplier=multiplier,
@@ -93,13 +100,13 @@ def threshold_list(
     )
     total = sum(capacities)
     values, indices, counts = shaped_like([values, indices, counts], [[total]] * 2 + [[len(xs)]])
-    return values, indices, counts, kept_list(kept, residuals), scalar(finite)
+    return values, indices, counts, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def random_k_list(
     xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int], key: ListKey
-) -> tuple[tf.Tensor, Kept, tf.Tensor]:
-    """Each acc at its k random indices: (values float32 [sum of ks], kept, finite).
+) -> tuple[tf.Tensor, ResidualsOut, tf.Tensor]:
+    """Each acc at its k random indices: (values float32 [sum of ks], residuals_out, finite).
 
     The indices of variable i are `ops.random_indices(n, k, key)` of its stream.
     """
@@ -109,11 +116,11 @@ def random_k_list(
     arguments.check_list_key(key, len(xs))
     if not choice.runs_here(xs):
         return reference.random_k_list(xs, residuals or None, multiplier, ks, key)
-    values, kept, finite = native._ops().grace_random_k_list(
+    values, residuals_out, finite = native._ops().grace_random_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **_streams(key)
     )
     (values,) = shaped_like([values], [[sum(ks)]])
-    return values, kept_list(kept, residuals), scalar(finite)
+    return values, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def scatter_random_list(
@@ -191,24 +198,28 @@ def scatter_list(
 
 
 def refine_list(
-    kept: Tensors, indices: tf.Tensor, values: tf.Tensor, decoded: tf.Tensor, ks: Sequence[int]
+    residuals_out: Tensors,
+    indices: tf.Tensor,
+    values: tf.Tensor,
+    decoded: tf.Tensor,
+    ks: Sequence[int],
 ) -> list[tf.Tensor]:
     """The residuals of a selection whose values were compressed further.
 
-    kept, as `top_k_list` returned it, gets values - decoded at indices, all three [sum of ks], and
-    is otherwise unchanged: in O(k), where nothing else reads it. A decoded zero or denormal counts
-    as +0, as in `scatter_list`.
+    residuals_out, as `top_k_list` returned it, gets values - decoded at indices, all three
+    [sum of ks], and is otherwise unchanged: in O(k), where nothing else reads it. A decoded zero or
+    denormal counts as +0, as in `scatter_list`.
     """
-    kept = arguments.float_list(kept, "kept")
-    arguments.check_counts(ks, [x.shape for x in kept])
+    residuals_out = arguments.float_list(residuals_out, "residuals_out")
+    arguments.check_counts(ks, [x.shape for x in residuals_out])
     indices = arguments.tensor(indices, tf.int32, 1, "indices")
     values = arguments.tensor(values, tf.float32, 1, "values")
     decoded = arguments.tensor(decoded, tf.float32, 1, "decoded")
     for name, part in (("indices", indices), ("values", values), ("decoded", decoded)):
         arguments.check_size(part, sum(ks), name)
-    if not choice.runs_here([*kept, indices]):
-        return reference.refine_list(kept, indices, values, decoded, ks)
+    if not choice.runs_here([*residuals_out, indices]):
+        return reference.refine_list(residuals_out, indices, values, decoded, ks)
     refined = native._ops().grace_refine_list(
-        kept=kept, indices=indices, values=values, decoded=decoded, ks=list(ks)
+        residuals_out=residuals_out, indices=indices, values=values, decoded=decoded, ks=list(ks)
     )
-    return shaped_like(refined, [x.shape for x in kept])
+    return shaped_like(refined, [x.shape for x in residuals_out])

@@ -28,7 +28,14 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import size_classes as reference
 
@@ -73,17 +80,17 @@ def encode_classes(
     bound: int,
     rooms: Sequence[Room],
     step: int | tf.Tensor,
-) -> tuple[Classes, Kept, tf.Tensor]:
-    """Each acc in classes, under a bound of 2^-bound: (parts, kept, finite)."""
+) -> tuple[Classes, ResidualsOut, tf.Tensor]:
+    """Each acc in classes, under a bound of 2^-bound: (parts, residuals_out, finite)."""
     xs = arguments.float_list(xs, "xs")
     residuals = arguments.residual_list(residuals, xs)
     _check(bound, rooms, len(xs))
     if not choice.runs_here(xs):
-        parts, kept, finite = reference.encode_classes(
+        parts, residuals_out, finite = reference.encode_classes(
             xs, residuals or None, multiplier, bound, rooms, step
         )
-        return Classes(*parts), kept, finite
-    *parts, kept, finite = native._ops().grace_encode_classes_list(
+        return Classes(*parts), residuals_out, finite
+    *parts, residuals_out, finite = native._ops().grace_encode_classes_list(
         xs=xs,
         residuals=residuals,
         step=native._int64(step),
@@ -92,7 +99,7 @@ def encode_classes(
     )
     sizes = _sizes([x.shape for x in xs], rooms)
     parts = Classes(*shaped_like(parts, [[size] for size in sizes]))
-    return parts, kept_list(kept, residuals), scalar(finite)
+    return parts, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def decode_classes(

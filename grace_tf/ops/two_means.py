@@ -23,7 +23,14 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice, index_sets
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, dims_of, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    dims_of,
+    residuals_like,
+    scalar,
+    shaped_like,
+)
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import two_means as reference
 from grace_tf.ops.reference.low_rank import accs
@@ -42,7 +49,7 @@ class TwoMeans(NamedTuple):
     """int32 [sum of ks]: a tensor's indices ascend; zeros follow after as many as its count."""
     counts: tf.Tensor
     """int32 [N], how many of the entries count."""
-    kept: Kept
+    residuals_out: ResidualsOut
     """acc minus what stands in its place, each of its tensor's shape; None without residuals."""
     finite: tf.Tensor
     """A bool scalar: whether every element of every acc is finite."""
@@ -58,21 +65,21 @@ def two_means_list(
     arguments.check_counts(ks, shapes)
     if not choice.runs_here(xs):
         sums = accs(xs, residuals or None, multiplier)
-        parts, kept = reference.encode_list(sums, ks), None
+        parts, residuals_out = reference.encode_list(sums, ks), None
         if residuals:
             lengths = [shape.num_elements() for shape in shapes]
             means, signs, indices, counts = parts
             words = index_sets.pack_list(indices, counts, lengths, ks)[None]
             one, row = tf.constant(1.0), (means[None], signs[None], words, counts[None])
             sent = reference.scatter_list(*row, ks, shapes, one)
-            kept = [acc - each for acc, each in zip(sums, sent)]
-        return TwoMeans(*parts, kept, ops.all_finite(sums))
-    *parts, kept, finite = native._ops().grace_two_means_list(
+            residuals_out = [acc - each for acc, each in zip(sums, sent)]
+        return TwoMeans(*parts, residuals_out, ops.all_finite(sums))
+    *parts, residuals_out, finite = native._ops().grace_two_means_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
     sizes = [2 * len(ks), _sign_words(ks), sum(ks), len(ks)]
     parts = shaped_like(parts, [[size] for size in sizes])
-    return TwoMeans(*parts, kept_list(kept, residuals), scalar(finite))
+    return TwoMeans(*parts, residuals_like(residuals_out, residuals), scalar(finite))
 
 
 def scatter_means_list(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice, low_rank
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import Kept, Tensors, kept_list, scalar, shaped_like
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
 from grace_tf.ops.low_rank import MatrixSize, Sizes
 from grace_tf.ops.reference import low_rank as reference
 
@@ -89,10 +89,11 @@ def _transposed(sizes: Sizes) -> list[MatrixSize]:
 
 def alternate(
     xs: Tensors, residuals: Tensors | None, multiplier: float, bases: Bases, sizes: Sizes
-) -> tuple[Products, Kept, tf.Tensor]:
-    """P and Q of each acc_i = xs_i * multiplier + residuals_i: (products, kept, finite).
+) -> tuple[Products, ResidualsOut, tf.Tensor]:
+    """P and Q of each acc_i = xs_i * multiplier + residuals_i: (products, residuals_out, finite).
 
-    kept_i is acc_i less what the products stand for, zeros if dense; None without residuals.
+    residuals_out_i is acc_i less what the products stand for, zeros if dense; residuals_out is None
+    without residuals.
     finite is a bool scalar, whether all of every acc is.
     """
     xs, residuals = low_rank.checked(xs, residuals, sizes)
@@ -100,12 +101,12 @@ def alternate(
     if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
         products = Products(*reference.alternate(accs, *bases, sizes))
-        kept = None
+        residuals_out = None
         if residuals:
             sent, _ = expand_sides(bases, products, 1.0, sizes, [x.shape for x in xs])
-            kept = [acc - each for acc, each in zip(accs, sent)]
-        return products, kept, ops.all_finite(accs)
-    p, q, dense, kept, finite = native._ops().grace_alternate_list(
+            residuals_out = [acc - each for acc, each in zip(accs, sent)]
+        return products, residuals_out, ops.all_finite(accs)
+    p, q, dense, residuals_out, finite = native._ops().grace_alternate_list(
         xs=xs,
         residuals=residuals,
         left=bases.left,
@@ -115,7 +116,7 @@ def alternate(
     )
     lengths = [bases.left.shape, bases.right.shape, [low_rank.dense_length(sizes)]]
     products = Products(*shaped_like([p, q, dense], lengths))
-    return products, kept_list(kept, residuals), scalar(finite)
+    return products, residuals_like(residuals_out, residuals), scalar(finite)
 
 
 def remove(w: tf.Tensor, basis: tf.Tensor, sizes: Sizes) -> tf.Tensor:

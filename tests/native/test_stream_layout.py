@@ -31,7 +31,7 @@ def cuda_headers():
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no compiler {COMPILER}")
 def test_the_layout_is_that_of_the_installed_headers(tmp_path):
     objects = []
-    includes = ["-isystem", HEADERS, "-isystem", cuda_headers()]
+    includes = ["-I", SOURCES.parents[1], "-isystem", HEADERS, "-isystem", cuda_headers()]
     for name in ("stream_ours", "stream_theirs"):
         objects.append(str(tmp_path / f"{name}.o"))
         source = ["-c", str(SOURCES / f"{name}.cc"), "-o", objects[-1]]

@@ -31,7 +31,8 @@ def test_the_layout_is_that_of_the_installed_headers(tmp_path):
     for name in ("pool_ours", "pool_theirs"):
         objects.append(str(tmp_path / f"{name}.o"))
         source = ["-c", str(SOURCES / f"{name}.cc"), "-o", objects[-1]]
-        subprocess.run([COMPILER, "-std=c++17", "-w", "-isystem", HEADERS, *source], check=True)
+        includes = ["-I", SOURCES.parents[1], "-isystem", HEADERS]
+        subprocess.run([COMPILER, "-std=c++17", "-w", *includes, *source], check=True)
     program = str(tmp_path / "pool")
     subprocess.run([COMPILER, *objects, "-lpthread", "-o", program], check=True)
     printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout

@@ -99,7 +99,7 @@ class LevelsTest(SameBits):
 
         def encoded():
             got = quantization.encode(xs, residuals, multiplier, code, random)
-            return got if residual else got._replace(kept=[])
+            return got if residual else got._replace(residuals_out=[])
 
         self.everywhere(encoded, [words, scales, *kept, np.bool_(True)], name, threads)
         totals = [b.reshape(acc.shape) for b, acc in zip(wanted[3], accs)]

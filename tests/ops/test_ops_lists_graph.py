@@ -41,10 +41,10 @@ class ChoiceTest(tf.test.TestCase):
             totals, _ = quantization.dequantize_list(
                 got.words[tf.newaxis], got.scales[tf.newaxis], shapes, tf.constant(1.0), 7, 4, 32
             )
-            for x, total, kept in zip(xs, totals, got.kept):
+            for x, total, kept in zip(xs, totals, got.residuals_out):
                 self.assertEqual(total.shape, x.shape)
                 self.assertEqual(kept.shape, x.shape)
-            return totals, got.kept, got.finite
+            return totals, got.residuals_out, got.finite
 
         graph = step.get_concrete_function().graph
         ours = [op.type for op in graph.get_operations() if op.type.startswith("Grace")]

@@ -122,7 +122,7 @@ class SampledTest(ListsTest):
             if masked:
                 next_u.flat[sent] = 0
             self.assert_same_bits(found.states[0], next_u, f"u, nesterov {nesterov}")
-            self.assert_same_bits(found.kept[0], acc, f"v, nesterov {nesterov}")
+            self.assert_same_bits(found.residuals_out[0], acc, f"v, nesterov {nesterov}")
 
     def test_samples_lie_in_their_tensors(self):
         for n, ratio, sample in itertools.product(

@@ -151,7 +151,7 @@ class RefusalsTest(ListsTest):
             lambda: module.grace_scatter_list(ks=[2], ranks=[2], dims=[4], counted=False, **sparse),
             lambda: module.grace_scatter_list(ks=[2], ranks=[1], dims=[4], counted=True, **sparse),
             lambda: module.grace_refine_list(
-                kept=[x], indices=indices[0], values=x, decoded=x, ks=[4]
+                residuals_out=[x], indices=indices[0], values=x, decoded=x, ks=[4]
             ),
             lambda: module.grace_uncast_list(halves=half, factor=one, N=1, ranks=[1], dims=[4]),
         ]

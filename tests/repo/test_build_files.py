@@ -82,6 +82,7 @@ def test_the_library_is_made_of_the_same_files_with_the_same_flags():
     sources = [file for file in ops["srcs"] + kernels["srcs"] if file.endswith(".cc")]
     assert sorted(sources) == library.sources and len(sources) > 40
     assert [*ops["copts"], "-c"] == [*kernels["copts"], "-c"] == names["COMPILE"]
+    assert [f"-I{folder}" for folder in kernels["includes"]] == [names["INCLUDE"]]
     assert f":{names['TENSORFLOW']}" in ops["srcs"] and names["TENSORFLOW"] in rules
 
 
@@ -169,9 +170,10 @@ def built_package(folder, nvcc, *options, cxx=COMPILER, home="", asked="1"):
     `nvcc` and `cxx` are the texts of the compilers in PATH, or None for none; `asked` is
     GRACE_TF_CUDA.
     """
-    (folder / "custom_ops" / "kernels").mkdir(parents=True, exist_ok=True)
+    room = folder / "custom_ops" / "kernels" / "room"
+    room.mkdir(parents=True, exist_ok=True)
     for source in "one.cc", "one.cu":
-        (folder / "custom_ops" / "kernels" / source).write_text("")
+        (room / source).write_text("")
     (folder / "grace_tf" / "core").mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "grace_tf" / "core" / "version.py", folder / "grace_tf" / "core")
     (folder / "grace_tf" / "__init__.py").write_text("")
@@ -274,7 +276,7 @@ def test_make_clean_removes_what_the_build_leaves(tmp_path):
     assert not [file for file in made if file.exists()]
 
 
-def test_ci_runs_the_tests_of_the_kernels_the_types_and_the_tests_of_the_readme(tmp_path):
+def test_ci_runs_the_tests_of_the_kernels_the_style_the_types_and_the_tests_of_the_readme(tmp_path):
     program(tmp_path / "make", '#!/bin/sh\necho "$@"\n')
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -284,4 +286,4 @@ def test_ci_runs_the_tests_of_the_kernels_the_types_and_the_tests_of_the_readme(
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == ["native-test", "types", "test"]
+    assert done.stdout.split() == ["native-test", "lint", "types", "test"]

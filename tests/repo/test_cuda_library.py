@@ -19,14 +19,14 @@ from grace_tf.ops import choice
 from grace_tf.ops.backend import cuda, native
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
-LAUNCHERS = KERNELS / "launchers.h"
-needs_sources = pytest.mark.skipif(not LAUNCHERS.exists(), reason="the C++ sources are not here")
+needs_sources = pytest.mark.skipif(not KERNELS.exists(), reason="the C++ sources are not here")
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
 
 def declared():
-    """The names of launchers.h."""
-    return set(re.findall(r"\b(grace_cuda_\w+)\(", LAUNCHERS.read_text()))
+    """The names of the functions that the headers declare."""
+    text = "".join(header.read_text() for header in KERNELS.rglob("*.h"))
+    return set(re.findall(r"^\w.* (grace_cuda_\w+)\(", text, re.M))
 
 
 # `make native-test` builds it for one architecture where nvcc is.
@@ -68,7 +68,7 @@ def test_beside_it_the_list_operations_have_kernels_for_gpus(tmp_path):
 
 @needs_sources
 def test_every_kernel_for_gpus_stands_beside_one_for_cpus():
-    for file in KERNELS.glob("*.cu"):
+    for file in KERNELS.rglob("*.cu"):
         assert file.with_suffix(".cc").exists() or file.stem == "library", file.name
 
 

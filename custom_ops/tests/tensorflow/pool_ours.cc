@@ -1,5 +1,5 @@
 // Uses a thread pool device as the operations do, by the layout that they assume.
-#include "../../ops/thread_pool_layout.h"
+#include "ops/glue/thread_pool_layout.h"
 
 int Threads(const void* device) { return static_cast<const grace::DeviceView*>(device)->threads; }
 

@@ -1,9 +1,10 @@
 // A GPU device made from the headers of an installed TensorFlow and of CUDA, whose stream
-// stream_ours.cc finds. tests/native/test_stream_layout.py compiles and runs the two; no GPU is needed.
+// stream_ours.cc finds. tests/native/test_stream_layout.py compiles and runs the two; no GPU is
+// needed.
 #define EIGEN_USE_GPU
-#include <cstdio>
-
 #include <cuda_runtime.h>
+
+#include <cstdio>
 
 #include "unsupported/Eigen/CXX11/Tensor"
 

@@ -9,7 +9,7 @@ from typing import Optional
 import tensorflow as tf
 
 Tensors = Sequence[tf.Tensor]
-Kept = Optional[list]
+ResidualsOut = Optional[list]
 
 
 def shaped_like(outputs: Tensors, shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
@@ -19,8 +19,8 @@ def shaped_like(outputs: Tensors, shapes: Sequence[Sequence[int]]) -> list[tf.Te
     return list(outputs)
 
 
-def kept_list(kept: Tensors, residuals: Tensors) -> Kept:
-    return shaped_like(kept, [r.shape for r in residuals]) if residuals else None
+def residuals_like(residuals_out: Tensors, residuals: Tensors) -> ResidualsOut:
+    return shaped_like(residuals_out, [r.shape for r in residuals]) if residuals else None
 
 
 def scalar(x: tf.Tensor) -> tf.Tensor:

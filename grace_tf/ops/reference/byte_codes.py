@@ -94,14 +94,14 @@ def _encoded(xs, residuals, multiplier, encode, decode):
     whole = accs(xs, residuals, multiplier)
     flat = [tf.reshape(acc, [-1]) for acc in whole]
     codes = [encode(i, acc) for i, acc in enumerate(flat)]
-    kept = None
+    residuals_out = None
     if residuals is not None:
-        kept = [
+        residuals_out = [
             tf.reshape(acc - decode(i, own), x.shape)
             for i, (acc, own, x) in enumerate(zip(flat, codes, xs))
         ]
     words = tf.concat([_pack(own) for own in codes], 0)
-    return words, kept, reference.all_finite(whole)
+    return words, residuals_out, reference.all_finite(whole)
 
 
 def encode_tree(xs, residuals, multiplier: float, block: int | None):
@@ -110,14 +110,14 @@ def encode_tree(xs, residuals, multiplier: float, block: int | None):
         for acc in accs(xs, residuals, multiplier)
     ]
     blocks = [block or x.shape.num_elements() for x in xs]
-    words, kept, finite = _encoded(
+    words, residuals_out, finite = _encoded(
         xs,
         residuals,
         multiplier,
         lambda i, acc: _tree_codes(acc, scales[i], blocks[i]),
         lambda i, codes: _tree_values(codes, scales[i], blocks[i]),
     )
-    return words, tf.concat(scales, 0), kept, finite
+    return words, tf.concat(scales, 0), residuals_out, finite
 
 
 def encode_powers(xs, residuals, multiplier: float, key):

@@ -102,12 +102,12 @@ def encode_list(xs, residuals, multiplier: float, buckets: int, span: int):
     whole = accs(xs, residuals, multiplier)
     flat = [tf.reshape(acc, [-1]) for acc in whole]
     ids, means = zip(*[encode(acc, buckets, span) for acc in flat])
-    kept = None
+    residuals_out = None
     if residuals is not None:
         sent = [values(*own) for own in zip(ids, means)]
-        kept = [tf.reshape(acc - own, x.shape) for acc, own, x in zip(flat, sent, xs)]
+        residuals_out = [tf.reshape(acc - own, x.shape) for acc, own, x in zip(flat, sent, xs)]
     words = tf.concat([_pack(own, id_bits(buckets)) for own in ids], 0)
-    return words, tf.concat(means, 0), kept, reference.all_finite(whole)
+    return words, tf.concat(means, 0), residuals_out, reference.all_finite(whole)
 
 
 def decode_list(words, means, shapes, factor: float, buckets: int):

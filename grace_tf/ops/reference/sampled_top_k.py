@@ -90,7 +90,7 @@ def sampled_k_list(xs, residuals, multiplier, samplings: Sequence, key, momentum
     ]
     values, indices, counts = zip(*parts)
     finite = reference.all_finite(accs)
-    kept = None
+    residuals_out = None
     if residuals:
         sent = [
             tf.reshape(
@@ -98,7 +98,7 @@ def sampled_k_list(xs, residuals, multiplier, samplings: Sequence, key, momentum
             )
             for (v, i, c), a in zip(parts, accs)
         ]
-        kept = [acc - s for acc, s in zip(accs, sent)]
+        residuals_out = [acc - s for acc, s in zip(accs, sent)]
         if momentum and momentum.masked:
             us = [tf.where(s == 0, u, 0.0) for u, s in zip(us, sent)]
-    return tf.concat(values, 0), tf.concat(indices, 0), tf.stack(counts), us, kept, finite
+    return tf.concat(values, 0), tf.concat(indices, 0), tf.stack(counts), us, residuals_out, finite

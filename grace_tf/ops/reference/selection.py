@@ -12,7 +12,7 @@ from grace_tf.ops.reference import _flush
 from grace_tf.ops.reference.low_rank import accs
 
 
-def _kept(whole, residuals, indices, values, ks):
+def _residuals_out(whole, residuals, indices, values, ks):
     """Each acc less its values at the indices; None without residuals."""
     if residuals is None:
         return None
@@ -24,16 +24,16 @@ def top_k_list(xs, residuals, multiplier: float, ks: Sequence[int]):
     whole = accs(xs, residuals, multiplier)
     chosen = [reference.top_k(tf.reshape(acc, [-1]), k) for acc, k in zip(whole, ks)]
     values, indices = (tf.concat(part, 0) for part in zip(*chosen))
-    kept = _kept(whole, residuals, indices, values, ks)
-    return values, indices, kept, reference.all_finite(whole)
+    residuals_out = _residuals_out(whole, residuals, indices, values, ks)
+    return values, indices, residuals_out, reference.all_finite(whole)
 
 
 def threshold_list(xs, residuals, multiplier: float, threshold: float, capacities):
     whole = accs(xs, residuals, multiplier)
     parts = [_passing(tf.reshape(x, [-1]), threshold, m) for x, m in zip(whole, capacities)]
     values, indices, counts = (tf.concat(part, 0) for part in zip(*parts))
-    kept = _kept(whole, residuals, indices, values, capacities)
-    return values, indices, counts, kept, reference.all_finite(whole)
+    residuals_out = _residuals_out(whole, residuals, indices, values, capacities)
+    return values, indices, counts, residuals_out, reference.all_finite(whole)
 
 
 def _passing(x: tf.Tensor, threshold: float, m: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -59,8 +59,8 @@ def random_k_list(xs, residuals, multiplier: float, ks: Sequence[int], key):
     indices = _random_indices([acc.shape for acc in whole], ks, key)
     each = zip(whole, tf.split(indices, list(ks)))
     values = tf.concat([tf.gather(tf.reshape(acc, [-1]), own) for acc, own in each], 0)
-    kept = _kept(whole, residuals, indices, values, ks)
-    return values, kept, reference.all_finite(whole)
+    residuals_out = _residuals_out(whole, residuals, indices, values, ks)
+    return values, residuals_out, reference.all_finite(whole)
 
 
 def scatter_random_list(values, ks: Sequence[int], shapes, key, factor, scales):
@@ -81,10 +81,10 @@ def scatter(values, indices, counts, ks: Sequence[int], shapes, factor) -> list[
     return [tf.reshape(total * factor, shape) for total, shape in zip(totals, shapes)]
 
 
-def refine_list(kept, indices, values, decoded, ks: Sequence[int]) -> list[tf.Tensor]:
+def refine_list(residuals_out, indices, values, decoded, ks: Sequence[int]) -> list[tf.Tensor]:
     lost = tf.split(values - _flush(decoded), list(ks))
     refined = []
-    for own, index, more in zip(kept, tf.split(indices, list(ks)), lost):
+    for own, index, more in zip(residuals_out, tf.split(indices, list(ks)), lost):
         flat = tf.tensor_scatter_nd_update(tf.reshape(own, [-1]), index[:, None], more)
         refined.append(tf.reshape(flat, own.shape))
     return refined

@@ -125,14 +125,14 @@ def encode_classes(xs, residuals, multiplier: float, bound: int, rooms, step):
     whole = accs(xs, residuals, multiplier)
     flat = [tf.reshape(acc, [-1]) for acc in whole]
     each = [_encode(acc, bound, room, step) for acc, room in zip(flat, rooms)]
-    kept = None
+    residuals_out = None
     if residuals is not None:
-        kept = [
+        residuals_out = [
             tf.reshape(acc - _decode(own, acc.shape[0], bound, room), x.shape)
             for acc, own, room, x in zip(flat, each, rooms, xs)
         ]
     parts = [tf.concat(part, 0) for part in zip(*each)]
-    return parts, kept, reference.all_finite(whole)
+    return parts, residuals_out, reference.all_finite(whole)
 
 
 def decode_classes(parts, shapes, factor: float, bound: int, rooms):

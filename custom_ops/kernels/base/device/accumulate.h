@@ -1,0 +1,44 @@
+// acc = x * multiplier + residual on the device, as accumulate.h and compensate.h have it.
+#pragma once
+
+#include "kernels/base/device/cuda.h"
+
+namespace grace {
+
+// A tensor as kernels read it. A multiplier of 1 and a residual of null leave out the product and
+// the sum, so that with both the bits stay as they are.
+struct DeviceInput {
+  const float* x;
+  const float* residual;
+
+  __device__ float At(int64_t i, float multiplier) const {
+    float acc = x[i];
+    if (multiplier != 1.0f) acc = MulZ(acc, multiplier);
+    return residual ? AddZ(acc, residual[i]) : acc;
+  }
+};
+
+// Elements [begin, begin + n) of a tensor, kEach for each thread of a block: thread t of warp w has
+// those at 256 w + 32 j + t % 32, so that a warp reads 32 neighbours at once. Elements from n on
+// are `otherwise`.
+__device__ inline int PlaceOf(int j) { return (WarpOf() * kEach + j) * kWarp + Lane(); }
+
+__device__ inline void LoadPiece(const DeviceInput& source, float multiplier, int64_t begin,
+                                 int64_t n, float otherwise, float* acc) {
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int at = PlaceOf(j);
+    acc[j] = at < n ? source.At(begin + at, multiplier) : otherwise;
+  }
+}
+
+// Makes `finite` false where one of the first n of a piece's acc is not. All threads that find one
+// write the same, so no order matters.
+__device__ inline void NotePiece(const float* acc, int64_t n, bool* finite) {
+  bool all = true;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) all &= PlaceOf(j) >= n || IsFinite(acc[j]);
+  if (!all) *finite = false;
+}
+
+}  // namespace grace

@@ -1,0 +1,195 @@
+// How: a first pass reads the tags, which tell where the numbers of each chunk begin; a second one
+// adds up the workers' numbers.
+#include "kernels/base/device/accumulate.h"
+#include "kernels/base/device/last_block.h"
+#include "kernels/base/device/launch.h"
+#include "kernels/codes/classes.h"
+#include "kernels/codes/device/classes.h"
+
+namespace grace {
+namespace {
+
+struct DecodedItem {
+  float* total;
+  int64_t n, chunks;
+  int64_t first;                                 // of its chunks
+  int64_t first_unit;                            // of what blocks count of them
+  int64_t bytes_room, halves_room, wholes_room;  // of numbers
+  int64_t tags, bytes, halves, wholes, counts;   // where its parts begin in a row
+
+  __device__ int64_t Units() const { return (chunks + kCounted - 1) / kCounted; }
+};
+
+// The rows of all workers, and the lengths of one.
+struct ClassRows {
+  const uint32_t *tags, *bytes, *halves;
+  const float* wholes;
+  const int32_t* counts;
+  int64_t tags_size, bytes_size, halves_size, wholes_size, counts_size, workers;
+};
+
+// The tags of a group, as its two planes; none beyond `left` elements.
+struct Tags {
+  uint32_t low, high;
+
+  __device__ Tags(const uint32_t* tags, int64_t left) : low(0), high(0) {
+    if (left <= 0) return;
+    const uint32_t mask = left >= kGroup ? kAllLanes : (1u << left) - 1;
+    low = tags[0] & mask;
+    high = tags[1] & mask;
+  }
+  __device__ uint64_t Sizes() const {
+    return Counts(__popc(low & ~high), __popc(high & ~low), __popc(low & high));
+  }
+};
+
+// A warp counts the numbers of one worker's chunk. The workers' blocks follow each other.
+__global__ void __launch_bounds__(kThreads)
+    CountTags(Table<DecodedItem> table, int64_t units, ClassRows rows, uint32_t* arrived,
+              int64_t (*starts)[kClasses]) {
+  const int64_t worker = blockIdx.x / units, unit = blockIdx.x % units;
+  const int32_t tensor = table.Find(unit, &DecodedItem::first_unit);
+  const DecodedItem own = table.items[tensor];
+  const uint32_t* const tags = rows.tags + worker * rows.tags_size + own.tags;
+  starts += worker * table.pieces + own.first;
+  const int64_t begin = (unit - own.first_unit) * kCounted;
+  const int64_t end = begin + kCounted < own.chunks ? begin + kCounted : own.chunks;
+  for (int64_t chunk = begin + WarpOf(); chunk < end; chunk += kThreads / kWarp) {
+    uint64_t counts = 0;
+#pragma unroll
+    for (int i = 0; i < kChunk / kGroup / kWarp; ++i) {
+      const int64_t group = chunk * (kChunk / kGroup) + i * kWarp + Lane();
+      counts += Tags(tags + 2 * group, own.n - group * kGroup).Sizes();
+    }
+    counts = SumWarp(counts);
+    if (Lane() < kClasses) starts[chunk][Lane()] = CountOf(counts, Lane());
+  }
+  if (!ArrivesAsLast(arrived + worker * table.count + tensor, own.Units())) return;
+  int64_t totals[kClasses];
+  SumRowsBefore(starts, own.chunks, totals);
+}
+
+// The number of an element of class `which`, 0 where its rank is beyond the room.
+__device__ float NumberOf(const DecodedItem& own, const ClassRows& rows, int64_t worker, int which,
+                          int64_t rank, const DeviceEdges& edges) {
+  if (which == kByteClass) {
+    if (rank >= own.bytes_room) return 0.0f;
+    const auto* const bytes =
+        reinterpret_cast<const uint8_t*>(rows.bytes + worker * rows.bytes_size + own.bytes);
+    const int32_t byte = bytes[rank], level = byte & 0x7f;
+    return static_cast<float>(byte & 0x80 ? -level : level) * edges.ByteUnit();
+  }
+  if (which == kHalfClass) {
+    if (rank >= own.halves_room) return 0.0f;
+    const auto* const halves =
+        reinterpret_cast<const uint16_t*>(rows.halves + worker * rows.halves_size + own.halves);
+    const int32_t half = halves[rank], level = half & 0x7fff;
+    return static_cast<float>(half & 0x8000 ? -level : level) * edges.HalfUnit();
+  }
+  if (rank >= own.wholes_room) return 0.0f;
+  return rows.wholes[worker * rows.wholes_size + own.wholes + rank];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    SumChunks(Table<DecodedItem> table, ClassRows rows, LeastExponents least, float factor,
+              const int64_t (*starts)[kClasses], bool* finite) {
+  __shared__ uint64_t in_warps[2][kThreads / kWarp];  // of one worker and of the next
+  const DecodedItem own = table.items[table.Find(blockIdx.x)];
+  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  float sums[kEach] = {};
+  for (int64_t w = 0; w < rows.workers; ++w) {
+    const uint32_t* const words = rows.tags + w * rows.tags_size + own.tags;
+    uint32_t low[kEach], high[kEach];
+    uint64_t counts = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int64_t at = begin + PlaceOf(j) - Lane();
+      const Tags tags(words + at / kGroup * 2, own.n - at);
+      low[j] = tags.low;
+      high[j] = tags.high;
+      counts += tags.Sizes();
+    }
+    if (Lane() == 0) in_warps[w % 2][WarpOf()] = counts;
+    __syncthreads();
+    uint64_t before = 0;
+    for (int v = 0; v < WarpOf(); ++v) before += in_warps[w % 2][v];
+    int64_t first[kClasses];
+#pragma unroll
+    for (int c = 0; c < kClasses; ++c) {
+      first[c] = starts[w * table.pieces + blockIdx.x][c] + CountOf(before, c);
+    }
+    int32_t shift = rows.counts[w * rows.counts_size + own.counts];
+    shift = shift < 0 ? 0 : shift < least.largest_shift ? shift : least.largest_shift;
+    const DeviceEdges edges(least, shift);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const uint32_t classes[kClasses] = {low[j] & ~high[j], high[j] & ~low[j], low[j] & high[j]};
+      float number = 0.0f;
+#pragma unroll
+      for (int c = 0; c < kClasses; ++c) {
+        if (classes[c] >> Lane() & 1) {
+          number = NumberOf(own, rows, w, c, first[c] + __popc(classes[c] & LanesBelow()), edges);
+        }
+        first[c] += __popc(classes[c]);
+      }
+      sums[j] = PlainFlush(AddZ(sums[j], number));
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    sums[j] = MulZ(sums[j], factor);
+    if (PlaceOf(j) < n) own.total[begin + PlaceOf(j)] = sums[j];
+  }
+  NotePiece(sums, n, finite);
+}
+
+}  // namespace
+}  // namespace grace
+
+using namespace grace;
+
+GRACE_EXPORT int grace_cuda_decode_classes(const DecodeOutput* targets, int64_t count,
+                                           ErrorBound bound, const Room* rooms,
+                                           const ClassParts* parts, int64_t workers, float factor,
+                                           bool* finite, void* workspace, size_t* bytes,
+                                           void* stream) {
+  Launch launch(workspace, bytes, stream);
+  int64_t chunks = 0, units = 0;
+  for (int64_t i = 0; i < count; ++i) chunks += CeilDiv(targets[i].n, kChunk);
+  DecodedItem* const items = launch.Take<DecodedItem>(count);
+  uint32_t* const arrived = launch.Take<uint32_t>(workers * count);
+  auto* const starts = launch.Take<int64_t[kClasses]>(workers * chunks);
+  if (launch.OnlyMeasures()) return 0;
+  ClassLengths at;
+  launch.Zero(arrived, workers * count);
+  const auto table = launch.Send(
+      items, count,
+      [&](int64_t i, int64_t first) {
+        const int64_t n = targets[i].n, own_chunks = CeilDiv(n, kChunk);
+        const DecodedItem item{targets[i].total,
+                               n,
+                               own_chunks,
+                               first,
+                               units,
+                               rooms[i].bytes,
+                               rooms[i].halves,
+                               rooms[i].wholes,
+                               at.tags,
+                               at.bytes,
+                               at.halves,
+                               at.wholes,
+                               at.counts};
+        at = at + ClassLengths(n, rooms[i]);
+        units += CeilDiv(own_chunks, kCounted);
+        return item;
+      },
+      [=](int64_t i) { return CeilDiv(targets[i].n, kChunk); }, finite);
+  const ClassRows rows{parts->tags,   parts->bytes, parts->halves, parts->wholes,
+                       parts->counts, at.tags,      at.bytes,      at.halves,
+                       at.wholes,     at.counts,    workers};
+  launch.Run(CountTags, workers * units, kThreads, table, units, rows, arrived, starts);
+  launch.Run(SumChunks, chunks, kThreads, table, rows, LeastExponents(bound), factor,
+             static_cast<const int64_t (*)[kClasses]>(starts), finite);
+  return launch.error();
+}

@@ -1,0 +1,39 @@
+#include "kernels/low_rank/alternating.h"
+
+#include "kernels/low_rank/low_rank_parts.h"
+#include "kernels/low_rank/orthonormal.h"
+
+namespace grace {
+
+bool AlternateList(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, const std::vector<MatrixSize>& sizes, const float* left,
+                   const float* right, float* p, float* q, float* dense) {
+  const Places places(sizes);
+  std::vector<const float*> qs;
+  for (const int64_t place : places.q) qs.push_back(right + place);
+  const bool finite = ProjectList(executor, sources, multiplier, sizes, qs, p, dense);
+  const bool keeps = !sources.empty() && sources[0].residual_out;
+  std::vector<float> rest(keeps ? places.p_size : 0);
+  if (keeps) RemoveList(executor, sizes, p, left, rest.data());
+  const Factors others{keeps ? rest.data() : nullptr, right};
+  ReprojectList(executor, sources, multiplier, sizes, left, q, others);
+  return finite;
+}
+
+bool ExpandSidesList(const Executor& executor, const std::vector<DecodeOutput>& targets,
+                     const std::vector<MatrixSize>& sizes, Factors bases, const float* rest,
+                     const float* q, const float* dense, float factor) {
+  const Places places(sizes);
+  std::vector<float> p(2 * places.p_size), both(2 * places.q_size);
+  std::vector<MatrixSize> doubled = sizes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto [rows, columns, rank] = sizes[i];
+    const int64_t own = places.p[i], other = places.q[i];
+    Join(rest + own, bases.p + own, rows, rank, p.data() + 2 * own);
+    Join(bases.q + other, q + other, columns, rank, both.data() + 2 * other);
+    doubled[i].rank = 2 * rank;
+  }
+  return ExpandList(executor, targets, doubled, p.data(), both.data(), dense, factor);
+}
+
+}  // namespace grace

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/base/list.h"
+#include "kernels/base/words.h"
+#include "kernels/quantize/block_factors.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_list.h"
+
+namespace grace {
+
+// What becomes of a decoded value: it is the result, or it is added to 0 or to the result so far.
+enum class Into { kPlain, kZero, kSum };
+
+struct DequantizeJob {
+  const float* scales;
+  int64_t n;
+  Quantization quantization;
+  float factor = 1.0f;
+};
+
+}  // namespace grace
+
+#define GRACE_KERNEL "kernels/quantize/dequantize-inl.h"
+#include "kernels/base/each_isa.h"
+
+namespace grace {
+namespace {
+
+using Decode = decltype(&generic::DequantizeGroups<Into::kPlain, false, false>);
+
+// Elements [begin, end) of one worker, the last group perhaps incomplete; `words` are the tensor's.
+bool DecodeRange(Decode decode, const DequantizeJob& job, int64_t begin, int64_t end,
+                 const uint32_t* words, float* out) {
+  const int64_t whole = begin + (end - begin) / kGroup * kGroup;
+  words += PackedWords(begin, job.quantization.bits);
+  bool finite = decode(job, begin, whole, words, out);
+  if (whole == end) return finite;
+  float last[kGroup] = {};
+  float* rest = out + (whole - begin);
+  std::copy(rest, rest + (end - whole), last);
+  decode(job, whole, whole + kGroup, words + PackedWords(whole - begin, job.quantization.bits),
+         last);
+  std::copy(last, last + (end - whole), rest);
+  // The padding, which counts as the lowest code, may overflow where nothing else does.
+  for (int64_t i = 0; i < end - whole; ++i) {
+    finite &= (BitsOf(rest[i]) & kInfinity) != kInfinity;
+  }
+  return finite;
+}
+
+// A stretch that stays in the first-level cache while all workers are added to it.
+constexpr int64_t kStretch = 4096;
+
+}  // namespace
+
+void Dequantize(const Executor& executor, const uint32_t* words, const float* scales, int64_t n,
+                const Quantization& quantization, float* out) {
+  const Decode decode = GRACE_CHOOSE(DequantizeGroups<Into::kPlain, false, false>);
+  const DequantizeJob job{scales, n, quantization};
+  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
+    DecodeRange(decode, job, begin, end, words, out + begin);
+  });
+}
+
+void DequantizeSum(const Executor& executor, const uint32_t* words, const float* scales,
+                   int64_t workers, int64_t n, const Quantization& quantization, float* out) {
+  const Decode first = GRACE_CHOOSE(DequantizeGroups<Into::kZero, false, false>);
+  const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false, false>);
+  const int64_t row_words = PackedWords(n, quantization.bits);
+  const int64_t blocks = CeilDiv(n, quantization.block);
+  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
+    if (workers == 0) std::fill(out + begin, out + end, 0.0f);
+    for (int64_t i = begin; i < end; i += kStretch) {
+      const int64_t until = std::min(end, i + kStretch);
+      for (int64_t w = 0; w < workers; ++w) {
+        const DequantizeJob job{scales + w * blocks, n, quantization};
+        DecodeRange(w ? next : first, job, i, until, words + w * row_words, out + i);
+      }
+    }
+  });
+}
+
+template <Into kInto, bool kLast>
+static Decode ChooseDecode(bool minmax) {
+  return minmax ? GRACE_CHOOSE(DequantizeGroups<kInto, kLast, true>)
+                : GRACE_CHOOSE(DequantizeGroups<kInto, kLast, false>);
+}
+
+bool DequantizeList(const Executor& executor, const Rows& rows, const std::vector<Decoded>& list,
+                    const Quantization& quantization, float factor) {
+  const bool minmax = quantization.minmax;
+  const Decode first = ChooseDecode<Into::kZero, false>(minmax);
+  const Decode next = ChooseDecode<Into::kSum, false>(minmax);
+  const Decode only = ChooseDecode<Into::kZero, true>(minmax);
+  const Decode last = ChooseDecode<Into::kSum, true>(minmax);
+  std::atomic<bool> all_finite{true};
+  LoopOver(list).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+    const Decoded& own = list[i];
+    Quantization code = quantization;
+    if (code.block == 0) code.block = own.n;
+    const DenormalsAreZero scope;
+    bool finite = true;
+    for (int64_t at = begin; at < end; at += kStretch) {
+      const int64_t until = std::min(end, at + kStretch);
+      for (int64_t w = 0; w < rows.workers; ++w) {
+        const bool ends = w + 1 == rows.workers;
+        const Decode decode = w ? (ends ? last : next) : (ends ? only : first);
+        const DequantizeJob job{rows.scales + w * rows.scales_stride + own.scales_at, own.n, code,
+                                factor};
+        finite &= DecodeRange(decode, job, at, until,
+                              rows.words + w * rows.words_stride + own.words_at, own.total + at);
+      }
+    }
+    if (!finite) all_finite.store(false, std::memory_order_relaxed);
+  });
+  return all_finite;
+}
+
+}  // namespace grace

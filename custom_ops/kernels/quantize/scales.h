@@ -1,0 +1,42 @@
+// One scale for each block of elements.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/parallel.h"
+
+namespace grace {
+
+enum class Norm { kMax, kL2, kMinMax };
+
+// scales[ceil(n / block)]: the largest |x| of each block, or the root of its sum of squares, summed
+// in double over adjacent pairs, then pairs of pairs. Below 2^-110 a scale is 0. Needs block >= 1.
+void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
+                 float* scales);
+
+// What tells the scale of some elements, in parts: the largest magnitude's bits, the sum of
+// squares, or the minimum and the maximum, as integers in the order of the floats, NaN beyond
+// infinity.
+struct Measure {
+  uint32_t largest = 0;
+  double sum = 0.0;
+  int32_t lowest = INT32_MAX, highest = INT32_MIN;
+};
+
+// Of at most kGrain elements, on the calling thread.
+Measure MeasureOf(const float* x, int64_t n, Norm norm);
+
+// Of consecutive parts of equal size, a power of two of at least 64 elements, but for the last.
+// Spoils them, and needs room for one more.
+Measure Joined(Measure* parts, int64_t count, Norm norm);
+
+float ScaleOf(const Measure& measure, Norm norm);
+
+// The scale as it is sent: one float, or for kMinMax half the distance from the minimum to the
+// maximum, 0 below 2^-110, and the minimum, denormals being 0.
+void PutScale(const Measure& measure, Norm norm, float* scale);
+
+// Whether all elements are.
+bool IsFinite(const Measure& measure, Norm norm);
+
+}  // namespace grace

@@ -1,0 +1,95 @@
+#include "kernels/base/device/accumulate.h"
+#include "kernels/base/device/launch.h"
+#include "kernels/signs/signs.h"
+
+namespace grace {
+namespace {
+
+struct SignItem {
+  DeviceInput source;
+  uint32_t* words;
+  int64_t n, first;
+  float multiplier;
+  int32_t unused;
+};
+
+// A block packs the signs of one piece.
+__global__ void __launch_bounds__(kThreads) PackPieces(Table<SignItem> table, bool* finite) {
+  const SignItem own = table.items[table.Find(blockIdx.x)];
+  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  float acc[kEach];
+  LoadPiece(own.source, own.multiplier, begin, n, -1.0f, acc);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int64_t group = WarpOf() * kEach + j;
+    const uint32_t word = __ballot_sync(kAllLanes, NotNegativeBits(acc[j]));
+    if (Lane() == 0 && group * kGroup < n) own.words[begin / kGroup + group] = word;
+  }
+  NotePiece(acc, n, finite);
+}
+
+struct VoteItem {
+  const uint32_t* words;
+  float* total;
+  int64_t n, first;
+};
+
+// A warp counts the votes of a group: a word is the same for all its lanes, each of which counts
+// one of its bits.
+__global__ void __launch_bounds__(kThreads)
+    VotePieces(Table<VoteItem> table, int32_t workers, int64_t stride, float factor) {
+  const VoteItem own = table.items[table.Find(blockIdx.x)];
+  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const float positive = MulZ(1.0f, factor), tie = MulZ(0.0f, factor);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int64_t at = begin + PlaceOf(j);
+    if (at >= own.n) continue;
+    int32_t votes = 0;
+    for (int32_t w = 0; w < workers; ++w) {
+      votes += own.words[w * stride + at / kGroup] >> Lane() & 1;
+    }
+    const bool tied = 2 * votes == workers;
+    own.total[at] = tied ? tie : 2 * votes > workers ? positive : MulZ(-1.0f, factor);
+  }
+}
+
+}  // namespace
+}  // namespace grace
+
+using namespace grace;
+
+GRACE_EXPORT int grace_cuda_sign_list(const Signed* list, int64_t count, bool* finite,
+                                      void* workspace, size_t* bytes, void* stream) {
+  Launch launch(workspace, bytes, stream);
+  SignItem* const items = launch.Take<SignItem>(count);
+  if (launch.OnlyMeasures()) return 0;
+  const auto table = launch.Send(
+      items, count,
+      [=](int64_t i, int64_t first) {
+        const Signed& own = list[i];
+        return SignItem{
+            {own.source.x, own.source.residual}, own.words, own.n, first, own.source.multiplier, 0};
+      },
+      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
+  launch.Run(PackPieces, table.pieces, kThreads, table, finite);
+  return launch.error();
+}
+
+GRACE_EXPORT int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,
+                                      const Voted* list, int64_t count, float factor,
+                                      void* workspace, size_t* bytes, void* stream) {
+  Launch launch(workspace, bytes, stream);
+  VoteItem* const items = launch.Take<VoteItem>(count);
+  if (launch.OnlyMeasures()) return 0;
+  const auto table = launch.Send(
+      items, count,
+      [=](int64_t i, int64_t first) {
+        return VoteItem{words + list[i].words_at, list[i].total, list[i].n, first};
+      },
+      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
+  launch.Run(VotePieces, table.pieces, kThreads, table, static_cast<int32_t>(workers), stride,
+             factor);
+  return launch.error();
+}
