@@ -152,7 +152,7 @@ types: $(VENV)/installed
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
-	$(VENV)/bin/clang-format --dry-run --Werror $(filter %.cc %.cu %.h,$(NATIVE))
+	@$(VENV)/bin/clang-format --dry-run --Werror $(filter %.cc %.cu %.h,$(NATIVE))
 
 clean:
 	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out

@@ -17,7 +17,8 @@
 #include "kernels/quantize/scales.h"
 #include "kernels/select/top_k.h"
 #include "kernels/signs/signs.h"
-#include "kernels/sparse/sparse.h"
+#include "kernels/sparse/gather.h"
+#include "tests/lists_of_one.h"
 #include "tests/testing.h"
 
 namespace grace {
@@ -67,7 +68,7 @@ class Bench {
     const float* x = x_.data();
     Print("all finite", Seconds([&] { AllFinite(executor_, x, n); }));
     Print("pack signs", Seconds([&] { PackSigns(executor_, x, n, words_.data()); }));
-    Print("unpack signs", Seconds([&] { UnpackSigns(executor_, words_.data(), n, out_.data()); }));
+    Print("unpack signs", Seconds([&] { VoteSigns(executor_, words_.data(), 1, n, out_.data()); }));
     Print("vote of 4", Seconds([&] { VoteSigns(executor_, words_.data(), 4, n, out_.data()); }));
     Print("random words", Seconds([&] { RandomWords(executor_, key, n, words_.data()); }));
     std::vector<float> scales(4 * CeilDiv(n, 512));
@@ -87,7 +88,8 @@ class Bench {
       }
       std::snprintf(name, sizeof name, "dequantize %d bits", bits);
       Print(name, Seconds([&] {
-              Dequantize(executor_, words_.data(), scales.data(), n, quantization, out_.data());
+              DequantizeSum(executor_, words_.data(), scales.data(), 1, n, quantization,
+                            out_.data());
             }));
       if (bits > 4) continue;
       std::snprintf(name, sizeof name, "sum of 2, %d bits", bits);

@@ -9,6 +9,7 @@
 #include "kernels/quantize/quantize_list.h"
 #include "kernels/signs/scaled_signs.h"
 #include "kernels/signs/signs.h"
+#include "tests/lists_of_one.h"
 
 namespace grace {
 namespace {
@@ -44,14 +45,12 @@ void FuzzDequantize(Case* own) {
   const Guarded<float> scales = own->Floats(workers * blocks);
   const float bound = BoundOf(scales.data(), workers * blocks);
   own->Run([&](const Executor& executor) {
-    Guarded<float> values(n), sum(n);
-    Dequantize(executor, words.data(), scales.data(), n, q, values.data());
+    Guarded<float> sum(n);
     DequantizeSum(executor, words.data(), scales.data(), workers, n, q, sum.data());
     bool bounded = true;
     for (int64_t i = 0; i < n; ++i) bounded &= !(std::fabs(sum[i]) > bound);
     EXPECT(bounded, "%ld elements of %d bits", long(n), q.bits);
     Results results;
-    results.Take("Dequantize", values, n);
     results.Take("DequantizeSum", sum, n);
     return results;
   });
@@ -79,25 +78,6 @@ void FuzzDequantizeList(Case* own) {
     for (size_t i = 0; i < list.size(); ++i) decoded[i].total = outputs.targets[i].total;
     const bool finite = DequantizeList(executor, rows, decoded, code.quantization, factor);
     return Totals(finite, outputs);
-  });
-}
-
-void FuzzSigns(Case* own) {
-  const int64_t n = own->Length(), workers = own->Workers();
-  const Guarded<uint32_t> words = own->Words(workers * PackedWords(n, 1));
-  own->Run([&](const Executor& executor) {
-    Guarded<float> signs(n), votes(n);
-    UnpackSigns(executor, words.data(), n, signs.data());
-    VoteSigns(executor, words.data(), workers, n, votes.data());
-    bool bounded = true;
-    for (int64_t i = 0; i < n; ++i) {
-      bounded &= std::fabs(signs[i]) == 1.0f && (std::fabs(votes[i]) == 1.0f || votes[i] == 0.0f);
-    }
-    EXPECT(bounded, "%ld elements", long(n));
-    Results results;
-    results.Take("UnpackSigns", signs, n);
-    results.Take("VoteSigns", votes, n);
-    return results;
   });
 }
 
@@ -275,9 +255,8 @@ void FuzzScaledSigns(Case* own) {
 }  // namespace
 
 std::vector<Decoder> CodeDecoders() {
-  return {{"Dequantize, DequantizeSum", FuzzDequantize},
+  return {{"DequantizeList of one", FuzzDequantize},
           {"DequantizeList", FuzzDequantizeList},
-          {"UnpackSigns, VoteSigns", FuzzSigns},
           {"VoteSignsList", FuzzVoteSignsList},
           {"TernaryDecode", FuzzTernary},
           {"DecodeTree, DecodePowers", FuzzBytes},

@@ -1,9 +1,8 @@
 // Cases of the decoders of indices, of sets of them, and of values at random places.
-#include "kernels/sparse/sparse.h"
-
 #include "case.h"
 #include "kernels/select/random_k.h"
 #include "kernels/select/two_means.h"
+#include "kernels/sparse/gather.h"
 #include "kernels/sparse/index_sets.h"
 
 namespace grace {
@@ -41,28 +40,15 @@ bool Sound(const int32_t* indices, int64_t count, int64_t n) {
   return true;
 }
 
-void FuzzScatterSum(Case* own) {
+void FuzzGather(Case* own) {
   const Shapes shapes(own, 1);
-  const int64_t n = shapes.lengths[0], k = shapes.ks[0], workers = own->Workers();
-  const Guarded<float> values = own->Floats(workers * k), x = own->Floats(n);
-  const Guarded<int32_t> indices = own->Indices(workers, {n}, {k});
-  const Guarded<int32_t> counts = own->Counts(workers, k);
-  const bool counted = own->OneIn(2);
-  bool sound = true;
-  for (int64_t w = 0; w < workers; ++w) {
-    const int64_t used = counted ? std::clamp<int64_t>(counts.data()[w], 0, k) : k;
-    sound &= Sound(indices.data() + w * k, used, n);
-  }
+  const int64_t n = shapes.lengths[0], k = shapes.ks[0];
+  const Guarded<float> x = own->Floats(n);
+  const Guarded<int32_t> indices = own->Indices(1, {n}, {k});
   own->Run([&](const Executor& executor) {
-    Guarded<float> sum(n), taken(k);
-    const Scatter scatter =
-        ScatterSum(executor, values.data(), indices.data(), counted ? counts.data() : nullptr,
-                   workers, k, n, sum.data());
+    Guarded<float> taken(k);
     const bool inside = Gather(executor, x.data(), n, indices.data(), k, taken.data());
-    EXPECT((scatter == Scatter::kDone) == sound, "%ld of %ld elements", long(k), long(n));
     Results results;
-    results.Take("ScatterSum", scatter == Scatter::kOutside);
-    if (sound) results.Take("ScatterSum", sum, n);
     results.Take("Gather", inside);
     if (inside) results.Take("Gather", taken, k);
     return results;
@@ -242,7 +228,7 @@ void FuzzExpandMeans(Case* own) {
 }  // namespace
 
 std::vector<Decoder> SparseDecoders() {
-  return {{"ScatterSum, Gather", FuzzScatterSum},
+  return {{"Gather", FuzzGather},
           {"ScatterList, IndexFault", FuzzScatterList},
           {"RefineList", FuzzRefineList},
           {"PackIndexList", FuzzPackIndexList},

@@ -61,49 +61,6 @@ struct QuantizeOp {
   int64_t draw;
 };
 
-struct DequantizeOp {
-  explicit DequantizeOp(const Attributes& attributes)
-      : quantization(ReadQuantization(attributes)), lengths(attributes.Lengths("lengths")) {}
-
-  // The words and scales of the i-th output, checked.
-  std::pair<Tensor, Tensor> Inputs(const Call& call, int i, int rank) const {
-    const int count = call.outputs();
-    Require(count == static_cast<int>(lengths.size()), "Every output needs its length.");
-    std::pair<Tensor, Tensor> inputs{call.Input(i, rank), call.Input(count + i, rank)};
-    Require(inputs.first.size(rank - 1) == PackedWords(lengths[i], quantization.bits),
-            "The words do not fit the length.");
-    Require(inputs.second.size(rank - 1) == CeilDiv(lengths[i], quantization.block),
-            "There must be one scale for each block.");
-    return inputs;
-  }
-
-  void Compute(const Call& call) const {
-    for (int i = 0; i < call.outputs(); ++i) {
-      const auto [words, scales] = Inputs(call, i, 1);
-      const Tensor out = call.Vector(i, TF_FLOAT, lengths[i]);
-      Dequantize(call.executor(), words.data<uint32_t>(), scales.data<float>(), lengths[i],
-                 quantization, out.data<float>());
-    }
-  }
-
-  Quantization quantization;
-  std::vector<int64_t> lengths;
-};
-
-struct DequantizeSumOp : DequantizeOp {
-  using DequantizeOp::DequantizeOp;
-
-  void Compute(const Call& call) const {
-    for (int i = 0; i < call.outputs(); ++i) {
-      const auto [words, scales] = Inputs(call, i, 2);
-      Require(words.size(0) == scales.size(0), "Words and scales are of different workers.");
-      const Tensor out = call.Vector(i, TF_FLOAT, lengths[i]);
-      DequantizeSum(call.executor(), words.data<uint32_t>(), scales.data<float>(), words.size(0),
-                    lengths[i], quantization, out.data<float>());
-    }
-  }
-};
-
 const bool registered[] = {
     Register<BlockScalesOp>({"Grace>BlockScales",
                              {"xs: N * float"},
@@ -117,18 +74,6 @@ const bool registered[] = {
          {"N: int >= 1", "levels: int", "bits: int", "block: int", "stochastic: bool",
           "variables: list(int)", "draw: int"},
          Vectors<2, 1, 3>}),
-    Register<DequantizeOp>(
-        {"Grace>Dequantize",
-         {"words: N * int32", "scales: N * float"},
-         {"values: N * float"},
-         {"N: int >= 1", "lengths: list(int)", "levels: int", "bits: int", "block: int"},
-         Vectors<2, 1>}),
-    Register<DequantizeSumOp>(
-        {"Grace>DequantizeSum",
-         {"words: N * int32", "scales: N * float"},
-         {"totals: N * float"},
-         {"N: int >= 1", "lengths: list(int)", "levels: int", "bits: int", "block: int"},
-         Vectors<2, 1>}),
 };
 
 }  // namespace

@@ -2,7 +2,8 @@
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/scales.h"
 #include "kernels/signs/signs.h"
-#include "kernels/sparse/sparse.h"
+#include "kernels/sparse/gather.h"
+#include "lists_of_one.h"
 #include "testing.h"
 
 namespace grace {
@@ -42,7 +43,7 @@ Results Everything(const Executor& executor, const std::vector<float>& x,
   BlockScales(executor, x.data(), n, quantization.block, Norm::kL2, r.scales.data());
   Quantize(executor, x.data(), scales.data(), n, quantization, key, r.words.data());
   std::copy_n(r.words.begin(), r.words.size() / 2, r.words.begin() + r.words.size() / 2);
-  Dequantize(executor, r.words.data(), scales.data(), n, quantization, r.values.data());
+  DequantizeSum(executor, r.words.data(), scales.data(), 1, n, quantization, r.values.data());
   DequantizeSum(executor, r.words.data(), scales.data(), 2, n, quantization, r.sum.data());
   PackSigns(executor, x.data(), n, r.signs.data());
   std::vector<int32_t> indices(2 * k);

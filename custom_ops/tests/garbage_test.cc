@@ -67,26 +67,6 @@ void CheckCodes(const std::vector<int64_t>& lengths, const Quantization& quantiz
     EXPECT(outputs.Are(wanted) && finite == Finite(wanted),
            "%d tensors, %d bits, block %ld, %ld workers", int(lengths.size()), quantization.bits,
            long(quantization.block), long(workers));
-    // The same for one tensor.
-    if (lengths.empty() || quantization.block == 0) return;
-    const int64_t n = lengths.back(), row = PackedWords(n, quantization.bits);
-    const Guarded<uint32_t> own = Garbage<uint32_t>(workers * row, 3);
-    Guarded<float> sum(n), values(n);
-    const int64_t blocks = CeilDiv(n, quantization.block);
-    const Guarded<float> own_scales = Garbage<float>(workers * blocks, 4);
-    DequantizeSum(executor, own.data(), own_scales.data(), workers, n, quantization, sum.data());
-    Dequantize(executor, own.data(), own_scales.data(), n, quantization, values.data());
-    bool same = sum.Intact() && values.Intact();
-    for (int64_t i = 0; i < n; ++i) {
-      float total = 0.0f;
-      for (int64_t w = 0; w < workers; ++w) {
-        total = Flush(
-            total + Decode(own.data() + w * row, own_scales.data() + w * blocks, quantization, i));
-      }
-      same &= Same(sum[i], total);
-      same &= Same(values[i], Decode(own.data(), own_scales.data(), quantization, i));
-    }
-    EXPECT(same, "%ld elements, %d bits", long(n), quantization.bits);
   });
 }
 

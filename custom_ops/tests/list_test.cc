@@ -4,6 +4,7 @@
 #include "kernels/base/strata.h"
 #include "kernels/quantize/quantize_list.h"
 #include "kernels/signs/signs.h"
+#include "lists_of_one.h"
 #include "testing.h"
 
 namespace grace {
@@ -85,7 +86,7 @@ class ListTest {
     BlockScales(Serial(), acc.data(), n, quantization.block, code_.norm, scales.data());
     Quantize(Serial(), acc.data(), scales.data(), n, quantization, key ? &stream : nullptr,
              words.data());
-    Dequantize(Serial(), words.data(), scales.data(), n, quantization, back.data());
+    DequantizeSum(Serial(), words.data(), scales.data(), 1, n, quantization, back.data());
     DequantizeSum(Serial(), words.data(), scales.data(), 1, n, quantization, sum.data());
     bool same = std::memcmp(words.data(), own.words, 4 * words.size()) == 0;
     same &= std::memcmp(scales.data(), own.scales, 4 * scales.size()) == 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/quantize/scales.h"
+#include "lists_of_one.h"
 #include "testing.h"
 
 namespace grace {
@@ -38,7 +39,7 @@ void Check(const Executor& executor, const std::vector<float>& x, Quantization q
   Quantize(executor, x.data(), scales.data(), n, quantization, stochastic ? &kKey : nullptr,
            words.data());
   Guarded<float> back(n), sum(n);
-  Dequantize(executor, words.data(), scales.data(), n, quantization, back.data());
+  DequantizeSum(executor, words.data(), scales.data(), 1, n, quantization, back.data());
   // Two workers that sent the same.
   std::vector<uint32_t> twice(words.data(), words.data() + PackedWords(n, bits));
   twice.insert(twice.end(), twice.begin(), twice.begin() + PackedWords(n, bits));
@@ -95,7 +96,7 @@ void TestAnyBits() {
       if (first.empty()) first.assign(codes.data(), codes.data() + words.size());
       EXPECT(codes.Intact() && codes.Equals(first), "%d bits", bits);
       Guarded<float> out(n);
-      Dequantize(executor, words.data(), scales.data(), n, quantization, out.data());
+      DequantizeSum(executor, words.data(), scales.data(), 1, n, quantization, out.data());
       EXPECT(out.Intact(), "%d bits", bits);
     });
   }

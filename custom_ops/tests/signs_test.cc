@@ -1,5 +1,6 @@
 #include "kernels/signs/signs.h"
 
+#include "lists_of_one.h"
 #include "testing.h"
 
 namespace grace {
@@ -19,7 +20,7 @@ void TestPackAndUnpack() {
       PackSigns(executor, x.data(), n, words.data());
       EXPECT(words.Equals(wanted) && words.Intact(), "n = %ld", long(n));
       Guarded<float> signs(n);
-      UnpackSigns(executor, words.data(), n, signs.data());
+      VoteSigns(executor, words.data(), 1, n, signs.data());
       bool same = signs.Intact();
       for (int64_t i = 0; i < n; ++i) same &= signs[i] == (x[i] >= 0 ? 1.0f : -1.0f);
       EXPECT(same, "n = %ld", long(n));

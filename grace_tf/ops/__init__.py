@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice, reference
+from grace_tf.ops import choice, quantization, reference, selection, signs
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
@@ -90,16 +90,14 @@ def pack_signs(x: tf.Tensor) -> tf.Tensor:
 
     Zero of either sign gives 1, NaN gives 0. Wire: 1 bit an element.
     """
-    x = arguments.floats(x)
-    return chosen(x).pack_signs(x)
+    return signs.sign_list([arguments.floats(x)], 1.0)[0]
 
 
 def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     """float32 [n] of +1 and -1 from the words [ceil(n / 32)] of `pack_signs`."""
     words = arguments.tensor(words, tf.int32, 1, "words")
     arguments.check_length(n)
-    arguments.check_size(words, packed_words(n, 1), "words")
-    return chosen(words).unpack_signs(words, n)
+    return signs.vote_list(words[None], [[n]], 1.0)[0]
 
 
 def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
@@ -109,8 +107,7 @@ def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     """
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_length(n)
-    arguments.check_size(words, packed_words(n, 1), "words")
-    return chosen(words).vote_signs(words, n)
+    return signs.vote_list(words, [[n]], 1.0)[0]
 
 
 def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
@@ -162,8 +159,7 @@ def dequantize(
     """
     words = arguments.tensor(words, tf.int32, 1, "words")
     scales = arguments.tensor(scales, tf.float32, 1, "scales")
-    arguments.check_quantized(words, scales, n, levels, bits, block)
-    return chosen(words).dequantize(words, scales, n, levels, bits, block)
+    return dequantize_sum(words[None], scales[None], n, levels, bits, block)
 
 
 def dequantize_sum(
@@ -179,7 +175,8 @@ def dequantize_sum(
     arguments.check_quantized(words, scales, n, levels, bits, block)
     if words.shape[0] != scales.shape[0]:
         raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
-    return chosen(words).dequantize_sum(words, scales, n, levels, bits, block)
+    code = quantization.Code(levels, bits, block, "max")
+    return quantization.decode(words, scales, [[n]], 1.0, code)[0][0]
 
 
 def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -192,7 +189,8 @@ def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
     x = arguments.floats(x)
     if not 1 <= k <= x.shape[0]:
         raise ValueError(f"k must be from 1 to {x.shape[0]}, the number of elements, not {k}.")
-    return chosen(x).top_k(x, k)
+    values, indices, _, _ = selection.top_k_list([x], None, 1.0, [k])
+    return values, indices
 
 
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
@@ -220,7 +218,8 @@ def scatter_sum(
         counts = arguments.tensor(counts, tf.int32, 1, "counts")
         arguments.check_size(counts, values.shape[0], "counts")
     arguments.check_length(n)
-    return chosen(values).scatter_sum(values, indices, counts, n)
+    counts = None if counts is None else counts[:, None]
+    return selection.scatter_list(values, indices, counts, [values.shape[1]], [[n]], 1.0)[0][0]
 
 
 def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

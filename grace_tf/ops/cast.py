@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
@@ -21,6 +20,7 @@ from grace_tf.ops.backend.outputs import (
     scalar,
     shaped_like,
 )
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference.low_rank import accs
 
 __all__ = ["cast_list", "uncast_list"]
@@ -48,7 +48,7 @@ def cast_list(
         halves = tf.cast(tf.concat(flat, 0), dtype)
         sent = uncast_list(halves, [acc.shape for acc in whole], 1.0)[0]
         residuals_out = [acc - own for acc, own in zip(whole, sent)] if residuals else None
-        return halves, residuals_out, ops.all_finite(whole)
+        return halves, residuals_out, all_finite(whole)
     halves, residuals_out, finite = native._ops().grace_cast_list(
         xs=xs, residuals=residuals, multiplier=multiplier, dtype=dtype
     )
@@ -72,7 +72,7 @@ def uncast_list(
     if not choice.runs_here([halves]):
         parts = tf.split(tf.cast(halves, tf.float32), [shape.num_elements() for shape in shapes])
         totals = [tf.reshape(part * factor, shape) for part, shape in zip(parts, shapes)]
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_uncast_list(
         halves=halves, factor=factor, N=len(shapes), **dims_of(shapes)
     )

@@ -28,10 +28,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import index_sets as reference
 from grace_tf.ops.reference.index_sets import index_layout
 
@@ -121,7 +121,7 @@ def scatter_list(
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     if not choice.runs_here([values, words]):
         totals = reference.scatter_list(values, words, counts, ks, shapes, factor)
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_scatter_set_list(
         values=values,
         words=words,

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import low_rank as reference
 
 __all__ = [
@@ -81,7 +81,7 @@ def project(
     xs, residuals = checked(xs, residuals, sizes)
     if not choice.runs_here(xs):
         accs = reference.accs(xs, residuals or None, multiplier)
-        return *reference.project(accs, qs, sizes), ops.all_finite(accs)
+        return *reference.project(accs, qs, sizes), all_finite(accs)
     p, dense, finite = native._ops().grace_project_list(
         xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **told(sizes)
     )
@@ -130,7 +130,7 @@ def expand(
     if not choice.runs_here([basis, q, dense]):
         totals = reference.expand(basis, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_expand_list(
         basis=basis,
         q=q,

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice, index_sets, quantiles
+from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.quantiles import id_bits
@@ -63,10 +63,10 @@ def _owners(ks: Sequence[int]) -> tf.Tensor:
     return tf.cumsum(begins)
 
 
-def cells_of(indices: tf.Tensor, key: ops.Key, tables: Tables) -> tf.Tensor:
+def cells_of(indices: tf.Tensor, key: Key, tables: Tables) -> tf.Tensor:
     """The cells int32 [W, rows, K] of entries with the indices int32 [W, K]."""
     rows = tables.rows
-    words = tf.bitcast(ops.random_words(4 * rows, key), tf.uint32)
+    words = tf.bitcast(choice.chosen().random_words(4 * rows, key), tf.uint32)
     words = tf.unstack(tf.reshape(tf.cast(words, tf.int64), [4, rows, 1]))
     half = tf.constant(32, tf.int64)
     times = tf.bitwise.left_shift(words[0], half) | words[1]
@@ -172,7 +172,7 @@ def _means(means: tf.Tensor, ids: tf.Tensor, owners: tf.Tensor, buckets: int) ->
 def encode(
     values: tf.Tensor,
     indices: tf.Tensor,
-    key: ops.Key | None,
+    key: Key | None,
     entries: Entries,
     needs_sent: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
@@ -204,7 +204,7 @@ def encode(
     return payload, _flush(tf.gather(means, places)) if needs_sent else None
 
 
-def decode(payloads: dict[str, tf.Tensor], key: ops.Key | None, entries: Entries) -> tf.Tensor:
+def decode(payloads: dict[str, tf.Tensor], key: Key | None, entries: Entries) -> tf.Tensor:
     """The values of all entries, float32 [W, K]; each part has one row for each of W workers."""
     tables, ks = entries.tables, entries.ks
     words, means = payloads["ids"], payloads["means"]

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.arguments import Key, ListKey
 from grace_tf.ops.backend.outputs import dims_of, shaped_like
 from grace_tf.ops.reference import narrow_storage as reference
 
@@ -79,5 +78,5 @@ def _told(key: ListKey) -> dict:
     return {"variables": list(key.variables), "draw": key.draw, **native._stream(key)}
 
 
-def _one(key: ListKey, i: int) -> ops.Key:
-    return ops.Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
+def _one(key: ListKey, i: int) -> Key:
+    return Key(key.seed, key.worker, key.step, key.variables[i], key.draw)

@@ -28,12 +28,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey, Strata
 from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like, sizes_of
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import quantization as reference
 
 __all__ = [
@@ -103,7 +103,7 @@ def encode(
             back = reference.decode(own_words[None], own_scales[None], x.shape[0], code)
             residuals_out.append(acc - tf.reshape(back, acc.shape))
     joined = tf.concat(words, 0), tf.concat(scales, 0)
-    return Quantized(*joined, residuals_out if residuals else None, ops.all_finite(accs))
+    return Quantized(*joined, residuals_out if residuals else None, all_finite(accs))
 
 
 def decode(
@@ -128,7 +128,7 @@ def decode(
         for own, c, n, shape in zip(words, scales, sizes, shapes)
     ]
     totals = totals if factor == 1.0 else [total * factor for total in totals]
-    return totals, ops.all_finite(totals)
+    return totals, all_finite(totals)
 
 
 def quantize_list(

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
@@ -37,6 +36,7 @@ from grace_tf.ops.backend.outputs import (
     shaped_like,
 )
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import all_finite, pack_signs
 from grace_tf.ops.reference import scaled_signs as reference
 
 __all__ = ["Cells", "ScaledSigns", "momentum_sign_list", "scaled_sign_list", "sum_scaled_sign_list"]
@@ -92,7 +92,7 @@ def scaled_sign_list(
         if residuals:
             sent = reference.decode(words[None], [each[None] for each in levels], xs, cells)
             residuals_out = [acc - each for acc, each in zip(accs, sent)]
-        return ScaledSigns(words, levels, residuals_out, ops.all_finite(accs))
+        return ScaledSigns(words, levels, residuals_out, all_finite(accs))
     words, levels, residuals_out, finite = native._ops().grace_scaled_sign_list(
         xs=xs,
         residuals=residuals,
@@ -128,7 +128,7 @@ def sum_scaled_sign_list(
         )
     if not choice.runs_here([words, *levels]):
         totals = [t * factor for t in reference.decode(words, levels, shapes, cells)]
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_sum_scaled_sign_list(
         words=words,
         levels=levels,
@@ -152,8 +152,8 @@ def momentum_sign_list(
     momenta = arguments.residual_list(momenta, xs)
     if not choice.runs_here(xs):
         averages = reference.averages(reference.accs(xs, None, multiplier), momenta, beta)
-        words = [ops.pack_signs(tf.reshape(each, [-1])) for each in averages]
-        return tf.concat(words, 0), averages, ops.all_finite(averages)
+        words = [pack_signs(tf.reshape(each, [-1])) for each in averages]
+        return tf.concat(words, 0), averages, all_finite(averages)
     words, averages, finite = native._ops().grace_momentum_sign_list(
         xs=xs, momenta=momenta, multiplier=multiplier, beta=beta, rest=1 - beta
     )

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
@@ -35,6 +34,7 @@ from grace_tf.ops.backend.outputs import (
     scalar,
     shaped_like,
 )
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import selection as reference
 
 __all__ = [
@@ -145,7 +145,7 @@ def scatter_random_list(
     scales = list(scales) if any(scale != 1.0 for scale in scales) else []
     if not choice.runs_here([values]):
         totals = reference.scatter_random_list(values, ks, shapes, key, factor, scales)
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_scatter_random_list(
         values=values,
         factor=factor,
@@ -183,7 +183,7 @@ def scatter_list(
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     if not choice.runs_here([values, indices]):
         totals = reference.scatter(values, indices, counts, ks, shapes, factor)
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_scatter_list(
         values=values,
         indices=indices,

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like, sizes_of
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import all_finite, pack_signs, vote_signs
 from grace_tf.ops.reference.low_rank import accs
 
 
@@ -29,8 +29,8 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
     xs = arguments.float_list(xs, "xs")
     if not choice.runs_here(xs):
         whole = accs(xs, None, multiplier)
-        words = tf.concat([ops.pack_signs(tf.reshape(x, [-1])) for x in whole], 0)
-        return words, ops.all_finite(whole)
+        words = tf.concat([pack_signs(tf.reshape(x, [-1])) for x in whole], 0)
+        return words, all_finite(whole)
     finite, words = native._ops().grace_sign_list(xs=xs, multiplier=float(np.float32(multiplier)))
     size = sum(packed_words(n, 1) for n in sizes_of([x.shape for x in xs]))
     return native._shaped(words, size), scalar(finite)
@@ -49,7 +49,7 @@ def vote_list(
     if not choice.runs_here([words]):
         sizes = sizes_of(shapes)
         parts = zip(tf.split(words, [packed_words(n, 1) for n in sizes], 1), sizes, shapes)
-        return [tf.reshape(ops.vote_signs(own, n) * factor, shape) for own, n, shape in parts]
+        return [tf.reshape(vote_signs(own, n) * factor, shape) for own, n, shape in parts]
     totals = native._ops().grace_vote_list(
         words=words,
         factor=arguments.factor_of(factor),

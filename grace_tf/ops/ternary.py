@@ -21,11 +21,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.arguments import Key, ListKey
 from grace_tf.ops.backend.outputs import Tensors, dims_of, scalar, shaped_like
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import ternary as reference
 
 __all__ = ["decode", "encode", "scales_of", "word_count"]
@@ -55,7 +55,7 @@ def scales_of(xs: Tensors, multiplier: float, clip: float | None) -> tuple[tf.Te
     clip = float(np.float32(clip or 0.0))
     if not choice.runs_here(xs):
         accs = reference.accs(xs, multiplier)
-        return tf.stack([reference.scale(acc, clip) for acc in accs]), ops.all_finite(accs)
+        return tf.stack([reference.scale(acc, clip) for acc in accs]), all_finite(accs)
     scales, finite = native._ops().grace_ternary_scales_list(
         xs=xs, multiplier=float(np.float32(multiplier)), clip=clip
     )
@@ -88,7 +88,7 @@ def encode(
     if not choice.runs_here([*xs, own, scales]):
         parts = []
         for i, acc in enumerate(reference.accs(xs, multiplier)):
-            stream = ops.Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
+            stream = Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
             parts.append(reference.encode(acc, own[i], scales[i], bits, stream))
         return tf.concat(parts, 0)
     words = native._ops().grace_ternary_encode_list(
@@ -127,7 +127,7 @@ def decode(
             for i, (part, shape) in enumerate(zip(tf.split(words, counts, 1), shapes))
         ]
         totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_ternary_decode_list(
         words=words,
         scales=scales,

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice, index_sets
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
@@ -32,6 +31,7 @@ from grace_tf.ops.backend.outputs import (
     shaped_like,
 )
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import two_means as reference
 from grace_tf.ops.reference.low_rank import accs
 
@@ -73,7 +73,7 @@ def two_means_list(
             one, row = tf.constant(1.0), (means[None], signs[None], words, counts[None])
             sent = reference.scatter_list(*row, ks, shapes, one)
             residuals_out = [acc - each for acc, each in zip(sums, sent)]
-        return TwoMeans(*parts, residuals_out, ops.all_finite(sums))
+        return TwoMeans(*parts, residuals_out, all_finite(sums))
     *parts, residuals_out, finite = native._ops().grace_two_means_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
@@ -115,7 +115,7 @@ def scatter_means_list(
             raise ValueError(f"{name} has {parts[-1].shape[0]} rows, means {parts[0].shape[0]}.")
     if not choice.runs_here(parts):
         totals = reference.scatter_list(*parts, ks, shapes, factor)
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_scatter_means_list(
         **dict(zip(sizes, parts)),
         factor=factor,

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf import ops
 from grace_tf.ops import choice, low_rank
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
 from grace_tf.ops.low_rank import MatrixSize, Sizes
+from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import low_rank as reference
 
 __all__ = ["Bases", "Products", "alternate", "bases", "expand_sides", "remove", "turned"]
@@ -105,7 +105,7 @@ def alternate(
         if residuals:
             sent, _ = expand_sides(bases, products, 1.0, sizes, [x.shape for x in xs])
             residuals_out = [acc - each for acc, each in zip(accs, sent)]
-        return products, residuals_out, ops.all_finite(accs)
+        return products, residuals_out, all_finite(accs)
     p, q, dense, residuals_out, finite = native._ops().grace_alternate_list(
         xs=xs,
         residuals=residuals,
@@ -147,7 +147,7 @@ def expand_sides(
     if not choice.runs_here([*bases, rest, q, dense]):
         totals = reference.expand_sides(bases, rest, q, dense, sizes, shapes)
         totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, ops.all_finite(totals)
+        return totals, all_finite(totals)
     totals, finite = native._ops().grace_expand_sides_list(
         left=bases.left,
         right=bases.right,

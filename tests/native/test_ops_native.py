@@ -66,8 +66,8 @@ class NativeTest(SameBits):
             graph = function.get_concrete_function(tf.TensorSpec([40])).graph
             return {op.type for op in graph.get_operations()}
 
-        self.assertIn("Grace>PackSigns", traced())
-        self.assertNotIn("Grace>PackSigns", traced(jit_compile=True))
+        self.assertIn("Grace>SignList", traced())
+        self.assertNotIn("Grace>SignList", traced(jit_compile=True))
 
     def test_one_trace_serves_every_step(self):
         traces = []
@@ -85,8 +85,6 @@ class NativeTest(SameBits):
     def test_one_call_serves_a_list_of_tensors(self):
         module = native._ops()
         xs = [tf.constant(gradient(n)) for n in (5, 70, 33)]
-        for got, x in zip(module.grace_pack_signs(xs=xs), xs):
-            self.assert_same_bits(got, ops.pack_signs(x))
         scales = module.grace_block_scales(xs=xs, block=32, l2=True)
         words = module.grace_quantize(
             xs=xs,
@@ -99,28 +97,18 @@ class NativeTest(SameBits):
             draw=1,
             **native._stream(KEY),
         )
-        values = module.grace_dequantize(
-            words=words, scales=scales, lengths=[5, 70, 33], levels=7, bits=4, block=32
-        )
-        top, indices = module.grace_top_k(xs=xs, counts=[1, 7, 3])
         for i, variable in enumerate([4, 2, 9]):
-            n, key = xs[i].shape[0], KEY._replace(variable=variable)
-            wanted = ops.quantize(xs[i], scales[i], 7, 4, 32, key)
-            self.assert_same_bits(words[i], wanted)
-            self.assert_same_bits(values[i], ops.dequantize(wanted, scales[i], n, 7, 4, 32))
-            self.assert_same_bits(top[i], ops.top_k(xs[i], [1, 7, 3][i])[0])
-            self.assert_same_bits(indices[i], ops.top_k(xs[i], [1, 7, 3][i])[1])
+            self.assert_same_bits(scales[i], ops.block_scales(xs[i], 32, "l2"))
+            key = KEY._replace(variable=variable)
+            self.assert_same_bits(words[i], ops.quantize(xs[i], scales[i], 7, 4, 32, key))
 
     def test_sizes_that_do_not_fit_are_refused_by_the_kernels(self):
         module = native._ops()
-        x, words = tf.zeros([40]), tf.zeros([2], tf.int32)
+        x = tf.zeros([40])
         zero = tf.constant(0, tf.int64)
         stream = dict(seed=zero, worker=zero, step=zero)
         code = dict(levels=1, bits=2, block=8)
         calls = [
-            lambda: module.grace_unpack_signs(words=[words], lengths=[65]),
-            lambda: module.grace_unpack_signs(words=[words], lengths=[-5]),
-            lambda: module.grace_vote_signs(words=[words], lengths=[40]),
             lambda: module.grace_block_scales(xs=[x], block=0, l2=False),
             lambda: module.grace_quantize(
                 xs=[x], scales=[x], stochastic=True, variables=[0], draw=0, **code, **stream
@@ -128,21 +116,8 @@ class NativeTest(SameBits):
             lambda: module.grace_quantize(
                 xs=[x], scales=[x[:5]], stochastic=True, variables=[], draw=0, **code, **stream
             ),
-            lambda: module.grace_dequantize(words=[words], scales=[x[:5]], lengths=[40], **code),
-            lambda: module.grace_dequantize(
-                words=[words], scales=[x[:1]], lengths=[8], levels=2, bits=2, block=8
-            ),
-            lambda: module.grace_top_k(xs=[x], counts=[41]),
-            lambda: module.grace_top_k(xs=[x], counts=[0]),
             lambda: module.grace_gather(xs=[x], indices=[tf.constant([0, 40])]),
             lambda: module.grace_gather(xs=[x], indices=[tf.constant([-1])]),
-            lambda: module.grace_scatter_sum(
-                values=[x[tf.newaxis]],
-                indices=[words[tf.newaxis]],
-                counts=[words],
-                lengths=[9],
-                counted=False,
-            ),
         ]
         for i, call in enumerate(calls):
             with self.assertRaises(tf.errors.InvalidArgumentError, msg=f"call {i}"):

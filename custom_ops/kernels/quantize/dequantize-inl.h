@@ -1,4 +1,4 @@
-// The values of whole groups: stored, or added to 0 or to what is there. Where kLast, and there
+// The values of whole groups, added to 0 or to what is there. Where kLast, and there
 // denormals must be zero, the result is multiplied by the job's factor, and the function returns
 // whether all results are finite; else it returns true.
 template <Into kInto, bool kLast, bool kMinMax>
@@ -29,10 +29,8 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
       F value = Mul(FromInt(level), factors[j]);
       if (kMinMax) value = Add(lowest[j], value);
       if (kMinMax) value = Keep(Normal(AsU(value)), value);
-      if (kInto != Into::kPlain) {
-        value = Add(kInto == Into::kZero ? Set(0.0f) : Load(out + kLanes * j), value);
-        value = Keep(Normal(AsU(value)), value);
-      }
+      value = Add(kInto == Into::kZero ? Set(0.0f) : Load(out + kLanes * j), value);
+      value = Keep(Normal(AsU(value)), value);
       if (kLast) {
         value = Mul(value, last);
         largest = MaxInt(largest, And(AsU(value), SetU(kMagnitude)));

@@ -9,8 +9,8 @@
 
 namespace grace {
 
-// What becomes of a decoded value: it is the result, or it is added to 0 or to the result so far.
-enum class Into { kPlain, kZero, kSum };
+// What a decoded value is added to: 0, or the result so far.
+enum class Into { kZero, kSum };
 
 struct DequantizeJob {
   const float* scales;
@@ -27,7 +27,7 @@ struct DequantizeJob {
 namespace grace {
 namespace {
 
-using Decode = decltype(&generic::DequantizeGroups<Into::kPlain, false, false>);
+using Decode = decltype(&generic::DequantizeGroups<Into::kZero, false, false>);
 
 // Elements [begin, end) of one worker, the last group perhaps incomplete; `words` are the tensor's.
 bool DecodeRange(Decode decode, const DequantizeJob& job, int64_t begin, int64_t end,
@@ -53,33 +53,6 @@ bool DecodeRange(Decode decode, const DequantizeJob& job, int64_t begin, int64_t
 constexpr int64_t kStretch = 4096;
 
 }  // namespace
-
-void Dequantize(const Executor& executor, const uint32_t* words, const float* scales, int64_t n,
-                const Quantization& quantization, float* out) {
-  const Decode decode = GRACE_CHOOSE(DequantizeGroups<Into::kPlain, false, false>);
-  const DequantizeJob job{scales, n, quantization};
-  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    DecodeRange(decode, job, begin, end, words, out + begin);
-  });
-}
-
-void DequantizeSum(const Executor& executor, const uint32_t* words, const float* scales,
-                   int64_t workers, int64_t n, const Quantization& quantization, float* out) {
-  const Decode first = GRACE_CHOOSE(DequantizeGroups<Into::kZero, false, false>);
-  const Decode next = GRACE_CHOOSE(DequantizeGroups<Into::kSum, false, false>);
-  const int64_t row_words = PackedWords(n, quantization.bits);
-  const int64_t blocks = CeilDiv(n, quantization.block);
-  executor.For(n, kGrain, [&](int64_t begin, int64_t end) {
-    if (workers == 0) std::fill(out + begin, out + end, 0.0f);
-    for (int64_t i = begin; i < end; i += kStretch) {
-      const int64_t until = std::min(end, i + kStretch);
-      for (int64_t w = 0; w < workers; ++w) {
-        const DequantizeJob job{scales + w * blocks, n, quantization};
-        DecodeRange(w ? next : first, job, i, until, words + w * row_words, out + i);
-      }
-    }
-  });
-}
 
 template <Into kInto, bool kLast>
 static Decode ChooseDecode(bool minmax) {

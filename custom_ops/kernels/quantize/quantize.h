@@ -34,13 +34,4 @@ struct Quantization {
 void Quantize(const Executor& executor, const float* x, const float* scales, int64_t n,
               const Quantization& quantization, const PhiloxKey* key, uint32_t* words);
 
-// The sum over workers of (code - s) * (c / s), from zero, in worker order; denormal partial sums
-// become 0. `Dequantize` is one worker's values, as they are. words is
-// [workers][PackedWords(n, bits)], scales [workers][ceil(n / block)]. Any bits are taken: codes
-// above 2 s count as 2 s, and where c < 2^-110, so where it is negative, c / s is 0.
-void Dequantize(const Executor& executor, const uint32_t* words, const float* scales, int64_t n,
-                const Quantization& quantization, float* out);
-void DequantizeSum(const Executor& executor, const uint32_t* words, const float* scales,
-                   int64_t workers, int64_t n, const Quantization& quantization, float* out);
-
 }  // namespace grace

@@ -58,7 +58,9 @@ struct Rows {
   int64_t workers, words_stride, scales_stride;
 };
 
-// DequantizeSum of each tensor, times `factor`. At least one worker. Returns whether all totals are
+// The sum over workers of (code - s) * (c / s), from zero, in worker order, times `factor`;
+// denormal partial sums become 0. At least one worker. Any bits are taken: codes above 2 s count as
+// 2 s, and where c < 2^-110, so where it is negative, c / s is 0. Returns whether all totals are
 // finite.
 bool DequantizeList(const Executor& executor, const Rows& rows, const std::vector<Decoded>& list,
                     const Quantization& quantization, float factor);

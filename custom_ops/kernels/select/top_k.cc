@@ -248,11 +248,6 @@ class Selector {
 
 }  // namespace
 
-void TopK(const Executor& executor, const float* x, int64_t n, int64_t k, float* values,
-          int32_t* indices) {
-  TopKList(executor, {{x, nullptr, nullptr, n}}, 1.0f, {{k}, values, indices});
-}
-
 bool TopKList(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
               const Selection& selection) {
   return Selector(executor, sources, multiplier, selection, {0, kMagnitude}, nullptr).Run();

@@ -1,4 +1,4 @@
-// The elements largest in magnitude, of one tensor or of a list.
+// The elements largest in magnitude of each tensor of a list.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,6 @@
 
 namespace grace {
 
-// The k elements of x whose bits without the sign are largest as integers, of equal ones those of
-// lower index: indices ascend, values are x at them. Exact for any data. 1 <= k <= n < 2^31.
-void TopK(const Executor& executor, const float* x, int64_t n, int64_t k, float* values,
-          int32_t* indices);
-
 // What a list sends: the parts of its tensors one after another, ks[i] elements for tensor i.
 struct Selection {
   std::vector<int64_t> ks;
@@ -24,8 +19,10 @@ struct Selection {
   int32_t* indices;
 };
 
-// TopK of each acc = x * multiplier + residual; residual_out gets acc minus what was sent. Returns
-// whether every acc is finite.
+// Of each acc = x * multiplier + residual the k elements whose bits without the sign are largest as
+// integers, of equal ones those of lower index: indices ascend, values are acc at them. Exact for
+// any data. 1 <= k <= n < 2^31. residual_out gets acc minus what was sent. Returns whether every
+// acc is finite.
 bool TopKList(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
               const Selection& selection);
 
@@ -34,8 +31,9 @@ inline uint32_t FirstAbove(float threshold) {
   return std::max((BitsOf(threshold) & kMagnitude) + 1, kSmallestNormal);
 }
 
-// Of each TopK, the elements with |acc| > threshold alone, which are counts[i]; the entries beyond
-// are 0. NaN is not above a threshold but may take one of the ks[i] places. A denormal counts as 0.
+// Of what TopKList sends, the elements with |acc| > threshold alone, which are counts[i]; the
+// entries beyond are 0. NaN is not above a threshold but may take one of the ks[i] places. A
+// denormal counts as 0.
 bool ThresholdList(const Executor& executor, const std::vector<EncodeInput>& sources,
                    float multiplier, float threshold, const Selection& selection, int32_t* counts);
 

@@ -48,13 +48,6 @@ void PackSigns(const Executor& executor, const float* x, int64_t n, uint32_t* wo
   });
 }
 
-void UnpackSigns(const Executor& executor, const uint32_t* words, int64_t n, float* out) {
-  const ExpandFunction expand = GRACE_CHOOSE(Expand);
-  executor.For(n, kGrain, [=](int64_t begin, int64_t end) {
-    ExpandRange(expand, words + begin / kGroup, nullptr, end - begin, 1.0f, out + begin);
-  });
-}
-
 namespace {
 
 // One counter for each bit of some words: plane p holds bit p of the counters, so that adding a
@@ -134,11 +127,6 @@ void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t work
       ExpandRange(expand, above, workers % 2 ? nullptr : tie, count, factor, list[i].total + at);
     }
   });
-}
-
-void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
-               float* out) {
-  VoteSignsList(executor, words, workers, PackedWords(n, 1), {{n, 0, out}}, 1.0f);
 }
 
 }  // namespace grace

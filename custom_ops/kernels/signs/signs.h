@@ -13,13 +13,6 @@ namespace grace {
 // words[PackedWords(n, 1)]: bit 1 where x >= 0 (zero of either sign: 1, NaN: 0).
 void PackSigns(const Executor& executor, const float* x, int64_t n, uint32_t* words);
 
-// +1 where the bit is 1, -1 elsewhere.
-void UnpackSigns(const Executor& executor, const uint32_t* words, int64_t n, float* out);
-
-// The sign of the sum of the workers' signs, 0 for a tie. words is [workers][PackedWords(n, 1)].
-void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
-               float* out);
-
 // One tensor of a list; `words` are its own part of the list's.
 struct Signed {
   Accumulated source;
@@ -37,7 +30,8 @@ struct Voted {
   float* total;
 };
 
-// VoteSigns of each tensor, times `factor`. words is [workers][stride].
+// The sign of the sum of the workers' signs of each tensor, 0 for a tie, times `factor`. words is
+// [workers][stride].
 void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t workers, int64_t stride,
                    const std::vector<Voted>& list, float factor);
 

@@ -34,10 +34,11 @@ inline int64_t UsedOf(const int32_t* counts, const std::vector<int64_t>& ks, int
 std::string IndexFault(const Executor& executor, const std::vector<int64_t>& lengths,
                        const Entries& entries);
 
-// total = (the sum of the workers' vectors as ScatterSum takes it) * factor; the product treats
-// denormals as TensorFlow's does, as zeros of their sign. Sets `finite` to whether every total is.
-// Returns nothing, or what is wrong with an index of the first faulty tensor, in one sentence; then
-// the totals mean nothing.
+// total = (the sum of the workers' vectors, from zero, in worker order; denormals, given or
+// arising, count as 0) * factor; the product treats denormals as TensorFlow's does, as zeros of
+// their sign. Within a worker's part of a tensor indices must ascend strictly and be inside the
+// tensor. Sets `finite` to whether every total is. Returns nothing, or what is wrong with an index
+// of the first faulty tensor, in one sentence; then the totals mean nothing.
 std::string ScatterList(const Executor& executor, const std::vector<DecodeOutput>& targets,
                         const Entries& entries, float factor, bool* finite);
 

@@ -151,18 +151,6 @@ def random_indices(n: int, k: int, key) -> tf.Tensor:
     return _shaped(indices, k)
 
 
-def pack_signs(x: tf.Tensor) -> tf.Tensor:
-    return _shaped(_ops().grace_pack_signs(xs=[x])[0], packed_words(x.shape[0], 1))
-
-
-def unpack_signs(words: tf.Tensor, n: int) -> tf.Tensor:
-    return _shaped(_ops().grace_unpack_signs(words=[words], lengths=[n])[0], n)
-
-
-def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
-    return _shaped(_ops().grace_vote_signs(words=[words], lengths=[n])[0], n)
-
-
 def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
     scales = _ops().grace_block_scales(xs=[x], block=block, l2=norm == "l2")[0]
     return _shaped(scales, -(-x.shape[0] // block))
@@ -184,38 +172,8 @@ def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
     return _shaped(words, packed_words(x.shape[0], bits))
 
 
-def dequantize(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
-    values = _ops().grace_dequantize(
-        words=[words], scales=[scales], lengths=[n], levels=levels, bits=bits, block=block
-    )[0]
-    return _shaped(values, n)
-
-
-def dequantize_sum(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
-    total = _ops().grace_dequantize_sum(
-        words=[words], scales=[scales], lengths=[n], levels=levels, bits=bits, block=block
-    )[0]
-    return _shaped(total, n)
-
-
-def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    values, indices = _ops().grace_top_k(xs=[x], counts=[k])
-    return _shaped(values[0], k), _shaped(indices[0], k)
-
-
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     return _shaped(_ops().grace_gather(xs=[x], indices=[indices])[0], indices.shape[0])
-
-
-def scatter_sum(values, indices, counts, n: int) -> tf.Tensor:
-    total = _ops().grace_scatter_sum(
-        values=[values],
-        indices=[indices],
-        counts=[tf.zeros([0], tf.int32) if counts is None else counts],
-        lengths=[n],
-        counted=counts is not None,
-    )[0]
-    return _shaped(total, n)
 
 
 def all_finite(xs: list[tf.Tensor]) -> tf.Tensor:
