@@ -44,7 +44,8 @@ PYTEST ?=
 # Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
 JOBS := -n auto --maxprocesses 8 --dist worksteal
 TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
-NATIVE := setup.py pyproject.toml $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
+C_FILES := $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
+NATIVE := setup.py pyproject.toml $(filter custom_ops/kernels/% custom_ops/ops/%,$(C_FILES))
 PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
 
 demo: $(VENV)/installed
@@ -152,7 +153,7 @@ types: $(VENV)/installed
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
-	@$(VENV)/bin/clang-format --dry-run --Werror $(filter %.cc %.cu %.h,$(NATIVE))
+	@$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 
 clean:
 	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out
