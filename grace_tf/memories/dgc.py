@@ -96,7 +96,7 @@ class MomentumCorrection(Memory):
         limit = self.clip * size**-0.5
         return x * clip_factor(tf.reshape(x, [-1]), limit)
 
-    def told(self, memories, size):
+    def momentum_of(self, memories, size):
         """The `Momentum` argument of `sampled_k_list`: this memory and a group's states."""
         limit = None if self.clip is None else self.clip * size**-0.5
         states = [state["u"] for state in memories]
