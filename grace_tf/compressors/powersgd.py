@@ -31,7 +31,7 @@ class PowerSGD(Compressor):
     as large as its factors, such as every 1-D one, travels dense in the first round's buffer.
     Shapes: any float32 tensor.
     Wire: two rounds of all-reduce an iteration, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes,
-    those of the second iteration as p2 and q2 and so on; or dense float32[n]: 4n bytes.
+    in the second iteration named p2 and q2, and so on; or dense float32[n]: 4n bytes.
     State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a
     maximum of 1, which changes no result and keeps M Q in range.
     Raises: ValueError for a rank below 1, iterations not from 1 to 16 or min_compression below 1.

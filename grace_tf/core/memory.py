@@ -195,6 +195,6 @@ class Memory:
           stored: as `store` returned it; from an older file also in another form, such as float32.
           specs: the float32 `tf.TensorSpec` of each variable.
         Returns: a list of states, the leaves float32 with the shapes of `specs`.
-        Raises: ValueError for what cannot be the state of such a variable.
+        Raises: ValueError where `stored` cannot be the state of these variables.
         """
         return stored

@@ -30,10 +30,10 @@ class Schedule:
             check_integer("A schedule", "the first step of a stage", step, 0)
         increasing = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:]))
         if self.boundaries[:1] != (0,) or not increasing:
-            told = ", ".join(map(str, self.boundaries)) or "none"
+            firsts = ", ".join(map(str, self.boundaries)) or "none"
             raise ValueError(
                 f"The stages of a schedule begin at step 0 and at increasing steps after it, "
-                f"not at {told}."
+                f"not at {firsts}."
             )
 
     def at(self, step: int) -> Any:

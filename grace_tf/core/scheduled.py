@@ -91,9 +91,9 @@ class Scheduled:
         fields = {}
         for field in dataclasses.fields(outers[0]):
             values = [getattr(outer, field.name) for outer in outers]
-            told = _changes(self.boundaries, values)
-            if told != field.default:
-                fields[field.name] = told
+            schedule = _changes(self.boundaries, values)
+            if schedule != field.default:
+                fields[field.name] = schedule
         return with_stages(head(outers[0].name, fields), parts.pop())
 
 

@@ -195,7 +195,7 @@ def load(target: str) -> Compressor:
     """The compressor that a spec, "module:Class" or "path/to/file.py:Class" names.
 
     Args:
-      target: such a text; a class is called without arguments, an instance is used as it is.
+      target: one of these; a class is called without arguments, an instance is used as it is.
     Returns: the compressor.
     Raises: ValueError, which names what exists, where nothing has this name.
     """

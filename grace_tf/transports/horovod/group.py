@@ -107,7 +107,7 @@ def _started() -> ModuleType | None:
 
 
 class HorovodGroup(HorovodSet, Group):
-    """The workers that Horovod runs, or those of one process set, numbered within it.
+    """All workers that Horovod runs, or the workers of one process set, numbered within it.
 
     Making the group does not communicate; the first handshake connects the lifeline.  Waiting for
     another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds of

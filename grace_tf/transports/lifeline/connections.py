@@ -99,7 +99,7 @@ class Lifeline:
                 self._handle(handler, worker, data)
 
     def stop(self, sentence: str) -> None:
-        """Ends this worker's collectives and those of all others, who get the same sentence."""
+        """Ends the collectives of this worker and of all others, with the same sentence."""
         self.tell("stop", sentence)
         self._break(sentence)
 
