@@ -10,8 +10,8 @@ _NEEDED = (
     "grace_tf needs TensorFlow 2.15 or newer: pip install tensorflow-cpu, "
     "or pip install 'tensorflow[and-cuda]' for GPUs"
 )
-# The commands that need TensorFlow import all this by `_start_up.import_package`; `--help` and
-# `run` answer without it, in a tenth of the time.
+# Commands that need TensorFlow import all of this by `_start_up.import_package`; `--help` and `run`
+# do not, and so answer in a tenth of the time.
 if _start_up.imports_all():
     try:
         import tensorflow as _tf

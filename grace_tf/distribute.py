@@ -1,8 +1,8 @@
-"""`CompressedAllReduce`: cross-device ops of tf.distribute that compress gradients alone.
+"""`CompressedAllReduce`: cross-device ops of tf.distribute that compress gradients only.
 
-They get per-replica values with their destinations, in the cross-replica context.  What was
-announced as gradients goes down the line, with all replicas at once.  Everything else goes to the
-inner ops.
+They get per-replica values with their destinations, in the cross-replica context.  An Aggregator
+compresses those that were announced as gradients, for all replicas at once.  Everything else goes
+to the inner ops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grace_tf.transports.world.find_workers import other_door, refuse_half_a_red
 
 
 class _ReplicasSeenByInner(Loopback):
-    """All replicas of one process; sparse gradients are the inner ops' own business."""
+    """All replicas of one process; the inner ops reduce rows of sparse gradients."""
 
     def __init__(self, devices: Sequence[str], batch_reduce: Callable) -> None:
         super().__init__(len(devices), devices)
@@ -69,7 +69,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         other_door.add(self)
         repairs.name_the_variables_of_gradients()
 
-    # TensorFlow passes these by keyword: the parameter names are its own.
+    # TensorFlow passes these by keyword, so it determines the parameter names.
 
     def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
         return self._inner.reduce_implementation(

@@ -1,4 +1,4 @@
-"""Schedules: hyperparameters, and compressors, that change as training goes on.
+"""Schedules: hyperparameters, and compressors, that change during training.
 
     grace_tf.wrap(optimizer, "topk", ratio=grace_tf.schedules.warmup(400, 0.001))
     grace_tf.wrap(optimizer, grace_tf.schedules.dense_first(1000, "powersgd:rank=4"))
@@ -7,13 +7,13 @@ A schedule stands for the value of any hyperparameter, or for the compressor.  S
 
     topk:ratio=0.25@0/0.06@100/0.01@200     values, each with the step from which it holds
     topk:ratio=0.001,warmup=400             `warmup` of its ratio; any method that has one takes it
-    topk:ratio=0.001,dense=1000             the first 1000 steps uncompressed; so with any method
+    topk:ratio=0.001,dense=1000             the first 1000 steps uncompressed; any method takes it
     none@0;powersgd:rank=4@1000             compressors, each with its first step
 
 Steps are the optimizer's iterations for `grace_tf.wrap`, and elsewhere the steps that an
 `Aggregator` has committed.  A traced step holds all stages and runs the active one, so that nothing
-is traced again, also with `steps_per_execution`.  Residuals go on from stage to stage where the
-memory stays the same.  `bytes_per_step` is that of the stage that ran last, and the logger
+is traced again, also with `steps_per_execution`.  The next stage goes on with the residuals where
+it has the same memory.  `bytes_per_step` belongs to the stage that ran last, and the logger
 "grace_tf" says at level INFO which stage begins.
 """
 
@@ -34,7 +34,7 @@ def constant(value: Any) -> Schedule:
 
 
 def piecewise(values: Mapping[int, Any]) -> Schedule:
-    """Values from steps on: `{0: 0.25, 100: 0.06}`, or compressors `{0: "none", 1000: "qsgd"}`.
+    """A value from each given step on: `{0: 0.25, 100: 0.06}` or `{0: "none", 1000: "qsgd"}`.
 
     Args:
       values: `{first step: value}`, in the order of the steps, of which the first is 0.
@@ -50,18 +50,18 @@ def warmup(steps: int, ratio: float) -> Schedule:
     98.4 %, 99.6 % and 99.9 % (Lin et al. 2018, arXiv:1712.01887, sections 3.3, 4.1: four epochs).
 
     Args:
-      steps: until `ratio` is reached.
-      ratio: the final one, below 0.25.
+      steps: the number of steps until `ratio` is reached.
+      ratio: the final ratio, below 0.25.
     Raises: ValueError or TypeError for less than 4 steps or another ratio.
     """
     return warm_up(steps, ratio)
 
 
 def dense_first(steps: int, compressor: Any) -> Schedule:
-    """A compressor that begins after so many uncompressed steps.
+    """A compressor that begins after `steps` uncompressed steps.
 
     Args:
-      steps: how many, at least 1.
+      steps: at least 1.
       compressor: an instance, a spec or a schedule of compressors, whose own steps count from 0.
     Raises: ValueError or TypeError for another number of steps.
     """

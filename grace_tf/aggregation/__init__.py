@@ -1,1 +1,1 @@
-"""One step of training: gradients in, totals out; plans, state and consistency between workers."""
+"""Runs the steps of an Aggregator; holds its plans and state; compares the workers."""

@@ -1,7 +1,7 @@
 """`Aggregator`: the entry point for custom training loops, which the other entry points use too.
 
-It takes gradients with their variables and returns the aggregated gradients. aggregation/step.py
-has what happens in between.
+It takes gradients with their variables and returns the aggregated gradients; aggregation/step.py
+computes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Aggregator(Reduction, Trackable):
         check_every, **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
-    surroundings tell of more workers than can be reached.
+    environment names more workers than can be reached.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Aggregator(Reduction, Trackable):
         self.join(variables or ())
 
     def __reduce__(self):
-        # A copy has the state; whose it is, it learns by their names as they come.
+        # A copy has the state, and finds the variables of it by their names as they join.
         return Aggregator, (self.settings,), (self.reduce, self.state.arrays())
 
     def __setstate__(self, copied):
@@ -64,10 +64,10 @@ class Aggregator(Reduction, Trackable):
         self.state.restore(arrays)
 
     def join(self, variables: Sequence[Any]) -> None:
-        """Lets variables join, in this order, unless they have.
+        """Registers variables, in this order; those that have joined already stay as they are.
 
-        They get their ordinals in the order of joining.  They are not held: one that is gone takes
-        its state and its plans with it.
+        They get their ordinals in the order of joining.  No reference to them is held: when a
+        variable is deleted, its state and its plans are deleted too.
 
         Args:
           variables: TensorFlow or Keras variables, in the same order on all workers.
@@ -75,7 +75,7 @@ class Aggregator(Reduction, Trackable):
         self._registry.add(variables)
 
     def follow(self, clock: Callable[[], tf.Tensor]) -> None:
-        """Lets schedules follow this count of steps, not that of the state; alike on all workers.
+        """Lets schedules follow this count of steps, not the state's; the same on all workers.
 
         Args:
           clock: called in every step, eagerly or traced, in any context of a strategy.
@@ -89,28 +89,27 @@ class Aggregator(Reduction, Trackable):
         The list has one `CollectiveRecord` (kind, dtype, elements, nbytes) a collective, in the
         order of use.
 
-        A worker alone lists what it would hand over as one of several.  Where TensorFlow reduces
+        A single worker lists what it would hand over as one of several.  Where TensorFlow reduces
         by itself, the list holds the gradients.  Rows of sparse gradients are listed between
-        processes only, as many as the last step had.  Of a schedule, the stage that ran last.
+        processes only, as many as the last step had.  With a schedule, the last stage counts.
         """
         return self._stages.handed
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that one worker hands to collectives in a step, told as `handed`."""
+        """Bytes that one worker hands to collectives in a step: the sum of `handed`."""
         return sum(handed.nbytes for handed in self.handed)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The aggregates of one step, eagerly or in tf.function; all workers call it alike.
+        """The aggregates of one step, eagerly or in tf.function; all workers must call it alike.
 
         Args:
           grads: a tensor, IndexedSlices or None for each variable, of the variable's shape.
-            IndexedSlices come back as such, but where line/sparse_policy.py makes them dense.
+            IndexedSlices come back as IndexedSlices, unless line/sparse_policy.py makes them dense.
           variables: those that the gradients belong to, in the same order, none twice.
         Returns: a list in the order of `grads`, of their dtypes; None stays None.  Where a
-          value of any worker is not finite, all workers get values that are not, and keep their
-          state.
+          value of any worker is not finite, all workers get non-finite values and keep their state.
         Raises: ValueError for lists of other lengths or a variable that comes twice; RuntimeError
           outside the replica context of a strategy, and where workers differ or one is lost.
         """
@@ -125,9 +124,9 @@ class Aggregator(Reduction, Trackable):
         own_way: Callable[[list], list] | None,
         optimizer_info: Callable[[], OptimizerInfo] = OptimizerInfo,
     ) -> list[Any]:
-        """As a call; `own_way` reduces gradients as Keras does, where every lane is dense.
+        """Like `__call__`; `own_way` is Keras' reduction, used where every lane is dense.
 
-        `optimizer_info` describes the optimizer that asks, for the first step's comparison.
+        `optimizer_info` describes the calling optimizer, for the comparison in the first step.
         """
         grads, variables = list(grads), list(variables)
         if len(grads) != len(variables):
@@ -154,8 +153,8 @@ class Aggregator(Reduction, Trackable):
     ) -> list[list[tf.Tensor]] | None:
         """One summed step of all workers of one process, seen from outside them.
 
-        `grads[i]` are worker i's.  Returns what each worker gets, or None where every lane is dense
-        and the caller's own reduction serves as well.
+        `grads[i]` are worker i's.  Returns each worker's aggregates, or None where every lane is
+        dense and the caller can reduce by itself.
         """
         self.join(variables)
         plans = self._plan_stages(grads[0], [plain(v) for v in variables])

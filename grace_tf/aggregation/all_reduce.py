@@ -1,4 +1,4 @@
-"""`all_reduce`: an `Aggregator` without the object."""
+"""`all_reduce`: a function that finds its `Aggregator` by the variables and the keywords."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from grace_tf.line.settings import settings
 def all_reduce(
     grads: Sequence[Any], variables: Sequence[Any], compressor: Any = "qsgd", **keywords: Any
 ) -> list[Any]:
-    """Aggregates gradients as an `Aggregator` of these keywords, which is kept with the variables.
+    """Aggregates gradients by an `Aggregator` of these keywords, which the variables own.
 
-    The aggregator (state and step) lives as long as the variables, and is found again by them and
-    the keywords.
+    The aggregator (state and step) lives as long as the variables.  A later call with the same
+    variables and keywords uses it again.
 
     Args:
       grads: a tensor, IndexedSlices or None for each variable.
@@ -34,14 +34,14 @@ def all_reduce(
         raise ValueError(f"{len(grads)} gradients came with {len(held)} variables.")
     if not held:
         return []
-    kept = held[0].__dict__.setdefault("_grace_aggregators", {})
+    cache = held[0].__dict__.setdefault("_grace_aggregators", {})
     key = (tuple(map(id, held)), reduce, json.dumps(wanted.config(), sort_keys=True))
-    if key not in kept or not _alive(kept[key][1]):
-        for other in [other for other, (_, of) in list(kept.items()) if not _alive(of)]:
-            del kept[other]
-        # A weak reference also to the first: a strong one would keep it alive in a circle.
-        kept[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
-    return kept[key][0](grads, variables)
+    if key not in cache or not _alive(cache[key][1]):
+        for other in [other for other, (_, of) in list(cache.items()) if not _alive(of)]:
+            del cache[other]
+        # Also the first variable, which holds the cache, is referenced weakly: else it never dies.
+        cache[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
+    return cache[key][0](grads, variables)
 
 
 def _alive(references: Sequence[weakref.ref]) -> bool:

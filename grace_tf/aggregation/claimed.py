@@ -1,4 +1,4 @@
-"""Marks on variables: whose gradients a custom loop has aggregated, and by which Aggregators."""
+"""Marks the variables whose gradients a custom loop aggregates with an `Aggregator`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARK = "_grace_aggregated"  # holds the Aggregators weakly
 
 
 def mark(variables: Sequence[Any], aggregator: Any) -> None:
-    """Notes that this Aggregator, which a custom loop calls, aggregates these variables."""
+    """Marks that this Aggregator, which a custom loop calls, aggregates these variables."""
     for variable in variables:
         held = plain(variable)
         if not hasattr(held, _MARK):

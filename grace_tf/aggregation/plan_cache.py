@@ -1,7 +1,7 @@
 """The plans of an Aggregator, one for every set of gradients that it has seen.
 
-The plan depends on the gradients, their variables and the settings.  The first time it is made and
-compared with the plan of the other workers.
+A plan depends on the gradients, their variables and the settings.  A new plan is compared with the
+plans of the other workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Plans:
     def __init__(self, registry: VariableRegistry) -> None:
         self._registry = registry
         self._plans: dict[Any, Plan] = {}
-        self._settings: list[Settings] = []  # all that there have been: they need not be hashable
+        self._settings: list[Settings] = []  # all settings seen; a list, as they may be unhashable
         self._making = threading.RLock()
 
     def find(
@@ -47,7 +47,7 @@ class Plans:
             ordinals = self._registry.ordinals(variables)
             specs = tuple(map(spec_of, grads, variables))
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
-            # A plan that was never compared has no keys of its own, so others must not see it.
+            # A plan that was never compared has no reserved keys; plans between workers need them.
             static = _static(others) if rows else ""
             known = (ordinals, self._settings.index(settings), specs, rows, static, others is None)
             if known not in self._plans:
@@ -63,14 +63,14 @@ class Plans:
         return len(self._plans)
 
     def forget(self, ordinal: int) -> None:
-        """Drops the plans of a variable that is gone."""
+        """Deletes the plans of a variable that was deleted."""
         for known in list(self._plans):
             if ordinal in known[0]:
                 self._plans.pop(known, None)
 
 
 def _static(others: Any) -> str:
-    """What needs a static number of rows in what is being traced, or ""."""
+    """The reason why the traced function needs a static number of rows; "" without one."""
     graph = tf.compat.v1.get_default_graph()
     if control_flow_util.GraphOrParentsInXlaContext(graph):
         return "XLA"

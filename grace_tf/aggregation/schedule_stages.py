@@ -1,10 +1,10 @@
 """The stages of a schedule: runs every step in the stage that is active at it.
 
 It takes the gradients and the plans of all stages, commits the state, and returns the aggregates.
-Without a schedule there is one stage.  Eager steps choose in Python.  A traced step holds all
-stages behind one switch over the step's number, so that nothing is traced anew, whoever counts the
-steps.  The number is alike on all workers, so that all enter the same stage and a collective may be
-within.
+Without a schedule there is one stage.  Eager steps choose the stage in Python.  A traced step holds
+all stages behind one switch over the step's number, so that a new stage needs no new trace.  The
+number is the same on all workers, so all enter the same stage and its collectives may run inside
+the switch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = logging.getLogger("grace_tf")
 
 @dataclasses.dataclass(frozen=True)
 class StagePlans:
-    """The stages of a step, one without a schedule: settings from steps on, plans and leaves."""
+    """The stages of a step: first steps and settings, plans and leaves; one without a schedule."""
 
     settings: Sequence[tuple[int, Settings]]
     plans: Sequence[Plan]
@@ -55,7 +55,7 @@ class Stages:
 
     @property
     def handed(self) -> list[CollectiveRecord]:
-        """What the stage that ran last hands to collectives; before, the first one."""
+        """The collectives of the stage that ran last; before the first step, of the first stage."""
         last = 0
         if self._last is not None:
             with tf.init_scope():
@@ -63,14 +63,14 @@ class Stages:
         return list(self._handed.get(last, self._handed.get(0, [])))
 
     def dense(self, plans: Sequence[Plan], flagged: bool) -> bool:
-        """Whether nothing is ever compressed; then the gradients are what is handed over."""
+        """Whether no stage compresses anything; then `handed` lists the gradients."""
         dense = all(plan.dense for plan in plans)
         if dense:
             self._handed, self._last = {0: plans[0].handed_dense(flagged)}, None
         return dense
 
     def place(self, settings: Settings, plans: Sequence[Plan]) -> StagePlans:
-        """Makes the leaves that the stages need, which have these plans."""
+        """Makes the leaves that the stages with these plans need."""
         slots = [
             self._state.slots_for([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
             for plan in plans
@@ -98,7 +98,7 @@ class Stages:
         per_replica: Sequence[list[tf.Tensor]],
         summed: bool,
     ) -> Aggregates:
-        """One step of all replicas of this process, which communicate each for itself."""
+        """One step of all replicas of this process; each communicates by itself."""
 
         def run(number: int) -> Aggregates:
             def step(context, mine):
@@ -148,7 +148,7 @@ class Stages:
         return results
 
     def _begin(self, stages, number: tf.Tensor, step: tf.Tensor) -> None:
-        """Notes which stage runs, and says so where it is another than before."""
+        """Stores the number of the running stage, and logs it where it has changed."""
         if self._last is None:
             (self._last,) = variables_of("stage", np.int32(-1), [0], ["CPU:0"])
 

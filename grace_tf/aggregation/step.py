@@ -1,4 +1,4 @@
-"""One step of an Aggregator: finds the other workers and takes the gradients to them and back.
+"""One step of an Aggregator: finds the other workers and exchanges the gradients with them.
 
 It takes the gradients of this process, one list for each replica, and returns the aggregates.  In
 between it makes the plan, compares it with the other workers, reads the state, runs the line and
@@ -39,7 +39,7 @@ from grace_tf.transports.world.find_workers import (
 
 
 class Reduction:
-    """What an Aggregator keeps from step to step, and its steps.
+    """The steps of an Aggregator, and what it stores between them.
 
     Args:
       settings: which variable takes which method.
@@ -53,8 +53,8 @@ class Reduction:
         self._plans = Plans(self._registry)
         self._agreement, self._divergence = Agreement(), Divergence()
         self._stages = Stages(self.state)
-        self._hosts: Hosts | None = None  # those of hierarchical=True, from the first step on
-        self._alike_inside = False  # whether the processes of each host have equal states
+        self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
+        self._alike_inside = False  # whether equal states inside each host were checked
 
     def _forget(self, ordinal: int) -> None:
         self.state.forget(ordinal)
@@ -77,7 +77,7 @@ class Reduction:
         if context.num_replicas_in_sync > 1:
             return self._under_strategy(context, grads, variables, own_way, optimizer_info)
         world = between_processes() or Loopback()
-        # Also without any gradient: the other workers wait in the comparison.
+        # The comparison runs also without any gradient: the other workers wait in it.
         others = world if world.size > 1 else None
         plans = self._plan_stages(grads, variables, others, optimizer_info)
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
@@ -96,9 +96,9 @@ class Reduction:
             (reduced,) = self._stages.run(
                 stage_plans, transport, [grads], summed=self.reduce == "sum"
             )
-        except tf.errors.OpError as error:  # eagerly; within a function it surfaces from its call
+        except tf.errors.OpError as error:  # of eager steps; a tf.function raises from its call
             if others is None:
-                raise  # there is no other worker that it could be about
+                raise  # no other worker can have caused it
             raise RuntimeError(world.explain(error)) from error
         return reduced
 
@@ -148,7 +148,7 @@ class Reduction:
         return across_replicas(context, all_at_once, grads)
 
     def _hosts_of(self, others: Group | None) -> Hosts | None:
-        """With `hierarchical` the hosts of plain processes; all processes call it alike."""
+        """With `hierarchical` the hosts of plain processes; all processes must call it."""
         if others is None or not self.settings.hierarchical:
             return None
         if self._hosts is None:
@@ -156,7 +156,7 @@ class Reduction:
         return self._hosts
 
     def _process_as_host(self, context: Any, others: MultiWorkerGroup | None) -> Hosts | None:
-        """With `hierarchical` this process as one worker, in which replicas' gradients are added.
+        """With `hierarchical` this process as one worker that adds up its replicas' gradients.
 
         Raises ValueError for "bf16", since nothing is sent inside a process.
         """
@@ -198,7 +198,7 @@ class Reduction:
         optimizer_info: Callable[[], OptimizerInfo],
         late: bool | None = None,
     ) -> None:
-        """Compares the values of these variables and of what belongs to them: `Agreement`."""
+        """Compares the values of these variables and of their state: see `Agreement`."""
         late = not tf.inside_function() if late is None else late
         self._agreement.reach(group, self.state, variables, optimizer_info, late)
 
@@ -220,6 +220,6 @@ class Reduction:
     def _plan_stages(
         self, grads, variables, others=None, optimizer_info=OptimizerInfo
     ) -> list[Plan]:
-        """The plans of all stages: a traced step may take any, and workers compare all of them."""
+        """The plans of all stages: a traced step may run any of them, so workers compare all."""
         stages = [stage for _, stage in self.settings.stages]
         return [self._plan(grads, variables, others, optimizer_info, stage) for stage in stages]

@@ -1,1 +1,1 @@
-"""The command line of grace_tf, one module per command."""
+"""The commands of grace_tf's command line, one module each."""

@@ -1,4 +1,4 @@
-"""What the registry and a spec say of themselves: tables of methods, wire parts and bytes."""
+"""Tables of methods and memories from the registry; the wire parts and bytes of a spec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STAGE_COLUMNS = ("from step", "compressor", "memory", "bytes a step", "of fp32")
 def method_rows(links: bool = False) -> list[list[str]]:
     """One row per registered name, at its defaults; with `links`, papers are Markdown links.
 
-    Bits per element are those of one worker's payload for a matrix of 1000 × 1000 float32.
+    Bits per element: one worker's payload for a matrix of 1000 × 1000 float32.
     """
     rows = []
     for entry in registry.entries():
@@ -46,23 +46,23 @@ def method_rows(links: bool = False) -> list[list[str]]:
         bits = 8 * compressor.nbytes(_MILLION) / _MILLION.shape.num_elements()
         name = f"`{entry.name}`" if links else entry.name
         paper = _link(entry.paper) if links else entry.paper
-        told = spec_of(registry.get_memory(memory))
-        rows.append([name, entry.family, f"{bits:.3g}", told, traits(compressor), paper])
+        memory_spec = spec_of(registry.get_memory(memory))
+        rows.append([name, entry.family, f"{bits:.3g}", memory_spec, traits(compressor), paper])
     return rows
 
 
 def memory_rows() -> list[list[str]]:
     """One row per registered memory, and per example of it.
 
-    Bits per element are those that a worker keeps between steps for a matrix of 1000 × 1000.
+    Bits per element: one worker's state between steps for a matrix of 1000 × 1000.
     """
     rows = []
     for name in registry.memories():
         for spec in (name, *registry.get_memory(name).examples):
             memory = registry.get_memory(spec)
             (stored,) = memory.store([memory.init_state(_MILLION)], _ALONE)
-            kept = sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in stored.values())
-            bits = 8 * kept / _MILLION.shape.num_elements()
+            nbytes = sum(leaf.shape.num_elements() * leaf.dtype.size for leaf in stored.values())
+            bits = 8 * nbytes / _MILLION.shape.num_elements()
             wanted = {"nonexpansive": memory.requires_nonexpansive}
             wanted["unbiased"] = memory.requires_unbiased
             needs = ", ".join(trait for trait, wants in wanted.items() if wants) or "-"
@@ -71,7 +71,7 @@ def memory_rows() -> list[list[str]]:
 
 
 def told_as(method: str, compressor: Compressor) -> str:
-    """What tables call a method: its compressor's spec, or the name of a recipe as it was given."""
+    """A method's name in tables: its compressor's spec, or a recipe's name as it was given."""
     return str(compressor) if name_of(method) == compressor.name else method
 
 
@@ -145,7 +145,7 @@ def sent_by_a_worker(
 
 
 class _Counted(Transport):
-    """Worker 0 of several, of which there are no others."""
+    """Worker 0 of several; the other workers do not exist."""
 
     def __init__(self, size: int) -> None:
         self.size, self.workers = size, (0,)
@@ -170,7 +170,7 @@ class _Counted(Transport):
 
 
 def step_text(compressor: Compressor, shape: Sequence[int]) -> str:
-    """What a step of this tensor sends, or would send where there is only one worker."""
+    """What each of several workers sends in a step of this tensor, as text."""
     nbytes = compressor.nbytes(tf.TensorSpec(shape, tf.float32))
     return f"{nbytes:,} bytes from each of several workers, and a flag of 2 or 4 bytes"
 

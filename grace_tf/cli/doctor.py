@@ -1,4 +1,4 @@
-"""What this installation is made of, for people with a question and for bug reports."""
+"""The command `doctor`: describes this installation, for questions and for bug reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def verdict() -> str:
-    """One line: whether training works here as it should, else what to do first."""
+    """One line: whether training works here as it should, or what to do first."""
     try:
         world.expected_size()
     except ValueError as error:
@@ -78,7 +78,7 @@ def _meaning_of_tf_keras() -> str:
     """The package that `tf.keras` is: "keras", or "tf_keras" with TF_USE_LEGACY_KERAS=1."""
     try:
         return tf.keras.Model.__module__.partition(".")[0]
-    except (AttributeError, ImportError) as error:  # asked for, but not installed
+    except (AttributeError, ImportError) as error:  # TF_USE_LEGACY_KERAS is set, tf_keras missing
         return lifeline.first_line(error)
 
 
@@ -90,7 +90,7 @@ def native_library() -> str:
 
 
 def threads() -> str:
-    """Whether the native operations work on several threads, or why not."""
+    """Whether the native operations use several threads, or why not."""
     if not native.available():
         return "none: there are no native operations"
     if ctypes.CDLL(str(native.LIBRARY)).grace_shares_threads():
@@ -111,7 +111,7 @@ def _gpus() -> str:
 
 
 def cuda_library() -> str:
-    """What the kernels for GPUs were built for, and whether CUDA's driver here can run them."""
+    """The build of the kernels for GPUs, and whether CUDA's driver here can run them."""
     found = cuda.built()
     if isinstance(found, str):
         return found
@@ -138,7 +138,7 @@ def horovod() -> str:
         return f"not installed{_last_attempt()}"
     try:
         found = importlib.import_module("horovod.tensorflow")
-    except Exception as error:  # built for another TensorFlow, its library lacks symbols
+    except Exception as error:  # its library lacks symbols if it was built for another TensorFlow
         return f"installed, but it cannot be imported: {lifeline.first_line(error)}"
     built = {"Gloo": found.gloo_built(), "MPI": found.mpi_built()}
     controllers = [name for name, there in built.items() if there]
@@ -149,20 +149,20 @@ def horovod() -> str:
 
 
 def _last_attempt() -> str:
-    """What `make horovod` has left behind in this environment where it failed."""
+    """The error that the last `make horovod` has left in this environment, if it failed."""
     log = pathlib.Path(sys.prefix, "horovod.log")
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return f": {lines[-1]}" if lines else ""
 
 
 def _guards() -> list[list[str]]:
-    """One row per module that importing has put into Keras or tf.distribute, but for repairs."""
+    """One row for each guard that the import has put into Keras or tf.distribute; no repairs."""
     found = collections.defaultdict(set)
     known = {cls: cls.__name__ for cls in _classes_of_keras()}
     known.update((cls, name) for name, cls in inspect.getmembers(tf.distribute, inspect.isclass))
     for cls, known_as in known.items():
         for name, held in vars(cls).items():
-            while held is not None:  # a repair may stand around a guard
+            while held is not None:  # a repair may wrap a guard
                 module = inspect.getmodule(getattr(held, "__code__", None))
                 ours = module is not None and module.__name__.startswith("grace_tf.")
                 if ours and module is not repairs:
@@ -183,7 +183,7 @@ def _classes_of_keras() -> Iterator[type]:
 
 
 def _repairs() -> list[list[str]]:
-    """One row per repair of Keras: what it is for, and whether it is in place."""
+    """One row per repair of Keras: its purpose, and whether it is applied."""
     rows = []
     for name, function in inspect.getmembers(repairs, inspect.isfunction):
         if name.startswith("_") or function.__module__ != repairs.__name__:

@@ -1,5 +1,5 @@
 """`python -m grace_tf run -np N script.py`: starts the worker processes here and on other hosts,
-shows what they print, ends them together.
+shows their output, and ends them together.
 
 Every worker gets a TF_CONFIG that names all workers; `grace_tf.init()` (or
 `MultiWorkerMirroredStrategy`) reads it.  On this machine it gets the parent's environment too.  A
@@ -31,7 +31,7 @@ from grace_tf.cli.run.screen import PREFIXES, Screen
 from grace_tf.cli.run.signals import Signals, Stopped
 
 TIMED_OUT = 124  # as coreutils' timeout(1)
-_AT_ONCE = 8  # connections that are being made; sshd takes 10 (MaxStartups)
+_AT_ONCE = 8  # connections opened at the same time; sshd allows 10 (MaxStartups)
 
 
 def run(
@@ -51,19 +51,19 @@ def run(
 ) -> int:
     """Runs `command` in `workers` processes on the hosts and returns the run's exit code.
 
-    A command whose first word ends in `.py` runs under this Python, unbuffered.  `[rank] ` stands
-    in front of each line, with the prefix "auto" not of worker 0's, with "never" of none.
+    A command whose first word ends in `.py` runs under this Python, unbuffered.  Lines of output
+    begin with `[rank] `; with the prefix "auto" not worker 0's lines, with "never" none.
     TensorFlow's start-up lines need `verbose`.  With `horovod`, `hvd.init()` finds the workers.
 
-    `hosts` are (name, slots), filled in order; without them all workers are on this machine.  Other
-    hosts are reached by the words of `ssh`; workers there run in the folder of the same name, with
-    the Python of the same path.  `export` has "NAME" or "NAME=VALUE" for every worker.
+    `hosts` are (name, slots), filled in order; without them all workers are on this machine.  The
+    command `ssh` reaches other hosts; workers there run in the folder of the same name, with the
+    Python of the same path.  `export` has "NAME" or "NAME=VALUE" for every worker.
 
-    The code is 0 if every worker returned 0, else that of the first that failed (128 + n for signal
-    n); then the others have `linger` seconds to end by themselves, get SIGTERM, and 5 s later
-    SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal n
-    (SIGINT, SIGTERM) ended the launcher, 255 if ssh cannot reach a host.  No process that a worker
-    started is left behind.  Raises ValueError for a wrong argument, and without the Horovod wanted.
+    The code is 0 if every worker returned 0, else the code of the first that failed (128 + n for
+    signal n); the others then have `linger` seconds to end by themselves, get SIGTERM, and 5 s
+    later SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal
+    n (SIGINT, SIGTERM) ended the launcher, 255 if ssh cannot reach a host.  No process that a
+    worker started survives.  Raises ValueError for a wrong argument, and where Horovod is missing.
     """
     names, words, given = of_workers(hosts, workers), _words(command), exported(export)
     screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
@@ -123,15 +123,15 @@ class _Crew:
         self._running: dict[int, Place] = {}
         self._threads: list[threading.Thread] = []
         self._readers: dict[int, threading.Thread] = {}  # of each worker's stderr
-        self._fault: tuple[int, int, str] | None = None  # who failed first, its code, in words
+        self._fault: tuple[int, int, str] | None = None  # (rank that failed first, code, words)
 
     def find_places(self, hosts: Sequence[str], ssh: Sequence[str], signals: Signals) -> None:
         """One place on each of `hosts`; raises CannotReach, and TimeoutError at the deadline."""
-        own = {host for host in set(hosts) if is_this_machine(host)}
+        local = {host for host in set(hosts) if is_this_machine(host)}
         for first in range(0, len(hosts), _AT_ONCE):
             for host in hosts[first : first + _AT_ONCE]:
                 with signals.hold():
-                    self.places.append(Local(host) if host in own else Remote(host, ssh))
+                    self.places.append(Local(host) if host in local else Remote(host, ssh))
             wait_for_all([p for p in self.places[first:] if not p.here], self._deadline)
 
     def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
@@ -143,7 +143,7 @@ class _Crew:
         self._thread(self._reap, rank, process)
 
     def wait(self, linger: float) -> int:
-        """Until all have ended, one has failed (its code) or the deadline has passed (124)."""
+        """Waits until all have ended, one has failed (its code) or the deadline is over (124)."""
         while self._running:
             ended = self._next(self._deadline)
             if ended is None:
@@ -156,10 +156,10 @@ class _Crew:
         return 0
 
     def stop(self) -> None:
-        """Ends whatever still runs (SIGTERM, SIGKILL after 5 s) and prints the last lines."""
+        """Ends the running workers (SIGTERM, SIGKILL after 5 s) and prints the last lines."""
         for place in self.places[len(self._readers) :]:
             place.close()  # no worker has started there
-        kill = signal.SIGKILL  # the first may have to travel, the second is for what stands here
+        kill = signal.SIGKILL  # of a remote worker the first kills its far end, the second ssh here
         for number, patience in ((signal.SIGTERM, 5.0), (kill, 5.0), (kill, None)):
             for place in self._running.values():
                 place.signal(number)
@@ -170,10 +170,10 @@ class _Crew:
             thread.join()
 
     def blame(self) -> None:
-        """Repeats, below all that was printed, whose fault it was: its own last words."""
+        """Prints, below all output, which worker failed first, with its last line on stderr."""
         if self._fault is not None:
             rank, code, how = self._fault
-            # What a signal has ended could say nothing of it.
+            # A worker that a signal ended could not print a reason.
             last = self._screen.last.get(rank) if code > 0 else None
             words = "." if last is None else f"; its last line on stderr: {last}"
             self.say(f"{self._name(rank)} {how}{words}")
@@ -182,10 +182,10 @@ class _Crew:
         self._screen.say(sentence)
 
     def _linger(self, rank: int, code: int, seconds: float) -> int:
-        """Lets the others end by themselves; returns the return code of who failed first."""
+        """Lets the others end by themselves; returns the code of the worker that failed first."""
         self._fault = rank, code, f"{ending(code)} first"
         others = f"; ending the other {len(self._running)}" if self._running else ""
-        self._last_line(rank)  # what it has written comes before what is said of it
+        self._last_line(rank)  # so that its output comes before the launcher's message
         self.say(f"{self._name(rank)} {ending(code)}{others}.")
         deadline, codes = time.monotonic() + seconds, {rank: code}
         while self._running and (ended := self._next(deadline)) is not None:
@@ -195,7 +195,7 @@ class _Crew:
         return codes[first]
 
     def _last_line(self, rank: int) -> str:
-        self._readers[rank].join(2.0)  # seconds for what it has written to be read
+        self._readers[rank].join(2.0)  # seconds to read the rest of its output
         return self._screen.last.get(rank, "")
 
     def _next(self, deadline: float | None) -> tuple[int, int] | None:
@@ -218,7 +218,7 @@ class _Crew:
         return thread
 
     def _reap(self, rank: int, process: subprocess.Popen) -> None:
-        # Not reaped yet, the process still owns its number, so the signal cannot hit a stranger.
+        # Not reaped yet, the process still owns its number, so no other process gets the signal.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         signal_all(process.pid, signal.SIGKILL)
         self._ended.put((rank, process.wait()))

@@ -1,6 +1,6 @@
 """Tables and progress: by rich on a terminal where it is installed, else plain lines; Markdown.
 
-What goes elsewhere than to a terminal is plain, so that it is the same with and without rich.
+Output to a file or pipe is always plain, so that it is the same with and without rich.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def print_table(title: str, columns: Sequence[str], rows: Rows, file: TextIO | N
 
 
 class Progress:
-    """How far a long command is: a bar where rich draws one, else only what is told by `say`."""
+    """The progress of a long command: a bar where rich draws one, else only the lines of `say`."""
 
     def __init__(self, bar: Any, title: str, total: int | None) -> None:
         self._bar = bar
         self._task = bar and bar.add_task(title, total=total)
 
     def advance(self, doing: str) -> None:
-        """One of the steps is done; the bar shows `doing` from now on."""
+        """Call it when a step is done; the bar shows `doing` from now on."""
         if self._bar:
             self._bar.update(self._task, description=doing, advance=1, refresh=True)
 
@@ -54,7 +54,7 @@ class Progress:
 def progress(title: str, total: int | None = None) -> Iterator[Progress]:
     """Shows on stderr, while its block runs, how many of `total` steps are done (None: unknown).
 
-    With a total it draws in `advance` alone: no thread disturbs what is measured meanwhile.
+    With a total it draws only in `advance`, so that no thread disturbs a measurement.
     """
     console = _console(sys.stderr)
     if console is None:
@@ -68,7 +68,7 @@ def progress(title: str, total: int | None = None) -> Iterator[Progress]:
         bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),
     )
-    ticking = total is None  # and leaves nothing behind
+    ticking = total is None  # the bar then disappears at the end
     with bars.Progress(*columns, console=console, auto_refresh=ticking, transient=ticking) as bar:
         yield Progress(bar, title, total)
 
@@ -91,7 +91,7 @@ def markdown(columns: Sequence[str], rows: Rows) -> str:
 
 
 def _console(file: TextIO) -> Any:
-    """Rich's console for this file; None where it is not installed or the file no terminal."""
+    """Rich's console for this file; None where rich is missing or the file is no terminal."""
     try:
         from rich.console import Console
     except ModuleNotFoundError:  # an optional extra

@@ -1,4 +1,4 @@
-"""The methods.  One file and one import line each; everything else reads the registry."""
+"""The methods: one file and one import line here each; everything else reads the registry."""
 
 from grace_tf.compressors import acpsgd as acpsgd
 from grace_tf.compressors import adaq as adaq

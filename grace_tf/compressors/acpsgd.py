@@ -1,4 +1,4 @@
-"""Low rank by alternating power iterations: ACP-SGD, in one all-reduce a step."""
+"""`acpsgd`: low rank by alternating power iterations, in one all-reduce a step."""
 
 import tensorflow as tf
 
@@ -21,10 +21,10 @@ class ACPSGD(Compressor):
     M is the gradient as a matrix [everything else, last axis] = [a, b].  Its factors have r = rank
     columns, in two halves: in one step the first half sends P and the second Q, in the next the
     first half sends Q and the second P.  The columns of A [a, r/2] and B [b, r/2] are orthonormal
-    bases of the sums of P and of Q that came back in the step before, at first of normal numbers
-    that all workers draw alike.  What the first half has captured is taken out of the sum that the
-    second goes on from.  What one worker sent is C of its own matrix.  A variable whose P and Q of
-    all columns would be no smaller than itself, every 1-D one among them, travels dense in the same
+    bases of the sums of P and of Q from the last step; at first of normal numbers that all workers
+    draw alike.  The part that the first half has captured is removed from the sum with which the
+    second half goes on.  `sent` of a worker is C of its own matrix.  A variable whose P and Q of
+    all columns would be no smaller than itself, such as every 1-D one, travels dense in the same
     buffer.
     Shapes: any float32 tensor.
     Wire: one all-reduce of p float32[a·r/2] and q float32[b·r/2]: 2r(a + b) bytes on every step, or
@@ -33,13 +33,12 @@ class ACPSGD(Compressor):
     Raises: ValueError for a rank below 2, or an odd one.
     Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression for Distributed
     Deep Learning, ACP-SGD.
-    Differs: the paper sends P of all columns in one step and Q of all in the next.  Of a matrix of
-    30522 × 768 these are 40 times as many bytes in one step as in the next; halves of the columns
-    take turns instead, so that each variable sends the same on every step, whatever else is sent
-    with it.  A basis column that depends on those before it gives way to a unit vector, so that the
-    rank never falls.
-    Bits: what workers compute alike from the sums is the same in native and reference operations.
-    Their own products need not be, since only sums of them travel.
+    Differs: the paper sends P of all columns in one step and Q of all in the next.  For a matrix of
+    30522 × 768 one step would send 40 times as many bytes as the next; here halves of the columns
+    take turns, so that each variable sends the same number of bytes in every step.  A basis column
+    that depends on those before it is replaced by a unit vector, so that the rank never falls.
+    Bits: results that all workers compute from the sums have the same bits in native and reference
+    operations.  Each worker's own products need not, since only sums of them travel.
     """
 
     rank: int = 4
@@ -56,7 +55,7 @@ class ACPSGD(Compressor):
             )
 
     def _size(self, spec):
-        """The matrix with the columns of one half, or a column of rank 0 for a dense variable."""
+        """The matrix size with the rank of one half; a dense variable is a column of rank 0."""
         size = low_rank.matrix_size(spec.shape, self.rank)
         return size._replace(rank=size.rank // 2)
 
@@ -89,26 +88,26 @@ class ACPSGD(Compressor):
 
 
 def _bases(states, sizes):
-    """Orthonormal columns from what was received last."""
+    """Orthonormal columns from the sums of the last step."""
     return two_sided_low_rank.bases([state["factors"] for state in states if state], sizes)
 
 
 def _states(sums: Products, bases: Bases, sizes, step):
-    """The next states: of the half that is second in this step, what the first has not captured."""
+    """The next states; the second half of this step gets only what the first has not captured."""
     factors = iter(two_sided_low_rank.turned(sums, bases, step, sizes))
     return [{"factors": next(factors)} if size.rank else {} for size in sizes]
 
 
 @fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Gradients and residuals are read twice, what is kept and the aggregate are written once."""
+    """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes = [compressor._size(spec) for spec in ctx.specs]
     bases = _bases(states, sizes)
     gradients = xs, residuals_of(memories), ctx.multiplier
-    mine, kept, finite = two_sided_low_rank.alternate(*gradients, bases, sizes)
+    mine, unsent, finite = two_sided_low_rank.alternate(*gradients, bases, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
     sums = mine._replace(**reply)
     shapes = [spec.shape for spec in ctx.specs]
     means, finite = two_sided_low_rank.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
     next_states = _states(sums, bases, sizes, ctx.step)
-    return Outcome(means, settled(memories, kept), next_states, finite)
+    return Outcome(means, settled(memories, unsent), next_states, finite)

@@ -1,4 +1,4 @@
-"""The largest elements of each sign, as one mean each."""
+"""`adaq`: the largest elements of each sign, as one mean for each sign."""
 
 import tensorflow as tf
 
@@ -54,7 +54,7 @@ class AdaQ(ListCompressor):
         }
 
     def most(self, spec):
-        """How many elements of a tensor fit into its payload."""
+        """The number of elements of a tensor that fit into its payload."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
     def encode(self, xs, residuals, multiplier, ctx):

@@ -1,4 +1,4 @@
-"""Gradients cast to bfloat16."""
+"""`bf16`: gradients cast to bfloat16."""
 
 import tensorflow as tf
 

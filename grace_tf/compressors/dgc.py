@@ -1,4 +1,4 @@
-"""The largest elements, found by a sampled threshold."""
+"""`dgc`: the largest elements, found by a sampled threshold."""
 
 import tensorflow as tf
 
@@ -28,8 +28,8 @@ class DGC(ListCompressor):
     C(x) = x on them, else 0.
 
     The threshold is the ⌈s·k/n⌉-th largest magnitude of s elements at equal distances, from a
-    random first one on.  They are at least the fraction `sample` of all, and so many that two are
-    expected among the k largest; where that is more than a third of all, the selection is exact.
+    random first one on.  s is at least the fraction `sample` of n, and large enough that two of
+    them are expected among the k largest; where s would exceed n/3, the selection is exact.
     While fewer than 0.8·k elements pass, the threshold is multiplied by 0.8, at most ten times.
     Variables of fewer than two dimensions travel dense, and at ratio 1 all do.
     Shapes: any float32 tensor of fewer than 2^31 elements.
@@ -72,9 +72,9 @@ class DGC(ListCompressor):
         return sampled_top_k.sampling_of(n, max(1, int(self.ratio * n)), self.sample)
 
     def _select(self, xs, residuals, multiplier, momentum, ctx):
-        """(payload, what was found) of a lane group."""
+        """(payload, the result of the selection) for a lane group."""
         samplings = [self._sampling(spec) for spec in ctx.specs]
-        # Without a sample nothing is drawn, so any key serves.
+        # Without a sample nothing is drawn, so any key will do.
         sampled = any(sampling.stride > 1 for sampling in samplings)
         key = ctx.list_key() if sampled else ListKey(0, 0, 0, ctx.variables, 0)
         found = sampled_top_k.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum)
@@ -100,9 +100,10 @@ class DGC(ListCompressor):
 @fuses(DGC, MomentumCorrection, when=lambda compressor, xs: choice.runs_here(xs))
 def with_momentum(compressor, memory, xs, memories, states, ctx):
     """Momentum, selection, masking and flag from one read; u and v are written once."""
-    momentum, residuals = memory.told(memories, ctx.size), [state["v"] for state in memories]
+    momentum = memory.momentum_of(memories, ctx.size)
+    residuals = [state["v"] for state in memories]
     payload, found = compressor._select(xs, residuals, ctx.multiplier, momentum, ctx)
     (reply,) = yield Gather([payload], found.finite)
     means, finite = compressor.decode(reply, 1 / ctx.size, ctx)
-    kept = [{"u": u, "v": v} for u, v in zip(found.states, found.residuals_out)]
-    return Outcome(means, kept, states, finite)
+    next_memories = [{"u": u, "v": v} for u, v in zip(found.states, found.residuals_out)]
+    return Outcome(means, next_memories, states, finite)

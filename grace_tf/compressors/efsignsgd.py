@@ -1,4 +1,4 @@
-"""One bit an element, and the mean magnitude."""
+"""`efsignsgd`: one bit an element, and the mean magnitude of a block."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class EFSignSGD(ListCompressor):
     several workers, their mean.
     Differs: no learning rate.  The paper compresses p = γ·g + e and steps by C(p).  With e = γ·e'
     that is p = γ·(g + e'), and C scales with its input, so the step is γ·C(g + e'): a constant γ
-    cancels from the residual, and the optimizer applies it.  Where the optimizer's γ changes, what
-    was kept before is applied with the new one.
+    cancels from the residual, and the optimizer applies it.  Where the optimizer's γ changes, the
+    residual of earlier steps is applied with the new γ.
     """
 
     block: int | None = None

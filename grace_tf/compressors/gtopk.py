@@ -1,4 +1,4 @@
-"""The largest elements of the sum over workers."""
+"""`gtopk`: the largest elements of the sum over workers."""
 
 import tensorflow as tf
 
@@ -23,8 +23,8 @@ class GTopK(Compressor):
     """Sends each worker's k = max(1, ⌊ratio·n⌋) largest elements; the aggregate is the k largest of
     their sum: Top_k(Σ_w Top_k(x_w)).
 
-    What a worker sent counts only where the sum was kept, so that the residual takes the rest back
-    and nothing is lost.  Ties go to the lower index.  One worker alone has topk.
+    An element counts as sent only where its sum was selected; the residual takes the others back,
+    so nothing is lost.  Ties go to the lower index.  With one worker it is topk.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], indices int32[`index_sets.index_words(n, k)`], gathered, as topk:
     5.07k bytes at 1 %.
@@ -52,7 +52,7 @@ class GTopK(Compressor):
         return self._top.wire(spec)
 
     def count(self, spec):
-        """How many elements of a tensor are sent, and kept of the sum."""
+        """The number of elements that a worker sends, and that are selected of the sum."""
         return self._top.count(spec)
 
     def compress(self, x, ctx):
@@ -71,50 +71,49 @@ class GTopK(Compressor):
             totals.append(self.decompress(largest, lane))
             if not ctx.needs_sent:
                 continue
-            own, kept = (
-                index_sets.unpack_list(
-                    one_row(p)["indices"], [lane.elements], [self.count(lane.spec)]
-                )
+            ks = [self.count(lane.spec)]
+            sent_at, selected = (
+                index_sets.unpack_list(one_row(p)["indices"], [lane.elements], ks)
                 for p in (mine, largest)
             )
-            values = _where_kept(mine["values"], own[0], kept[0], lane, [self.count(lane.spec)])
+            values = _where_selected(mine["values"], sent_at[0], selected[0], lane, ks)
             sent.append(self.decompress({**mine, "values": values}, lane))
         return totals, sent or None, list(states)
 
 
-def _where_kept(values, own, kept, ctx, ks):
-    """Values at the indices `own` of a lane group that are among `kept`, zeros for the others."""
+def _where_selected(values, sent_at, selected, ctx, ks):
+    """The values whose index, in `sent_at`, is among `selected`; zeros for the others."""
     starts, start = [], 0
     for spec in ctx.specs:
         starts.append(start)
         start += spec.shape.num_elements()
     offset = tf.repeat(tf.constant(starts, tf.int64), ks)
-    own, kept = (tf.cast(indices, tf.int64) + offset for indices in (own, kept))
-    place = tf.minimum(tf.searchsorted(kept, own, out_type=tf.int64), sum(ks) - 1)
-    return tf.where(tf.gather(kept, place) == own, values, 0.0)
+    sent_at, selected = (tf.cast(each, tf.int64) + offset for each in (sent_at, selected))
+    place = tf.minimum(tf.searchsorted(selected, sent_at, out_type=tf.int64), sum(ks) - 1)
+    return tf.where(tf.gather(selected, place) == sent_at, values, 0.0)
 
 
 @fuses(GTopK, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """One read for the selection and the residual, one write and one read of the sums, and every
-    mean is written once; the residual takes back in O(k).
+    """Reads the gradients once for selection and residual, writes and reads the sums once, writes
+    every mean once; the residual takes unselected elements back in O(k).
     """
     ks = [compressor.count(spec) for spec in ctx.specs]
     lengths, shapes = zip(*[(spec.shape.num_elements(), spec.shape) for spec in ctx.specs])
-    values, own, residuals, finite = selection.top_k_list(
+    values, sent_at, residuals, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    payload = {"values": values, "indices": index_sets.pack_list(own, None, lengths, ks)}
+    payload = {"values": values, "indices": index_sets.pack_list(sent_at, None, lengths, ks)}
     (reply,) = yield Gather([payload], finite)
     parts = reply["values"], reply["indices"], None, ks, shapes
     sums, finite = index_sets.scatter_list(*parts, 1.0)
-    if ctx.size == 1:  # what was selected is all that there is
+    if ctx.size == 1:  # the sum is this worker's own selection
         return Outcome(sums, settled(memories, residuals), states, finite)
-    largest, kept, _, _ = selection.top_k_list(sums, None, 1.0, ks)
+    largest, selected, _, _ = selection.top_k_list(sums, None, 1.0, ks)
     if residuals is not None:
-        sent = _where_kept(values, own, kept, ctx, ks)
-        residuals = selection.refine_list(residuals, own, values, sent, ks)
-    best = one_row({"values": largest, "indices": kept})
+        sent = _where_selected(values, sent_at, selected, ctx, ks)
+        residuals = selection.refine_list(residuals, sent_at, values, sent, ks)
+    best = one_row({"values": largest, "indices": selected})
     means, finite = selection.scatter_list(
         best["values"], best["indices"], None, ks, shapes, 1 / ctx.size
     )

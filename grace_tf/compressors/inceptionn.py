@@ -1,4 +1,4 @@
-"""Numbers of 0, 8, 16 or 32 bits, by the size of the element."""
+"""`inceptionn`: numbers of 0, 8, 16 or 32 bits, by the magnitude of the element."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Inceptionn(ListCompressor):
     """Sends each element with as few bits as keep its error below the bound ε = 2^-b:
     |x − C(x)| < ε, b = ⌈−log₂ error_bound⌉.
 
-    |x| < 2^-b is sent as nothing; |x| < 2^(7−b) as a sign and 7 bits, a fixed-point number in
-    units of 2^-b; |x| < 2^(15−b) as a sign and 15 bits, likewise; all others, and |x| ≥ 1, as
-    they are.  Numbers of fewer bits end at 1, and their units are smaller then.  What is below a
-    unit is cut off.
+    |x| < 2^-b is not sent; |x| < 2^(7−b) is a sign and 7 bits, a fixed-point number in units of
+    2^-b; |x| < 2^(15−b) is a sign and 15 bits, likewise; all others, and |x| ≥ 1, are float32.
+    Fixed-point numbers are below 1, so their units are smaller for large bounds.  Numbers are
+    truncated to their unit.
     Overflow: `bytes`, `halves` and `wholes` are the fractions of the elements that a payload has
     room for.  Where halves or floats of a variable do not fit, all elements take the classes of
-    elements 2^s times smaller, with the least s that makes them fit: ε is 2^s times larger.  Of
-    bytes that do not fit, as many as fit are sent, in turns from step to step; the others stay in
-    the residual, if there is one.  The counts tell s and how many elements each class had.
+    elements 2^s times smaller, with the least s that makes them fit: ε is 2^s times larger.  Where
+    bytes do not fit, as many as fit are sent, in turns from step to step; the others stay in the
+    residual, if there is one.  The counts hold s and the number of elements of each class.
     Shapes: any float32 tensor.
     Wire: tags int32[2·⌈n/32⌉], bytes int32[⌈B/4⌉], halves int32[⌈H/2⌉], wholes float32[W], counts
     int32[4], gathered, with B = max(1, ⌊bytes·n⌋) and so on: n/4 + B + 2H + 4W + 16 bytes on

@@ -1,4 +1,4 @@
-"""No compression: the dense mean."""
+"""`none`: no compression, the dense mean."""
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ class NoCompression(Compressor):
     Shapes: any; float32 (the line keeps float64 lanes of this method in float64).
     Wire: values float32[n], all-reduced: 4n bytes.
     Paper: none; this is what the others are compared with.
-    Differs: under a tf.distribute strategy its own reduction is used, bit for bit.
+    Differs: under a tf.distribute strategy the strategy's own reduction is used, bit for bit.
     """
 
     unbiased = True
@@ -46,7 +46,7 @@ class NoCompression(Compressor):
 def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
     """One operation for the momenta of all lanes, which divides by the number of workers too.
 
-    The memory claims what travels dense, so all lanes of such a group are dense.
+    The memory claims dense variables, so all lanes of such a group are dense.
     """
     if ctx.multiplier != 1:
         xs = [x * ctx.multiplier for x in xs]
@@ -56,7 +56,7 @@ def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
         reply["values"] if spec.shape.rank == 1 else tf.reshape(reply["values"], spec.shape)
         for reply, spec in zip(replies, ctx.specs)
     ]
-    momentum, factor = memory.told(memories, 1), 1 / ctx.size
+    momentum, factor = memory.momentum_of(memories, 1), 1 / ctx.size
     if momentum.limit is not None:
         totals = [memory.clipped(total * tf.constant(factor), 1) for total in totals]
         factor = 1.0

@@ -1,4 +1,4 @@
-"""One bit an element, and the mean of each side."""
+"""`onebit`: one bit an element, and the mean of each sign."""
 
 import tensorflow as tf
 

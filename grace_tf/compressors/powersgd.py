@@ -1,4 +1,4 @@
-"""Low rank by one warm-started power iteration."""
+"""`powersgd`: low rank by a warm-started power iteration."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
 from grace_tf.ops import choice, low_rank
 
-_MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for so many
+_MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for this many
 
 
 @register(
@@ -24,25 +24,25 @@ _MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for so many
 class PowerSGD(Compressor):
     """Sends a rank-r factorisation: P = orth(Σ M Q), Q = Σ Mᵀ P, C(M) = P Qᵀ.
 
-    M is the gradient as a matrix [everything else, last axis] = [a, b], r = min(rank, a, b).  Q
-    is kept between steps (warm start); at first it is normal, drawn alike by all workers.  What
-    one worker sent is P Pᵀ M, the projection of its own matrix.  Each further iteration starts from
-    the Q of the one before.  A variable whose factors would not be smaller than itself by more than
-    `min_compression` times, every 1-D one among them, travels dense in the first round's buffer.
+    M is the gradient as a matrix [everything else, last axis] = [a, b], r = min(rank, a, b).  Each
+    step starts from the last step's Q (warm start); the first Q is normal, drawn alike by all
+    workers.  `sent` of a worker is P Pᵀ M, the projection of its own matrix.  Further iterations
+    start from the Q of the one before.  A variable that is not more than `min_compression` times
+    as large as its factors, such as every 1-D one, travels dense in the first round's buffer.
     Shapes: any float32 tensor.
     Wire: two rounds of all-reduce an iteration, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes,
-    those of the second iteration as p2 and q2 and so on; or dense float32[n]: 4n bytes.
+    in the second iteration named p2 and q2, and so on; or dense float32[n]: 4n bytes.
     State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a
     maximum of 1, which changes no result and keeps M Q in range.
     Raises: ValueError for a rank below 1, iterations not from 1 to 16 or min_compression below 1.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback);
     `min_compression` is from the authors' package, where it is 2.
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
-    channels; Gram-Schmidt done twice, in which a column that depends on those before it gives way
-    to a unit vector, so that the rank never falls; the residual subtracts what this worker
-    contributed, not the aggregate.
-    Bits: what workers compute alike from the sums is the same in native and reference operations.
-    Their own products M Q and Mᵀ P need not be, since only sums of them travel.
+    channels; Gram-Schmidt runs twice and replaces a column that depends on those before it by a
+    unit vector, so that the rank never falls; the residual subtracts this worker's contribution,
+    not the aggregate.
+    Bits: results that all workers compute from the sums have the same bits in native and reference
+    operations.  Each worker's own M Q and Mᵀ P need not, since only sums of them travel.
     """
 
     rank: int = 4
@@ -62,7 +62,7 @@ class PowerSGD(Compressor):
             )
 
     def _size(self, spec):
-        """The matrix with its rank; a variable that travels dense is a column of rank 0."""
+        """The matrix size with its rank; a variable that travels dense is a column of rank 0."""
         return low_rank.matrix_size(spec.shape, self.rank, self.min_compression)
 
     def wire(self, spec):
@@ -105,7 +105,7 @@ def _sizes(compressor, ctx):
 
 
 def _nth(name, iteration):
-    """What a part is called: p, p2, p3, …"""
+    """The name of a part in an iteration: p, p2, p3, …"""
     return f"{name}{iteration + 1}" if iteration else name
 
 
@@ -125,16 +125,16 @@ def _once(compressor, xs):
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Gradients and residuals are read twice, what is kept and the aggregate are written once."""
+    """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes, shapes = _sizes(compressor, ctx), [spec.shape for spec in ctx.specs]
     gradients = xs, residuals_of(memories), ctx.multiplier
     qs = [state["q"] for state in states if state]
     p, dense, finite = low_rank.project(*gradients, qs, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, dense, p=p)], finite)
     basis = low_rank.orthonormal(reply.get("p", p), sizes)
-    mine, kept = low_rank.reproject(*gradients, basis, sizes)
+    mine, unsent = low_rank.reproject(*gradients, basis, sizes)
     (second,) = yield Sum([_factors(mine, "q", 0)])
     q, dense = second.get("q", mine), reply.get("dense", dense)
     means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, shapes)
     states = _states(low_rank.unit_columns(q, sizes), sizes)
-    return Outcome(means, settled(memories, kept), states, finite)
+    return Outcome(means, settled(memories, unsent), states, finite)

@@ -1,4 +1,4 @@
-"""Uniform quantisation with a scale per block."""
+"""`qsgd`: uniform quantisation with a scale per block."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class QSGD(ListCompressor):
     levels lie between the block's minimum m and its maximum, their distance is c, s = 2^bits − 1,
     and C(x) = m + c·⌊s·(x − m)/c + u⌋/s.
     u is uniform in [0, 1), so that C is unbiased, for `rounding="stochastic"` and "stratified".
-    The former draws it on each worker alone; the latter as frac(U + p/N), U and the permutation p
-    of the N workers being common to all, so that the more workers agree, the more their errors
-    cancel: of equal gradients the mean is off by less than one level/N.  `rounding="nearest"`
-    rounds half to even and, but for minmax, makes C nonexpansive, fit for a residual.
+    The first draws u on each worker independently.  The second takes u = frac(U + p/N), where U and
+    the permutation p of the N workers are common to all: the more the workers' gradients agree, the
+    more their errors cancel, and the mean of equal ones is off by less than one level/N.
+    `rounding="nearest"` rounds half to even; C is then nonexpansive (not with minmax) and allows a
+    residual.
     Blocks are runs of `block` elements of one variable, None for the whole variable.  A block
     whose c is below 2^-110 (minmax: 2^-109) is sent as zeros, or m.
     Shapes: any float32 tensor.

@@ -1,4 +1,4 @@
-"""The largest elements, quantised."""
+"""`qsparse`: the largest elements, quantised."""
 
 from grace_tf.core.registry import get, recipe
 
@@ -13,8 +13,8 @@ def qsparse(ratio: float = 0.01, bits: int = 4):
     """Sends the k = max(1, ⌊ratio·n⌋) largest elements by a quantiser of `bits` bits: C(x) =
     Q(x on them), else 0, with s = 2^(bits−1) − 1.
 
-    It is topk whose values go through qsgd with rounding to the nearest, and the memory "residual":
-    it keeps what is not selected and what the quantiser does not carry.
+    It is topk whose values go through qsgd with rounding to the nearest, with the memory
+    "residual", which keeps the unselected elements and the quantiser's error.
     ‖x − C(x)‖² = ‖x − Top_k(x)‖² + ‖Top_k(x) − C(x)‖² ≤ ‖x‖².
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values.levels int32[⌈k/32⌉·bits], values.scales float32[⌈k/512⌉], indices

@@ -1,4 +1,4 @@
-"""A random subset that all workers draw alike."""
+"""`randomk`: a random subset of elements that all workers draw alike."""
 
 import tensorflow as tf
 
@@ -21,10 +21,10 @@ from grace_tf.ops import selection
 class RandomK(ListCompressor):
     """Sends k = max(1, ⌊ratio·n⌋) elements, a uniformly random subset that changes every step.
 
-    C(x) = x on the subset, else 0, which is meant for a residual; with `scaled`, C(x) = x·n/k
-    there, which is unbiased and takes no residual: an element is on the subset with probability
-    k/n.  The indices come from the shared seed, the step and the variable: only values travel, and
-    they are all-reduced.
+    C(x) = x on the subset, else 0, for use with a residual; with `scaled`, C(x) = x·n/k there,
+    which is unbiased and needs no residual: an element is in the subset with probability k/n.  The
+    indices follow from the shared seed, the step and the variable, so only values travel, and they
+    are all-reduced.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], all-reduced: 4k bytes.
     Raises: ValueError for a ratio outside (0, 1]; TypeError for `scaled` other than true or false.
@@ -52,11 +52,11 @@ class RandomK(ListCompressor):
         return {"values": tf.TensorSpec([self.count(spec)], tf.float32)}
 
     def count(self, spec):
-        """How many elements of a tensor are sent."""
+        """The number of elements of a tensor that are sent."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
     def scale(self, spec):
-        """What the values of a tensor are multiplied by when they are decoded."""
+        """The factor by which decoding multiplies the values of a tensor."""
         return spec.shape.num_elements() / self.count(spec) if self.scaled else 1.0
 
     def relative_bound(self, spec):

@@ -1,4 +1,4 @@
-"""One bit an element, and a majority vote."""
+"""`signsgd`: one bit an element, and a majority vote."""
 
 import tensorflow as tf
 
@@ -45,17 +45,17 @@ class SignSGD(ListCompressor):
         payload = self.compress_list(totals, ctx)
         if ctx.size % 2:
             return one_row(payload)
-        # Two rows can say that a vote is tied: +1 in the first and −1 in the second add up to 0.
+        # A tied vote needs two rows: +1 in the first and −1 in the second add up to 0.
         above = self.compress_list([total - 0.5 for total in totals], ctx)["signs"]
         return {"signs": carried(tf.stack, [payload["signs"], above])}
 
 
 @fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
 def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
-    """The averages, their signs and the flag from one read; every vote is written once."""
+    """Computes averages, signs and flag in one read of the gradients; writes every vote once."""
     momenta = [state["momentum"] for state in memories]
     words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
     (reply,) = yield Gather([{"signs": words}], finite)
     votes, finite = compressor.decode(reply, 1.0, ctx)
-    kept = [{"momentum": average} for average in averages]
-    return Outcome(votes, kept, states, finite)
+    next_memories = [{"momentum": average} for average in averages]
+    return Outcome(votes, next_memories, states, finite)

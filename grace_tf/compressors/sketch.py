@@ -1,4 +1,4 @@
-"""Buckets of equally many elements, as their means."""
+"""`sketch`: buckets of equally many elements, each sent as its mean."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Sketch(ListCompressor):
     """Sends for each element the id of its quantile bucket, and the buckets' means: C(x) = m[id].
 
     Each sign has a share of the q = `quantiles` buckets like its share of the elements; zeros have
-    one.  All buckets of a sign hold about equally many elements; those that agree in sign, exponent
-    and seven more bits stay together.  m is t times the mean, where 0 ≤ t ≤ 1 and t = 1 but for a
+    one.  All buckets of a sign hold about equally many elements; elements with equal sign, exponent
+    and seven more bits share a bucket.  m is t times the mean, where 0 ≤ t ≤ 1 and t = 1 but for a
     truncation below 2^-15 (with tables below |b|·2^-30), so on a bucket b, where mean is that of x,
     ‖x − C(x)‖² = ‖x − mean‖² + |b|·(1 − t)²·mean² ≤ ‖x − mean‖² + |b|·mean² = ‖x‖².
     With `ratio` < 1 only the k = max(1, ⌊ratio·n⌋) elements of largest magnitude are sent, and the
@@ -84,7 +84,7 @@ class Sketch(ListCompressor):
         return min_max_sketch.entries_of(lengths, self.ratio, self.quantiles, variables, sketched)
 
     def _key(self, ctx):
-        """One stream for a list, whose variables' numbers are hashed too; only tables draw."""
+        """One stream for the whole list; only the tables use it, which also hash the variables."""
         return ctx.lane(0).shared_key()._replace(variable=0) if self.rows else None
 
     def encode(self, xs, residuals, multiplier, ctx):
@@ -92,11 +92,13 @@ class Sketch(ListCompressor):
             ids, means, *rest = quantiles.encode_list(xs, residuals, multiplier, self.quantiles)
             return Encoded({"means": means, "ids": ids}, *rest)
         entries, key = self._entries(ctx.specs, ctx.variables), self._key(ctx)
-        values, indices, kept, finite = selection.top_k_list(xs, residuals, multiplier, entries.ks)
-        payload, sent = min_max_sketch.encode(values, indices, key, entries, kept is not None)
-        if kept is not None:
-            kept = selection.refine_list(kept, indices, values, sent, entries.ks)
-        return Encoded(payload, kept, finite)
+        values, indices, unsent, finite = selection.top_k_list(
+            xs, residuals, multiplier, entries.ks
+        )
+        payload, sent = min_max_sketch.encode(values, indices, key, entries, unsent is not None)
+        if unsent is not None:
+            unsent = selection.refine_list(unsent, indices, values, sent, entries.ks)
+        return Encoded(payload, unsent, finite)
 
     def decode(self, payload, factor, ctx):
         if self.ratio == 1:

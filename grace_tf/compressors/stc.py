@@ -1,4 +1,4 @@
-"""The signs of the largest elements, and one magnitude for all of them."""
+"""`stc`: the signs of the largest elements, and one magnitude for all of them."""
 
 from grace_tf.core.registry import get, recipe
 
@@ -18,7 +18,7 @@ def stc(ratio: float = 0.0025):
     Paper: Sattler, Wiedemann, Müller, Samek 2019, Robust and Communication-Efficient Federated
     Learning from Non-IID Data: sparse ternary compression with error accumulation.
     Differs: indices in a code of fixed size, not in Golomb's.  Without a server there is no second
-    compression on the way back: every worker has the mean of what was sent.  Of fewer than k
-    elements that are not 0, zeros are sent too, as +μ, which the residual takes back.
+    compression on the way back: every worker gets the mean of what was sent.  Where fewer than k
+    elements are not 0, zeros are sent too, as +μ, which the residual takes back.
     """
     return get("topk", ratio=ratio).then(values="efsignsgd"), "residual"

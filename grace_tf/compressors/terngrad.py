@@ -1,4 +1,4 @@
-"""Ternary gradients: −s, 0 or s, by chance."""
+"""`terngrad`: ternary gradients, −s, 0 or s, drawn at random."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TernGrad(ListCompressor):
 
     @property
     def _bits(self):
-        """The bits of a field; None for trits."""
+        """The number of bits of a field; None for trits."""
         if self.shared:
             return 1 + self.workers.bit_length()
         return 2 if self.packing == "bits" else None
@@ -92,7 +92,7 @@ class TernGrad(ListCompressor):
         return ternary.decode(words, scales, ctx.shapes, factor, self._bits)
 
     def _summed(self, xs, multiplier, ctx):
-        """The two rounds of a shared scale; returns (own words, sums, scales), rows of one."""
+        """The two rounds with a shared scale: returns (own words, sums, scales), rows of one."""
         if ctx.size > self.workers:
             raise ValueError(
                 f"terngrad: its sums have room for workers={self.workers}, but there are "
@@ -117,7 +117,7 @@ class TernGrad(ListCompressor):
 
 @fuses(TernGrad, NoMemory, when=lambda compressor, xs: compressor.shared and choice.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
-    """Of a shared scale: one read for the scales and one for the digits."""
+    """The form with a shared scale: reads the gradients once for scales and once for digits."""
     _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)
     means, finite = compressor._decode(words, scales, 1 / ctx.size, ctx)
     return Outcome(means, memories, states, finite)

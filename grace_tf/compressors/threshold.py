@@ -1,4 +1,4 @@
-"""Every element beyond a threshold."""
+"""`threshold`: every element beyond a threshold."""
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ class Threshold(ListCompressor):
     """Sends the elements with |x| > threshold, at most m = max(1, ⌊capacity·n⌋): C(x) = x on
     them, else 0.
 
-    Where more elements pass than fit, the m largest go and the rest stays in the residual.
+    Where more elements pass than fit, the m largest are sent and the rest stays in the residual.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[m], indices int32[`index_sets.index_words(n, m)`], count int32[1],
     gathered, on every step; values from `count` on are zero and have no index.
@@ -53,7 +53,7 @@ class Threshold(ListCompressor):
         }
 
     def most(self, spec):
-        """How many elements of a tensor fit into its payload."""
+        """The number of elements of a tensor that fit into its payload."""
         return max(1, int(self.capacity * spec.shape.num_elements()))
 
     def encode(self, xs, residuals, multiplier, ctx):

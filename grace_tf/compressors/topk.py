@@ -1,4 +1,4 @@
-"""The largest elements."""
+"""`topk`: the largest elements."""
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ class TopK(ListCompressor):
     """Sends the k = max(1, ⌊ratio·n⌋) elements of largest magnitude, exactly: C(x) = x on them,
     else 0.
 
-    Ties go to the lower index.  `ratio` is the fraction kept.
+    Ties go to the lower index.  `ratio` is the fraction that is sent.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], indices int32[`index_sets.index_words(n, k)`], gathered.  The indices
     take about 8.6 bits each at 1 %, where log2 C(n,k)/k, which no code beats, is 8.1:
@@ -56,7 +56,7 @@ class TopK(ListCompressor):
         }
 
     def count(self, spec):
-        """How many elements of a tensor are sent."""
+        """The number of elements of a tensor that are sent."""
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
     def relative_bound(self, spec):
@@ -79,24 +79,24 @@ class TopK(ListCompressor):
 
 
 def _refines_values(compressor, xs):
-    """Of composites, those that refine the values alone."""
+    """True for composites that refine only the values."""
     inner = [part for part, _ in getattr(compressor, "inner", ())]
     return inner == ["values"] and choice.runs_here(xs)
 
 
 @fuses(TopK, NoMemory, Residual, when=_refines_values, composites=True)
 def with_refined_values(compressor, memory, xs, memories, states, ctx):
-    """Selection, compaction, residual and flag together; the residual takes back in O(k)."""
+    """Selects, compacts, and computes residual and flag in one; refines the residual in O(k)."""
     outer = compressor.outer
     ks = [outer.count(spec) for spec in ctx.specs]
     lengths = [spec.shape.num_elements() for spec in ctx.specs]
-    values, indices, kept, finite = selection.top_k_list(
+    values, indices, unsent, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
     payload = {"values": values, "indices": index_sets.pack_list(indices, None, lengths, ks)}
     payload, decoded = compressor.compress_parts(payload, ks, ctx)
-    if kept is not None:
-        kept = selection.refine_list(kept, indices, values, decoded["values"], ks)
+    if unsent is not None:
+        unsent = selection.refine_list(unsent, indices, values, decoded["values"], ks)
     (reply,) = yield Gather([payload], finite)
     means, finite = outer.decode(compressor.decompress_parts(reply, ks, ctx), 1 / ctx.size, ctx)
-    return Outcome(means, settled(memories, kept), states, finite)
+    return Outcome(means, settled(memories, unsent), states, finite)

@@ -1,4 +1,4 @@
-"""Eight bits an element, in the numbers of a dynamic tree."""
+"""`u8bit`: eight bits an element, which encode numbers of a dynamic tree."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What methods are written against: contracts, registry and specs.  Nothing here communicates."""
+"""The contracts of compressors and memories, their registry and specs.  Nothing communicates."""

@@ -1,4 +1,4 @@
-"""What the methods that cast to numbers of 16 bits share."""
+"""The common part of the methods that cast elements to 16 bits: fp16 and bf16."""
 
 import tensorflow as tf
 

@@ -16,8 +16,8 @@ from grace_tf.ops.backend.carrier import carried, joined, one_row, row
 
 State = Mapping[str, tf.Tensor]
 
-# Makes the composite that `Compressor.then` gives, of a compressor and `{part: stage}`.  The
-# registry, which builds on this file and knows composites and the names in specs, sets it.
+# Builds the composite for `Compressor.then` from a compressor and `{part: stage}`.  The registry
+# sets it, because it imports this file and knows composites and the names in specs.
 compose: Callable[[Any, Mapping[str, Any]], Any] | None = None
 
 
@@ -37,16 +37,16 @@ class Compressor:
       homogeneous         compress and decompress scale with x (tested with powers of two)
       fixed_size          the whole payload carries information on every step (no count or capacity)
       aggregates          "sum", divided by the number of workers where a mean is wanted, or
-                          "consensus", which never is
+                          "consensus", which is never divided
       block               payload parts are concatenations over blocks of this many elements, so a
                           slice at a block boundary decodes alone; None where that does not hold
       exact_parts         payload parts that only a lossless inner stage may refine
-      element_parts       payload parts of which each number is one element of the tensor, or is not
-                          looked at: a composite that refines others is not nonexpansive
+      element_parts       payload parts in which each number stands for one element of the tensor
+                          or is ignored; a composite that refines others is not nonexpansive
       recompressible      aggregates may be compressed again, as in the second of two hops: decoding
                           draws nothing, and `aggregate` takes any number of rows
-      elementwise         the payload has something for every element, as that of a quantiser: rows
-                          of sparse gradients are compressed by themselves, some in one tensor
+      elementwise         the payload encodes every element, as a quantiser's does, so that rows of
+                          a sparse gradient can be compressed without the rest of the table
     """
 
     name: str = ""
@@ -64,7 +64,7 @@ class Compressor:
     recompressible: bool = False
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
-        """What the payload of one tensor consists of: static, the same on every step and worker.
+        """The parts of the payload of one tensor: static, the same on every step and worker.
 
         Args:
           spec: the float32 `tf.TensorSpec` of the tensor, with any static shape of at least one
@@ -82,10 +82,10 @@ class Compressor:
         raise NotImplementedError(f"{type(self).__name__} does not say what it puts on the wire.")
 
     def wants(self, spec: tf.TensorSpec) -> bool:
-        """Whether variables of this spec are to be compressed; others travel dense.
+        """Whether variables of this spec are compressed; others travel dense.
 
-        Static, from the spec and hyperparameters alone.  `wire`, `compress` and `decompress` serve
-        the spec all the same: lanes may be merged, and composites have stages.
+        The answer is static: it follows from the spec and hyperparameters.  `wire`, `compress` and
+        `decompress` must serve other specs too: merged lanes and stages of composites use them.
         """
         return True
 
@@ -96,10 +96,9 @@ class Compressor:
         )
 
     def wires(self, specs: Sequence[tf.TensorSpec]) -> list[dict[str, tf.TensorSpec]]:
-        """What the payloads of a lane group consist of: those of its tensors, unless overridden.
+        """The parts of the payloads of a lane group: `wire` of each tensor, unless overridden.
 
-        A method overrides it where a group is less, or other, than its tensors one by one: where
-        the parts of one tensor depend on what is sent for another.
+        A method overrides it where the parts of one tensor depend on the others of the group.
 
         Args:
           specs: one for each lane, as in `wire`.
@@ -126,9 +125,9 @@ class Compressor:
         return None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Where a class defines an action on one tensor, it does not inherit that on lists.
+        """A class that defines an action on one tensor does not inherit that action on lists.
 
-        What it defines of `decompress` and `aggregate`, on tensors and lists, checks its payload.
+        Its `decompress` and `aggregate`, on tensors and on lists, are made to check their payload.
         """
         super().__init_subclass__(**keywords)
         check_decoding(cls)
@@ -137,35 +136,35 @@ class Compressor:
                 setattr(cls, f"{action}_list", getattr(Compressor, f"{action}_list"))
 
     def init_state(self, spec: tf.TensorSpec, ctx: Context) -> dict[str, tf.Tensor]:
-        """The first state, kept between steps.  All workers must compute the same one.
+        """The state before the first step.  All workers must compute the same one.
 
         Args:
           spec: as in `wire`.
           ctx: a public context of one lane at step 0; random numbers come from `ctx.shared_key()`.
-        Returns: `{leaf name: tensor}`, what `rounds` gets on the first step; names, shapes and
-          dtypes stay.  Only methods that override `rounds` have state.
+        Returns: `{leaf name: tensor}`, which `rounds` gets in the first step.  Names, shapes and
+          dtypes never change.  Only methods that override `rounds` have state.
         """
         return {}
 
     def compress(self, x: tf.Tensor, ctx: Context) -> Payload:
-        """What one worker sends for one tensor.
+        """Encodes one tensor of one worker.
 
         Args:
           x: float32, with the shape of `ctx.spec`.
-          ctx: the sender's `Context` of one lane; may be drawn from by `ctx.key()`, which no other
-            worker repeats, and `ctx.shared_key()`, which every worker and the decoder do.
+          ctx: the sender's `Context` of one lane.  Random numbers come from `ctx.key()`, a stream
+            of this worker only, or `ctx.shared_key()`, a stream of all workers and the decoder.
         Returns: `{part name: tensor}` with exactly the parts, dtypes and sizes of
           `wire(ctx.spec)`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no one-tensor form.")
 
     def decompress(self, payload: Payload, ctx: Context) -> tf.Tensor:
-        """What a payload stands for, from it and the public context alone.
+        """Decodes a payload, from it and the public context alone.
 
         Args:
           payload: as `compress` returned it, on this worker or another; with `commutes_with_sum`
             also the sum of all workers' payloads.
-          ctx: the public `Context` of one lane; `ctx.shared_key()` may be drawn from.
+          ctx: the public `Context` of one lane; random numbers come from `ctx.shared_key()`.
         Returns: float32, with the shape of `ctx.spec`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no one-tensor form.")
@@ -173,12 +172,12 @@ class Compressor:
     def aggregate(self, payloads: Payload, ctx: Context) -> tf.Tensor:
         """The sum (or the consensus) of all workers' gathered payloads, never their mean.
 
-        The sum runs in worker order, so that it is the same bits on every worker.  Overriding it is
-        for speed, and for a consensus.
+        The sum runs in worker order, so that its bits are the same on every worker.  A method
+        overrides it for speed, or to form a consensus.
 
         Args:
           payloads: `{part name: tensor}`, every part `[rows, n]`: `ctx.size` rows, row w from
-            worker w, or after two hops those of `recompress_list`.
+            worker w, or after two hops the rows of `recompress_list`.
           ctx: as in `decompress`.
         Returns: float32, with the shape of `ctx.spec`.
         """
@@ -194,15 +193,15 @@ class Compressor:
         return tf.while_loop(lambda w, _: w < rows, add, (tf.constant(1), first))[1]
 
     def compress_list(self, xs: Sequence[tf.Tensor], ctx: Context) -> Payload:
-        """The payloads of a lane group as one, each part the lanes' parts end to end.
+        """Encodes a lane group as one payload: each part is the lanes' parts end to end.
 
-        Overriding it is for speed: so that a composite needs no operation for each variable.
+        A method overrides it for speed: a composite then needs no operation for each variable.
         """
         payloads = [self.compress(x, ctx.lane(i)) for i, x in enumerate(xs)]
         return joined(payloads)
 
     def decompress_list(self, payload: Payload, ctx: Context) -> list[tf.Tensor]:
-        """The tensors of a lane group, from what `compress_list` gave; public context."""
+        """Decodes the payload of `compress_list` to the tensors of the lane group."""
         each = self._of_lanes(payload, ctx)
         return [self.decompress(own, ctx.lane(i)) for i, own in enumerate(each)]
 
@@ -221,22 +220,22 @@ class Compressor:
         return [{name: parts[name][i] for name in parts} for i in range(len(ctx))]
 
     def recompress_list(self, totals: Sequence[tf.Tensor], ctx: Context) -> Payload:
-        """What a worker sends of aggregates that it has formed for all, in the second of two hops.
+        """Encodes the aggregates that this worker has formed for all: the second of two hops.
 
         Args:
           totals: from `aggregate_list`, of blocks of the lanes' elements, each with one axis.
           ctx: the sender's `Context`, with the specs of `totals`.
-        Returns: `{part name: tensor}`, every part `[rows, n]`: rows such that `aggregate_list` of
-          them gives `totals`, but for what compression loses; as many for every list of lanes.
-          One row, of `compress_list`, unless overridden.
+        Returns: `{part name: tensor}`, every part `[rows, n]`.  `aggregate_list` of these rows
+          gives `totals`, up to the error of compression.  The number of rows never changes: one
+          row, from `compress_list`, unless overridden.
         """
         return one_row(self.compress_list(totals, ctx))
 
     def rounds(self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context) -> Rounds:
-        """The method as a generator: yields requests, is sent replies, returns what came of them.
+        """The method as a generator: it yields requests, is sent replies, and returns the result.
 
-        `Sum`, `Max`, `Gather` and `AllToAll` are in `grace_tf.core.rounds`, which says what a
-        request holds and what comes back.  Every worker yields the same requests in the same order.
+        The requests `Sum`, `Max`, `Gather` and `AllToAll` and their replies are described in
+        `grace_tf.core.rounds`.  Every worker yields the same requests in the same order.
 
         Args:
           xs: one float32 tensor per lane, `xs[i]` with the shape of `ctx.specs[i]`.
@@ -273,13 +272,13 @@ class Compressor:
         return type(self).rounds is Compressor.rounds
 
     def then(self, **parts: str | Compressor) -> Compressor:
-        """This with parts of its payload compressed further: `TopK(0.01).then(values=QSGD())`.
+        """Compresses parts of this method's payload further: `TopK(0.01).then(values=QSGD())`.
 
         Args:
           parts: `part=stage`; a part is named as `wire` names it, a stage is an instance or a spec.
-        Returns: a composite.  Of one that exists, further outer parts are compressed.
-        Raises: ValueError or TypeError for a part that is not there or refined already, and for a
-          stage that cannot refine it.
+        Returns: a composite.  A composite's own `then` refines further parts of its outer method.
+        Raises: ValueError or TypeError for a part that does not exist or is refined already, and
+          for a stage that cannot refine it.
         """
         return compose(self, parts)
 

@@ -1,4 +1,4 @@
-"""What both ends of the wire know, and what only the sender knows."""
+"""`Context`: what the encoder and the decoder both know, and what only the encoder knows."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from grace_tf import ops
 from grace_tf.ops.backend.arguments import ListKey
 
 SHARED = 0xFFFFFFFF  # the worker number of random streams that all workers draw alike
-_DEEPEST = 84  # the last draw of a stage three deep
+_DEEPEST = 84  # the last draw of a stage at depth three
 _HOP = 85  # is added to the draws of the second of two hops
-_STORED = 255  # the draw for what memories store
+_STORED = 255  # the draw with which memories round the state that they store
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a compressor may know beside the gradient: public knowledge, and the sender's number.
+    """What a compressor may know beside the gradient: public facts, and the sender's number.
 
     `compress`, `decompress` and `aggregate` get the context of one lane (one variable, or several
-    merged to one vector); `rounds` gets that of the whole lane group and takes lanes out of it.
-    The line makes contexts; compressors only read them, and never keep them.
+    merged to one vector); `rounds` gets the context of the whole lane group, and `lane(i)` of it is
+    the context of lane i.  The line makes contexts; compressors read them, and never keep them.
 
     Attributes:
       specs: `specs[i]` is the `tf.TensorSpec` of lane i: float32 and a static shape.
-      variables: `variables[i]` is the ordinal of lane i's variable at first sight.
+      variables: `variables[i]` is the ordinal of lane i's variable: variables are numbered in the
+        order in which they first come.
       step: an int or an integer scalar tensor (int64 in training), the number of steps committed
-        so far.  Inside a `tf.function` it is symbolic: compute with it, never ask it in Python.
+        so far.  Inside a `tf.function` it is symbolic: a Python `if` cannot test it.
       seed: the int that the run was given, the same on every worker.
       size: the number of workers, an int.
       worker: the sender's number, 0 to size - 1; None in a public context, which decoding gets.
       draw: which of a variable's random draws this is; see `stage`.
-      multiplier: what gradients are multiplied by before anything else: `size` where Keras has
-        divided the loss by it, 1 / L for the sum of a host's L workers, else 1.  Fused forms
-        multiply; all others get the product.
-      needs_sent: False where the memory never asks what was sent: `rounds` may return None for it.
+      multiplier: the factor of the gradients: `size` where Keras has divided the loss by it, 1 / L
+        for the sum of a host's L workers, else 1.  Fused forms apply it; others get the product.
+      needs_sent: False where the memory ignores `sent`: `rounds` may return None for it.
       dense: True where the variable travels uncompressed and a memory has claimed it.
 
     Example, a stochastic rounding to whole numbers:
@@ -114,15 +114,15 @@ class Context:
         return dataclasses.replace(self, draw=_STORED)
 
     def key(self) -> ops.Key:
-        """The name of the sender's own random stream, for draws that only encoding needs.
+        """The name of the sender's random stream, for draws that only encoding needs.
 
-        Every worker, step, variable and seed has another stream.  Equal keys give equal numbers, so
-        one key serves one draw; `stage` gives further ones.
+        Each worker, step, variable and seed has a stream of its own.  Equal keys give equal
+        numbers, so use a key for one draw only; contexts from `stage` give further keys.
 
         Returns: a `grace_tf.ops.Key`, for `ops.uniform(n, key)`, `ops.random_normal(n, key)` (both
           float32 `[n]`), `ops.random_words(n, key)` (int32 `[n]`) and `ops.quantize(..., key)`.
-        Raises: ValueError in a public context: decoding gets one, since other workers cannot repeat
-          the sender's draws, and so does `init_state`, whose result all workers share.
+        Raises: ValueError in a public context.  Decoding gets one, since other workers cannot
+          repeat the sender's draws; `init_state` gets one, since all workers share its result.
         """
         if self.worker is None:
             raise ValueError(
@@ -141,7 +141,7 @@ class Context:
         return self._key(SHARED)
 
     def list_key(self) -> ListKey:
-        """The names of the sender's own random streams of all lanes: `key` of each."""
+        """The names of the sender's random streams of all lanes: `key` of each."""
         return self._list_key(self.lane(0).key().worker)
 
     def shared_list_key(self) -> ListKey:

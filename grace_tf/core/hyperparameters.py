@@ -1,4 +1,4 @@
-"""Checks of hyperparameters: one clear sentence, at construction."""
+"""Checks of hyperparameters at construction; each raises one sentence that says what is wrong."""
 
 from __future__ import annotations
 

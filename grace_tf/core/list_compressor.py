@@ -1,4 +1,4 @@
-"""Compressors whose two actions take all tensors of a lane group at once: `encode` and `decode`."""
+"""`ListCompressor`: compressors that encode and decode all tensors of a lane group in one call."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ACTIONS = {"compress", "decompress", "aggregate"}
 
 
 class Encoded(NamedTuple):
-    """What `encode` makes of a lane group: its payload, the next residuals, and the flag."""
+    """The result of `encode` for a lane group: its payload, the next residuals, and the flag."""
 
     payload: Payload
-    residuals: list[tf.Tensor] | None  # None where none were given
-    finite: tf.Tensor  # a bool scalar: whether all that was compressed is finite
+    residuals: list[tf.Tensor] | None  # None where `encode` got none
+    finite: tf.Tensor  # a bool scalar: whether everything that was compressed is finite
 
 
 class ListCompressor(Compressor):
     """A compressor of one round that gives `wire`, `encode` and `decode`; all else follows.
 
-    The actions on one tensor are those on a list of one.  With the memories that have the trait
-    `in_encode` one call of `encode` adds residuals, compresses, and leaves what was not sent.  Its
-    payload is summed on the way with the trait `commutes_with_sum`, and else gathered.
+    The actions on one tensor run on a list of one.  With memories of the trait `in_encode` one call
+    of `encode` adds the residuals, compresses, and computes the next residuals.  Payloads are
+    all-reduced where the method has the trait `commutes_with_sum`, and gathered elsewhere.
     """
 
     encodes = False  # whether `encode` is the whole method: set for classes that define it
@@ -40,27 +40,27 @@ class ListCompressor(Compressor):
         multiplier: float,
         ctx: Context,
     ) -> Encoded:
-        """What one worker sends of `xs[i] * multiplier + residuals[i]`.
+        """Encodes the tensors `xs[i] * multiplier + residuals[i]` of one worker.
 
         Args:
           xs: float32, with the shapes of `ctx.specs`.
           residuals: like `xs`, or None for none.
           multiplier: a number, 1.0 for no product.
-          ctx: the sender's, of the lane group.
+          ctx: the sender's `Context` of the lane group.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it encodes.")
 
     def decode(
         self, payload: Payload, factor: float, ctx: Context
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The sums (or votes) of what payloads stand for, times a factor, and their flag.
+        """Decodes payloads to their sums (or votes) times a factor, and a flag.
 
         Args:
           payload: gathered, every part `[rows, n]`, a row from each worker; with
             `commutes_with_sum` the sum, every part `[n]`.
           factor: a number; 1.0 for a consensus.
-          ctx: public, of the lane group.
-        Returns: float32 with the shapes of `ctx.specs`, and whether all of it is finite.
+          ctx: the public `Context` of the lane group.
+        Returns: float32 with the shapes of `ctx.specs`, and a bool scalar: all of it is finite.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it decodes.")
 
@@ -99,19 +99,19 @@ class ListCompressor(Compressor):
 
     def __init_subclass__(cls, **keywords):
         super().__init_subclass__(**keywords)
-        # A class that changes another action alone must not be passed by.
+        # Where a subclass overrides another action only, this form would ignore the override.
         actions = {*_ACTIONS, *(f"{action}_list" for action in _ACTIONS), "encode", "rounds"}
         if actions & vars(cls).keys():
             cls.encodes = "encode" in vars(cls)
 
 
 def residuals_of(memories: Sequence[dict[str, tf.Tensor]]) -> list[tf.Tensor] | None:
-    """The residuals in the states of a lane group, for fused forms; None without any."""
+    """The residuals in the states of a lane group, for fused forms; None where there are none."""
     return [state["residual"] for state in memories] if memories[0] else None
 
 
 def settled(
     memories: Sequence[dict[str, tf.Tensor]], residuals: Sequence[tf.Tensor] | None
 ) -> Sequence[dict[str, tf.Tensor]]:
-    """The next states, from the residuals that a fused form leaves; unchanged for None."""
+    """The next states, from the residuals that a fused form returns; unchanged for None."""
     return memories if residuals is None else [{"residual": each} for each in residuals]

@@ -13,44 +13,44 @@ State = dict[str, tf.Tensor]
 
 
 class Memory:
-    """Two pure functions around the exchange, over a state that the caller owns.
+    """Two pure functions around the exchange; the caller owns the state.
 
     A memory is a frozen dataclass that holds hyperparameters.  `compensate` runs before the
-    compressor and says what it compresses; `settle` runs after the exchange and says what the
-    optimizer gets.  Both see one variable of one worker.  A memory never communicates.
+    compressor and returns what it compresses; `settle` runs after the exchange and returns what
+    the optimizer gets.  Both see one variable of one worker.  A memory never communicates.
 
     All leaves of the state are float32 and have the shape of the variable.  `store` may keep them
     between steps in another form, which `load` undoes.  When the number of workers changes between
     save and load, every leaf keeps its mean over workers.
 
     Attributes:
-      name: what it is registered as.
-      family: what the table of memories says of it, from its registration, as are the next two.
-      paper: where it comes from.
+      name: the name under which it is registered.
+      family: its family in the table of memories; from the registration, as the next two.
+      paper: its source.
       examples: specs with other hyperparameters.
       requires_nonexpansive: True where the state stays bounded only for compressors with the trait
         `nonexpansive`; all others are refused.
       requires_unbiased: True where it serves only compressors with the trait `unbiased`; all others
         are refused.
-      alike: the names of leaves that are the same on every worker, as they belong to all workers'
-        own ones.  Where a worker starts without its state and others have theirs, all start anew.
-      needs_sent: False where `settle` never looks at `sent`, so that nobody computes it.
+      alike: the names of leaves that are the same on every worker, such as the mean of all workers'
+        estimates.  Where one worker has lost its state, the states of all workers start anew.
+      needs_sent: False where `settle` ignores `sent`; the line then does not compute it.
       claims_dense: True where variables that travel uncompressed (too small, or excluded) go
-        through this memory too.  Its functions tell them by `ctx.dense`: there, what was sent is
-        what was to be sent, and the state begins as `init_dense_state` says.
-      by_rows: True where rows that a sparse gradient does not touch may stay as they are, so that a
-        step costs no more than those it touches.  `compensate` and `settle` then also get `[rows,
-        columns]` of the gradient and of the leaves, and `settle` returns `total` as it is.  Its
-        `store` and `load` change nothing.
-      in_encode: True where `grace_tf.core.list_compressor` does all that the memory does in the
-        method's own pass: it keeps nothing, or adds the leaf `residual` and leaves there what was
-        not sent.  A class that derives from it acts by itself.
-      needs_every_row: True where a row gets something also in steps that do not touch it, as of a
+        through this memory too.  For them `ctx.dense` is True, `sent` is all of what `compensate`
+        returned, and the state begins as `init_dense_state` says.
+      by_rows: True where rows that a sparse gradient does not touch may stay unchanged, so that the
+        cost of a step depends on the touched rows only.  `compensate` and `settle` then also get
+        `[rows, columns]` of the gradient and of the leaves, and `settle` must return `total`
+        unchanged.  `store` and `load` must change nothing.
+      in_encode: True where `encode` of a `grace_tf.core.list_compressor.ListCompressor` does all
+        the work of the memory: it has no state, or one leaf `residual`, which is added before and
+        holds afterwards what was not sent.  Subclasses do not inherit this.
+      needs_every_row: True where a row changes also in steps that do not touch it, as with a
         momentum.  Sparse gradients are then made dense.
-      takes_back: True where the memory has `take_back`.  Without it a memory that looks at what was
-        sent never goes with two hops.
-      has_momentum: True where the aggregate is a momentum already.  Optimizers that have one of
-        their own, which would be a momentum of the momentum, are refused.
+      takes_back: True where the memory has `take_back`.  Two hops are used only with memories that
+        have it or ignore `sent`.
+      has_momentum: True where the aggregate is a momentum already.  Optimizers with a momentum are
+        then refused, since they would form the momentum of a momentum.
 
     Example, error feedback:
 
@@ -84,8 +84,8 @@ class Memory:
     has_momentum: bool = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Where a class defines an action on one variable, it does not inherit that on lists, and
-        where it settles in its own way, it does not inherit how another takes back."""
+        """A class that defines an action on one variable does not inherit that action on lists, and
+        a class that defines `settle` does not inherit `take_back`."""
         super().__init_subclass__(**keywords)
         for action in ("compensate", "settle"):
             if action in vars(cls) and f"{action}_list" not in vars(cls):
@@ -110,14 +110,14 @@ class Memory:
         return self.init_state(spec)
 
     def compensate(self, x: tf.Tensor, state: State, ctx: Context) -> tuple[tf.Tensor, Any]:
-        """What is to be compressed instead of the gradient.
+        """The tensor to compress instead of the gradient.
 
         Args:
-          x: the worker's own gradient, float32, as if the mean over workers were wanted.
+          x: this worker's gradient, float32, scaled as for a mean over workers.
           state: from `init_state` or the last `settle`.
           ctx: the sender's `Context` of the variable.
-        Returns: (compensated, carry): a float32 tensor of the shape of x, and whatever `settle`
-          wants to have: a tensor, a nest of tensors or None.
+        Returns: (compensated, carry): a float32 tensor of the shape of x, and what `settle` gets as
+          `carry`: a tensor, a nest of tensors or None.
         """
         return x, None
 
@@ -127,15 +127,15 @@ class Memory:
         """The aggregate for the optimizer, and the next state.
 
         Args:
-          carry: what `compensate` gave.
-          sent: what this worker's payload stands for, float32 of the shape of x.  It may be
-            None without `needs_sent`.
-          total: the mean over workers of what they sent, or their consensus; float32.
+          carry: from `compensate`.
+          sent: this worker's payload, decoded: float32 of the shape of x.  It may be None without
+            `needs_sent`.
+          total: the mean over workers of `sent`, or their consensus; float32.
           state: as in `compensate`.
           ctx: as in `compensate`.
-        Returns: (aggregate, state): float32 of the shape of x, and the next state with the leaves
-          of the first.  The aggregate is the same on every worker if it is computed from
-          `total` and leaves that are the same on every worker.
+        Returns: (aggregate, state): float32 of the shape of x, and the next state with the same
+          leaves.  The aggregate is the same on every worker if it is computed from `total` and
+          leaves that are the same on every worker.
         """
         return total, state
 
@@ -144,8 +144,8 @@ class Memory:
     ) -> tuple[list[tf.Tensor], list[Any]]:
         """`compensate` of a lane group: (compensated, carries), one of each for each variable.
 
-        Overriding it, and `settle_list`, is for speed: so that a memory needs no operation for
-        each variable.  Both must give the same bits as those for one variable.
+        A memory overrides it and `settle_list` for speed: it then needs no operation for each
+        variable.  Both must give the same bits as `compensate` and `settle`.
         """
         lanes = [ctx.lane(i) for i in range(len(ctx))]
         pairs = [self.compensate(*each) for each in zip(xs, states, lanes)]
@@ -165,36 +165,36 @@ class Memory:
         return [aggregate for aggregate, _ in pairs], [state for _, state in pairs]
 
     def take_back(self, state: State, lost: tf.Tensor) -> State:
-        """The state, as if this worker had sent less than `settle` was told.
+        """The state as if `settle` had got `sent - lost` instead of `sent`.
 
         Args:
           state: the next state, from `settle`.
-          lost: by how much: what the second of two hops has lost, of the sum over all workers;
-            float32 of the variable's shape.
+          lost: the error of the second of two hops, in the sum over all workers; float32 of the
+            variable's shape.
         """
         raise NotImplementedError(f"{type(self).__name__} takes nothing back.")
 
     def store(self, states: Sequence[State], ctx: Context) -> Sequence[State]:
-        """What is kept until the next step and in files: the states, unless overridden.
+        """The form of the states between steps and in files: unchanged, unless overridden.
 
-        A memory overrides it, and `load`, to keep its leaves in fewer bits.
+        A memory overrides it and `load` to store its leaves in fewer bits.
 
         Args:
           states: the next states of a lane group, from `settle` or `init_state`.
-          ctx: the sender's `Context` of the group, one lane for each variable; `ctx.key()` and
-            `ctx.list_key()` are for this alone.
-        Returns: a list with the same leaf names, of any dtypes and static shapes.  What is stored
+          ctx: the sender's `Context` of the group, one lane for each variable.  Nothing else draws
+            from its `ctx.key()` and `ctx.list_key()`.
+        Returns: a list with the same leaf names, of any dtypes and static shapes.  The stored form
           of a leaf depends on that leaf alone.
         """
         return states
 
     def load(self, stored: Sequence[State], specs: Sequence[tf.TensorSpec]) -> Sequence[State]:
-        """The states that `compensate` and `settle` see, from what `store` gave.
+        """The states for `compensate` and `settle`, from what `store` returned.
 
         Args:
-          stored: as `store` returned it; of an older file also in another form, such as float32.
+          stored: as `store` returned it; from an older file also in another form, such as float32.
           specs: the float32 `tf.TensorSpec` of each variable.
         Returns: a list of states, the leaves float32 with the shapes of `specs`.
-        Raises: ValueError for what cannot be the state of such a variable.
+        Raises: ValueError where `stored` cannot be the state of these variables.
         """
         return stored

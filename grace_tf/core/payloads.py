@@ -1,4 +1,4 @@
-"""What decoding demands of a payload: the parts that the method's `wires` announces."""
+"""Checks a payload before it is decoded: it must have the parts that the method's `wires` lists."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _DECODING = {
 
 
 def check_decoding(cls: type, without: Sequence[str] = ()) -> None:
-    """Makes the decoding actions that this class defines check the parts that they get.
-
-    Those named in `without` are left as they are.
-    """
+    """Makes the decoding actions that this class defines check their payload; not `without`."""
     for action, rows in _DECODING.items():
         if action in vars(cls) and action not in without:
             setattr(cls, action, _checked(vars(cls)[action], rows))
@@ -45,9 +42,9 @@ def check_parts(
     """Raises ValueError or TypeError, before TensorFlow does, where a part is not as announced.
 
     Args:
-      compressor: is named in the error.
+      compressor: named in the error.
       payload: of a lane group; with `rows`, every part has a leading axis.
-      wires: from `wires` of its lanes: a part is those of the lanes end to end.
+      wires: from `wires` of its lanes.  A part is the lanes' parts of that name end to end.
     """
     lengths: dict[str, int] = {}
     for name, part in ((name, part) for parts in wires for name, part in parts.items()):

@@ -1,4 +1,4 @@
-"""The only list of methods: names, recipes, and what a spec or a name stands for."""
+"""The list of methods and memories; turns names, specs and recipes into instances of them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ KEYWORDS = (
     "seed",
     "check_every",
 )
-# The doors take these names for themselves, so no hyperparameter may have one of them.
+# Arguments of `wrap`, `Aggregator` and the like: no hyperparameter may have one of these names.
 _OTHERS = "optimizer compressor variables inner reduce grads name".split()
 RESERVED = frozenset([*KEYWORDS, *_OTHERS, *KEYS])
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One registered name: how to build it and what the tables say of it."""
+    """One registered name: how to build its method, and its row in the tables."""
 
     name: str
     build: Callable[..., Any]  # keywords -> Compressor, or (Compressor, Memory) for a recipe
@@ -61,12 +61,12 @@ def register(
     """Class decorator: makes a compressor or a memory a frozen dataclass, listed under `name`.
 
     Args:
-      name: lower-case letters, digits and _; what specs and tables call it.
-      family, paper: what the tables of methods and memories say of it.
+      name: lower-case letters, digits and _; its name in specs and tables.
+      family, paper: for the tables of methods and memories.
       memory: of a compressor, the name of the memory that its paper uses; without one "auto" means
         residual for a nonexpansive compressor, else none.
-      examples: further specs; of a compressor, which the conformance suite runs too, and of a
-        memory, which the table lists too.
+      examples: further specs; the conformance suite also runs those of a compressor, and the table
+        also lists those of a memory.
     Returns: a decorator, which returns the dataclass.
     Raises: ValueError for a name that is taken or ill-formed, or a reserved field name; TypeError
       for a class that is neither compressor nor memory.
@@ -101,8 +101,8 @@ def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()
     Args:
       name: lower-case letters, digits and _; users give it in place of a compressor's name.
       family, paper, examples: as for `register`.
-    Returns: a decorator, which returns the function; its parameters are the hyperparameters, the
-      memory that it returns is a name or an instance.
+    Returns: a decorator, which returns the function.  The parameters of the function are the
+      hyperparameters; the memory that it returns is a name or an instance.
     Raises: ValueError for a name that is taken or ill-formed, or a reserved parameter name.
 
     Example:
@@ -171,7 +171,7 @@ def resolve(
 ) -> tuple[Compressor | Scheduled, str | Memory]:
     """(compressor, its recipe's memory) of an instance, a name with keywords, a spec or a schedule.
 
-    Of a schedule the last stage's memory is told.
+    For a schedule the memory is that of the last stage.
     """
     stages = parse_firsts(what) if isinstance(what, str) else what
     if isinstance(stages, (Compressor, Scheduled, Schedule)) and hyperparameters:
@@ -222,7 +222,7 @@ def _built(entry: Entry, given: Mapping[str, Any], parts: Iterable[tuple[str, st
 
 
 def _one(stages: Sequence[tuple[int, Any, Any]]) -> tuple[Any, str | Memory]:
-    """(compressor, memory) of what follows each other; plain where it is always the same."""
+    """(compressor, memory) for stages that follow each other; plain where all are the same."""
     ((_, compressor, memory), *others) = stages
     if not others and not isinstance(compressor, Scheduled):
         return compressor, memory
@@ -245,16 +245,15 @@ def _auto_memory(compressor: Compressor, memory: str | None) -> str:
 def get(what: Any, **hyperparameters: Any) -> Compressor | Scheduled:
     """The compressor of a name with keywords, a spec such as "topk:ratio=0.01", or an instance.
 
-    Of a schedule it is a `Scheduled`, which has one for each stage.
+    For a schedule it is a `Scheduled`, which holds one compressor for each stage.
 
     Args:
       what: a name, a spec, `name:key=value,key=value`, with parts of a composite behind bars
         ("topk:ratio=0.01|values=qsgd:bits=4"), or an instance, which is returned as it is.
-      hyperparameters: of a name or spec, those that it does not give itself.
-    Returns: the compressor, a frozen dataclass; equal specs give equal ones.
+      hyperparameters: those that the name or spec does not give itself.
+    Returns: the compressor, a frozen dataclass; equal specs give equal compressors.
     Raises: ValueError for an unknown name, an ill-formed spec or a value out of range; TypeError
-      for an unknown hyperparameter, one of another type, one beside an instance, or one that comes
-      twice.
+      for a hyperparameter that is unknown, of another type, beside an instance, or given twice.
     """
     return resolve(what, **hyperparameters)[0]
 
@@ -285,7 +284,7 @@ def memories() -> list[str]:
 
 
 def _composite(outer: Compressor, parts: Mapping[str, Any]) -> Compressor | Scheduled:
-    """`outer`, or what it refines already, with further parts of its payload compressed."""
+    """`outer` with these parts of its payload compressed by further stages."""
     inner = tuple(
         (part, stage if isinstance(stage, Compressor) else get(stage))
         for part, stage in parts.items()

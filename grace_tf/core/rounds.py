@@ -1,7 +1,7 @@
 """Requests, the outcome of a lane group, and the table of fused forms.
 
 A compressor communicates by yielding a request that holds payloads: one for each lane, or one for
-the whole group.  It is sent back as many replies with the same part names: the sum or maximum over
+the whole group.  It gets back as many replies with the same part names: the sum or maximum over
 workers (`Sum`, `Max`), or every worker's part under a leading axis of workers (`Gather`).  Parts of
 `AllToAll` are `[size, n]`: row w goes to worker w, and row w of the reply came from worker w.
 """
@@ -19,25 +19,25 @@ from grace_tf.ops.backend.carrier import joined
 
 Payload = dict[str, tf.Tensor]
 
-# The dtypes of the wire: of parts that are gathered, and of parts that are reduced on the way.
+# The dtypes of parts: those that collectives gather, and those that collectives reduce.
 GATHERED = ("float32", "int32", "uint32", "float16", "bfloat16", "int16", "uint16")
 REDUCED = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Payloads of a lane group, to be communicated together.
+    """Payloads of a lane group, which are communicated together.
 
     On the wire the parts of one name lie end to end, in the order of the payloads.  So one payload
-    for the group, whose parts are the lanes' parts end to end, is the same bits as one for each
-    lane.
+    for the group, whose parts are the lanes' parts end to end, has the same bits as one payload for
+    each lane.
 
     Args:
       payloads: a list of dicts `{part name: tensor}`: one for each lane, or one for the whole
         group.  Names, static shapes and dtypes are the same on every worker and every step.
-      finite: of a group's first request: a bool scalar, whether all that this worker compresses is
-        finite.  A fused form gives it; for all others the line computes it.  What is not compressed
-        needs none, since its sums show it.
+      finite: in a group's first request: a bool scalar, whether all that this worker compresses is
+        finite.  A fused form gives it; for all others the line computes it.  Uncompressed lanes
+        need no flag, since a non-finite value makes their sum non-finite on every worker.
     """
 
     payloads: Sequence[Payload]
@@ -65,13 +65,13 @@ Rounds = Generator[Request, Sequence[Payload], Any]
 
 @dataclasses.dataclass
 class Outcome:
-    """What a lane group of one worker comes to, one entry for each lane.
+    """The result of a step for a lane group of one worker, one entry for each lane.
 
     Attributes:
       aggregates: what the optimizer gets: the mean over workers, or their consensus.
       memories: the next states of the memory, `{leaf name: tensor}`.
       states: the next states of the compressor.
-      finite: a bool scalar, whether all aggregates are finite; None where nobody has looked yet.
+      finite: a bool scalar, whether all aggregates are finite; None where that is not yet known.
     """
 
     aggregates: list[tf.Tensor]
@@ -102,14 +102,14 @@ def fuses(
 
     The function has the signature of `exchange.composed`, `(compressor, memory, xs, memories,
     states, ctx)`, and must give the same bits as it: the same parts on the wire, and the same
-    `Outcome`.  A test runs every fused form against the composition.  Where `when` says no, and for
-    subclasses of the compressor, it does not run; a subclass of the memory acts by itself.
+    `Outcome`.  A test runs every fused form against the composition.  The composition runs where
+    `when` returns False, and for subclasses of the compressor or of a memory.
 
     Args:
       compressor: the type of the method.
       memories: the types of memories that the form serves.
-      when: asked with the compressor and the gradients while a step is traced; it looks at
-        hyperparameters, devices and whether the library is there.
+      when: called with the compressor and the gradients while a step is traced; it looks at
+        hyperparameters, devices and whether the native library is loaded.
       composites: whether the form also serves composites whose outer method has the type.
 
     A `ListCompressor` needs it only for memories without the trait `in_encode`.
@@ -122,8 +122,8 @@ def fuses(
             words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
             (reply,) = yield Gather([{"signs": words}], finite)
             votes, finite = compressor.decode(reply, 1.0, ctx)
-            kept = [{"momentum": average} for average in averages]
-            return Outcome(votes, kept, states, finite)
+            next_memories = [{"momentum": average} for average in averages]
+            return Outcome(votes, next_memories, states, finite)
     """
 
     def declare(function: Callable[..., Rounds]) -> Callable[..., Rounds]:
@@ -138,11 +138,11 @@ _AFTER: dict[type, tuple[str, Callable]] = {}
 
 
 def settles_after(memory: type, base: str) -> Callable:
-    """Declares that a memory settles as the one of the name `base` does, and then goes on.
+    """Declares that a memory settles as the memory named `base` does, and then changes the result.
 
     So the fused forms of `base`, a memory whose states have the same leaves, serve this memory too.
-    The function gets the memory, its states before the step and those that `base` came to, each one
-    for each lane, and returns the memory's next states, the same bits as its `settle`.
+    The function gets the memory, its states before the step and the states that `base` returns, one
+    for each lane.  It returns the memory's next states, the same bits as its `settle`.
     """
 
     def declare(function: Callable) -> Callable:
@@ -153,11 +153,11 @@ def settles_after(memory: type, base: str) -> Callable:
 
 
 def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[..., Rounds] | None:
-    """The form for exactly these types that may run on these gradients, or None.
+    """The fused form for exactly these types that may run on these gradients, or None.
 
-    It is the one declared for both; or `encode` of the method, where it has one and the memory goes
-    with it; or that for the memory as which this one begins to settle; or for a memory that keeps
-    nothing, where the method is one round: this memory then acts around it.
+    The first of these that exists: the form declared for both types; `encode` of the method, for a
+    memory with the trait `in_encode`; the form for the memory that `settles_after` names; and, for
+    a method of one round, its form for a memory without state, with this memory around it.
     """
     outer = getattr(compressor, "outer", compressor)
 
@@ -197,7 +197,7 @@ def _followed(form: Callable[..., Rounds], after: Callable) -> Callable[..., Rou
 
 
 def _surrounded(form: Callable[..., Rounds]) -> Callable[..., Rounds]:
-    """The form of a memory that keeps nothing, with another memory before and after it."""
+    """A form for a memory without state, with another memory before and after it."""
 
     def rounds(compressor, memory, xs, memories, states, ctx):
         if ctx.multiplier != 1:
@@ -216,7 +216,7 @@ def _surrounded(form: Callable[..., Rounds]) -> Callable[..., Rounds]:
         if ctx.needs_sent:
             sent = compressor.decompress_list(joined(request.payloads), inner.public())
         totals = outcome.aggregates
-        aggregates, kept = memory.settle_list(carries, sent, totals, memories, ctx)
-        return Outcome(aggregates, kept, outcome.states)
+        aggregates, next_memories = memory.settle_list(carries, sent, totals, memories, ctx)
+        return Outcome(aggregates, next_memories, outcome.states)
 
     return rounds

@@ -1,4 +1,4 @@
-"""Values that change with the step: from which step on which one holds."""
+"""`Schedule`: a value for every stage of the training; stages begin at given steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from grace_tf.core.hyperparameters import check_fraction, check_integer
 
 WARM = 0.25  # DGC's warm-up begins with this ratio: a sparsity of 75 %
-_STAGES = 4  # and has so many stages before the final ratio
+_STAGES = 4  # of the warm-up, before the final ratio
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """`values[i]` from step `boundaries[i]` on, counted from 0.
 
-    A hyperparameter may be one, or the compressor itself: make it by `grace_tf.schedules`.
+    A hyperparameter or a compressor may be given as a schedule; `grace_tf.schedules` makes them.
 
     Raises ValueError or TypeError unless the boundaries are 0 and increasing integers after it.
     """
@@ -30,10 +30,10 @@ class Schedule:
             check_integer("A schedule", "the first step of a stage", step, 0)
         increasing = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:]))
         if self.boundaries[:1] != (0,) or not increasing:
-            told = ", ".join(map(str, self.boundaries)) or "none"
+            firsts = ", ".join(map(str, self.boundaries)) or "none"
             raise ValueError(
                 f"The stages of a schedule begin at step 0 and at increasing steps after it, "
-                f"not at {told}."
+                f"not at {firsts}."
             )
 
     def at(self, step: int) -> Any:
@@ -52,10 +52,10 @@ def warm_up(steps: int, ratio: float, after: int = 0) -> Schedule:
     """DGC's ratios: from 0.25 down to `ratio`, by equal factors in four equal stages.
 
     Args:
-      steps: of the four stages together.
-      ratio: what holds after them.
-      after: steps before them, with 0.25 as well.
-    Returns: a schedule; its ratios have three digits, as the paper's.
+      steps: the number of steps of the four stages together.
+      ratio: the ratio after them.
+      after: the number of steps before them, with the ratio 0.25 too.
+    Returns: a schedule; its ratios have three digits, as in the paper.
     Raises: ValueError or TypeError for less than 4 steps or a ratio that is not below 0.25.
     """
     check_integer("A warm-up", "its number of steps", steps, _STAGES)

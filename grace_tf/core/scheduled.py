@@ -1,7 +1,7 @@
 """Compressors that change with the step: one frozen compressor for each stage.
 
-A `Scheduled` is made of hyperparameters of which some are schedules, or of compressors with the
-steps at which they begin.  It holds plain compressors and knows when each of them is used.
+A `Scheduled` is made from hyperparameters of which some are schedules, or from compressors with the
+steps at which they begin.  It holds plain compressors and the first step of each.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from grace_tf.core.schedule import Schedule, warm_up
 from grace_tf.core.specs import head, with_firsts, with_stages
 from grace_tf.core.then import Then
 
-# Keys of a spec, and keywords, that any method takes beside its hyperparameters.
+# Keys of a spec, and keywords, that every method takes beside its hyperparameters.
 KEYS = ("warmup", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What is used from step `first` on: a compressor, and the memory that goes with it."""
+    """The compressor that is used from step `first` on, and its memory."""
 
     first: int
     compressor: Compressor
@@ -33,7 +33,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Scheduled:
-    """A compressor for every step.  It stands wherever a compressor is asked for by a door.
+    """A compressor for every step; `wrap` and the other entry points take it as a compressor.
 
     `stages` are in the order of their steps; no stage equals the one before it.
     """
@@ -42,7 +42,7 @@ class Scheduled:
 
     @staticmethod
     def of(stages: Sequence[tuple[int, Compressor | Scheduled, Memory]]) -> Scheduled:
-        """Of (first step, compressor, memory); what is scheduled itself keeps its own steps."""
+        """Makes it from (first step, compressor, memory); a `Scheduled` among them is unfolded."""
         found: list[Stage] = []
         ends = [first for first, _, _ in stages[1:]] + [None]
         for (first, compressor, memory), end in zip(stages, ends):
@@ -72,17 +72,17 @@ class Scheduled:
         return self.stage(step).compressor
 
     def then(self, **parts: Any) -> Scheduled:
-        """This with parts of every stage's payload compressed further, as `Compressor.then`."""
+        """Compresses parts of every stage's payload further, as `Compressor.then` does."""
         return contract.compose(self, parts)
 
     def remembering(self, memory: Memory | None) -> Scheduled:
-        """This with another memory in every stage; unchanged for None."""
+        """The same stages with this memory in each of them; unchanged for None."""
         if memory is None:
             return self
         return Scheduled.of([(s.first, s.compressor, memory) for s in self.stages])
 
     def __str__(self) -> str:
-        """The spec that gives an equal one: by hyperparameters where only these change."""
+        """The spec of an equal schedule: of hyperparameters where only these change."""
         compressors = [stage.compressor for stage in self.stages]
         outers = [getattr(c, "outer", c) for c in compressors]
         parts = {getattr(c, "inner", ()) for c in compressors}
@@ -91,22 +91,22 @@ class Scheduled:
         fields = {}
         for field in dataclasses.fields(outers[0]):
             values = [getattr(outer, field.name) for outer in outers]
-            told = _changes(self.boundaries, values)
-            if told != field.default:
-                fields[field.name] = told
+            schedule = _changes(self.boundaries, values)
+            if schedule != field.default:
+                fields[field.name] = schedule
         return with_stages(head(outers[0].name, fields), parts.pop())
 
 
 def _changes(boundaries: Sequence[int], values: Sequence[Any]) -> Any:
     """The values as a schedule, or the only one."""
-    kept = [i for i, value in enumerate(values) if not i or value != values[i - 1]]
-    if len(kept) == 1:
+    changes = [i for i, value in enumerate(values) if not i or value != values[i - 1]]
+    if len(changes) == 1:
         return values[0]
-    return Schedule(tuple(boundaries[i] for i in kept), tuple(values[i] for i in kept))
+    return Schedule(tuple(boundaries[i] for i in changes), tuple(values[i] for i in changes))
 
 
 def unscheduled(compressor: Compressor | Scheduled) -> Compressor:
-    """The same compressor.  Raises ValueError for a schedule, which is none."""
+    """Returns the compressor itself; raises ValueError for a schedule."""
     if isinstance(compressor, Scheduled):
         raise ValueError(f"{compressor} changes with the step: name the compressor of one stage.")
     return compressor
@@ -118,12 +118,12 @@ def plain_stages(
     """Hyperparameters, of which some may be schedules, stage by stage.
 
     Args:
-      name: the method's, for sentences.
-      given: hyperparameters, and what else `KEYS` allows.
+      name: the method's name, for messages.
+      given: hyperparameters, and the keys in `KEYS`.
       parameters: the method's hyperparameters with their defaults.
     Returns: (dense, stages): the number of uncompressed steps that come first, and
       (first step, plain hyperparameters) of each stage.
-    Raises: TypeError or ValueError for a warm-up of what has no ratio, or a scheduled one.
+    Raises: TypeError or ValueError for a warm-up where there is no ratio, or a scheduled one.
     """
     given = dict(given)
     dense, warm = given.pop("dense", 0), given.pop("warmup", 0)
@@ -147,15 +147,14 @@ def plain_stages(
 
 
 def joined(stages: Sequence[tuple[int, Any, Any]]) -> tuple[Compressor | Scheduled, Memory]:
-    """What follows each other as `Scheduled.of`, or the compressor if it is always the same one;
-    and the last memory."""
+    """(`Scheduled.of(stages)`, the last memory); the plain compressor where all are the same."""
     made = Scheduled.of(stages)
     last = made.stages[-1]
     return made if len(made.stages) > 1 else last.compressor, last.memory
 
 
 def composite(outer: Any, inner: Sequence[tuple[str, Any]], memory: Any) -> Scheduled:
-    """The composite of compressors of which some are scheduled; `memory(compressor)`: of each."""
+    """The composite of compressors of which some are scheduled, with `memory(compressor)` each."""
     every = [outer, *(stage for _, stage in inner)]
     firsts = {first for each in every if isinstance(each, Scheduled) for first in each.boundaries}
 
@@ -164,7 +163,7 @@ def composite(outer: Any, inner: Sequence[tuple[str, Any]], memory: Any) -> Sche
 
     stages = []
     for first in sorted(firsts):
-        own, parts = at(outer, first), tuple((part, at(each, first)) for part, each in inner)
-        made = Then(own.outer, own.inner + parts) if isinstance(own, Then) else Then(own, parts)
+        base, parts = at(outer, first), tuple((part, at(each, first)) for part, each in inner)
+        made = Then(base.outer, base.inner + parts) if isinstance(base, Then) else Then(base, parts)
         stages.append((first, made, memory(made)))
     return Scheduled.of(stages)

@@ -1,7 +1,7 @@
 """The spec language, in which hyperparameters are written: `topk:ratio=0.01|values=qsgd:bits=4`.
 
-Texts become names with values here, and the other way round.  This file knows no method: the
-registry knows what a name stands for and which hyperparameters it has.
+This file parses specs to names with values, and writes them.  It knows no method: the registry
+knows which method a name means and which hyperparameters it has.
 
     spec  = head *("|" part "=" head)        a method, and parts of its payload compressed further
     head  = name [":" key "=" value *("," key "=" value)]
@@ -23,13 +23,13 @@ _NAMED: Mapping[str, Any] = {"none": None, "true": True, "false": False}
 
 
 def parse(text: str) -> tuple[str, dict[str, Any], list[tuple[str, str]]]:
-    """What a spec says, read from left to right.
+    """Parses a spec.
 
     Args:
       text: a spec.
-    Returns: (name, hyperparameters, stages): `{key: value}` of the head, and of each stage the part
-      and its own spec, as it is written.
-    Raises: ValueError for a text of another form, or a key that comes twice.
+    Returns: (name, hyperparameters, stages): `{key: value}` of the head, and for each stage the
+      part and the spec of the stage, not parsed.
+    Raises: ValueError for a text of another form, or a key that is given twice.
     """
     first, *rest = text.split("|")
     name, given = _head(first)
@@ -37,7 +37,7 @@ def parse(text: str) -> tuple[str, dict[str, Any], list[tuple[str, str]]]:
 
 
 def parse_firsts(text: str) -> Schedule | None:
-    """The schedule of specs that a text says: `none@0;powersgd:rank=4@1000`; None of one spec.
+    """Parses a schedule of specs, `none@0;powersgd:rank=4@1000`; None for a single spec.
 
     Raises ValueError for a text of another form.
     """
@@ -45,12 +45,12 @@ def parse_firsts(text: str) -> Schedule | None:
 
 
 def name_of(text: str) -> str:
-    """What stands where a spec has its name, also of a text that is none."""
+    """The text in the place of the name, also where the rest is no spec."""
     return text.split("|")[0].partition(":")[0].strip()
 
 
 def spec_of(what: Any) -> str:
-    """The spec that builds an equal instance: only what differs from the defaults is named.
+    """The spec that builds an equal instance: it names only what differs from the defaults.
 
     Args:
       what: a compressor or a memory that is registered.
@@ -60,18 +60,18 @@ def spec_of(what: Any) -> str:
 
 
 def head(name: str, given: Mapping[str, Any]) -> str:
-    """A method with hyperparameters."""
+    """The spec of a method with hyperparameters."""
     values = [f"{key}={_spell(value)}" for key, value in given.items()]
     return f"{name}:{','.join(values)}" if values else name
 
 
 def with_firsts(specs: Iterable[tuple[Any, int]]) -> str:
-    """Specs that follow each other, each with its first step."""
+    """The schedule of specs, each with its first step."""
     return ";".join(f"{spec}@{first}" for spec, first in specs)
 
 
 def with_stages(head: str, stages: Iterable[tuple[str, Any]]) -> str:
-    """The spec of a composite: the outer method's, and of each stage the part and its spec."""
+    """The spec of a composite, from the outer method's spec and (part, spec) of each stage."""
     return "|".join([head, *(f"{part}={stage}" for part, stage in stages)])
 
 

@@ -20,8 +20,8 @@ class Then(Compressor):
 
     Wire: the outer parts, each refined part replaced by its stage's parts under `part.name`.
     Traits: a composite is unbiased, homogeneous, … where all of its stages are.  It is nonexpansive
-    where they are and each lossy one refines one of the outer's `element_parts`: the error of a
-    number that stands for many elements, such as a mean, counts as many times.
+    where they are and each lossy stage refines one of the outer's `element_parts`: an error in a
+    number that stands for many elements, such as a mean, is an error in all of these elements.
     """
 
     outer: Compressor
@@ -62,8 +62,8 @@ class Then(Compressor):
         return all(getattr(c, trait) for c in (self.outer, *(stage for _, stage in self.inner)))
 
     def _refines_elements(self) -> bool:
-        own = self.outer.element_parts
-        return all(part in own or stage.lossless for part, stage in self.inner)
+        safe = self.outer.element_parts
+        return all(part in safe or stage.lossless for part, stage in self.inner)
 
     unbiased = property(lambda self: self._all("unbiased"))
     nonexpansive = property(lambda self: self._all("nonexpansive") and self._refines_elements())
@@ -115,7 +115,7 @@ class Then(Compressor):
         return self.outer.aggregate(self._expand(payloads, ctx, every_worker), ctx)
 
     def _expand(self, payload: Payload, ctx: Context, decode) -> Payload:
-        """The outer payload, its refined parts decoded."""
+        """The outer payload, with its refined parts decoded."""
         payload = dict(payload)
         for part, stage, inner_ctx in self._stages(ctx):
             names = list(stage.wire(inner_ctx.spec))
@@ -126,9 +126,9 @@ class Then(Compressor):
     def compress_parts(
         self, payload: Payload, sizes: Sequence[int], ctx: Context
     ) -> tuple[Payload, Payload]:
-        """Refines the outer payload of a lane group: (the payload, what refined parts stand for).
+        """Refines the outer payload of a lane group: (the payload, the refined parts decoded).
 
-        `sizes` are the lanes' lengths of the refined parts, which must all have one.
+        `sizes[i]` is the length of lane i in every refined part.
         """
         payload, decoded = dict(payload), {}
         for part, stage, inner_ctx in self._list_stages(ctx, sizes):
@@ -162,7 +162,7 @@ class Then(Compressor):
 
 
 def _decoded(stage: Compressor, rows: Payload, ctx: Context) -> tf.Tensor:
-    """What every worker's payload of a lane group stands for, end to end, `[size, n]`."""
+    """Decodes every worker's payload of a lane group: `[size, n]`, the lanes end to end."""
     if type(stage).decompress_list is Compressor.decompress_list:
         # A loop, so that the graph does not grow with the number of workers.
         n = sum(spec.shape.num_elements() for spec in ctx.specs)
@@ -171,7 +171,7 @@ def _decoded(stage: Compressor, rows: Payload, ctx: Context) -> tf.Tensor:
             rows,
             fn_output_signature=tf.TensorSpec([n], tf.float32),
         )
-    # The payloads of all workers end to end are the payload of a group that has all their lanes.
+    # The payloads of all workers end to end are one payload, of a group with all their lanes.
     specs, variables = ctx.specs * ctx.size, ctx.variables * ctx.size
     every = dataclasses.replace(ctx, specs=specs, variables=variables)
     flat = {name: carried(lambda part: tf.reshape(part, [-1]), part) for name, part in rows.items()}

@@ -1,3 +1,3 @@
-"""The one place that holds the version; setup.py reads it without importing the package."""
+"""The version of the package; setup.py reads this file without importing the package."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""The door of Keras: wrapped optimizers, the callback, and what holds Keras and the line together.
+"""`wrap` for Keras optimizers, the callback, and the changes that grace_tf makes to Keras.
 
-Importing it puts guards on Keras' optimizers, something around `fit` and
-around pickling, a refusal in BatchNormalization, and the repairs that are needed everywhere.
+The import puts guards on Keras' optimizers, wraps `fit` and pickling, makes BatchNormalization
+refuse what it cannot synchronise, and applies the repairs that are needed everywhere.
 """
 
 from grace_tf.keras import backups, copies, guards, own_files, repairs, synchronised, training

@@ -1,14 +1,14 @@
-"""Which backup the workers of one training go on from, and when a worker may delete its own.
+"""Decides from which backup the workers of a training go on, and when a worker may delete its own.
 
 Training is synchronous, so workers are at most one backup apart: before loading they agree on the
 newest number that all of them have.  A backup is deleted only when a newer one is whole on all
 workers, or when all workers have ended `fit`.
 
-Two empty files stand beside the backups between several processes.  `begun` is made before the
-first step: a worker that has it and no backup was killed before its first one, and a worker without
-either has lost its folder, or is new.  `ended` is made when all workers have ended `fit`, before
-any of them deletes its backups: a worker without backups beside others that have `ended` has
-deleted its own already.
+Between several processes there are two empty files beside the backups.  `begun` is made before the
+first step: a worker with `begun` and no backup was killed before its first backup; a worker without
+both has lost its folder, or is new.  `ended` is made when all workers have ended `fit`, before any
+of them deletes its backups: where others have `ended`, a worker without backups has deleted its own
+already.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from grace_tf.keras.own_files import LOG, place
 from grace_tf.transports.group import Group
 from grace_tf.transports.world.find_workers import together
 
-TIMEOUT = 120.0  # seconds for the other processes of a strategy that names no timeout of its own
+TIMEOUT = 120.0  # seconds for the other processes of a strategy without a timeout
 _BEGUN, _ENDED = "begun", "ended"
 _ASIDE = "left-"  # before the name of a backup that not all workers have
-_NONE = -1  # the number of who has no backup and has not begun
+_NONE = -1  # the number for a worker without a backup that has not begun
 
 
 def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
-    """The newest backup that all workers have, of the `numbers` that this one has.
+    """The newest backup that all workers have; `numbers` are those of this worker.
 
-    Returns 0 where training starts from the beginning: nobody has a backup, a kill came before the
-    first one was whole on all workers, or all have ended `fit` and some have deleted theirs since.
+    Returns 0 where training starts from the beginning: no worker has a backup, a kill came before
+    the first one was complete on all workers, or all have ended `fit` and some have deleted theirs.
 
-    Raises RuntimeError on every worker, and leaves every backup where it is, where a worker has
-    none and others do, where their backups are further apart than a kill leaves them, or where a
+    Raises RuntimeError on every worker, and leaves every backup where it is, where one worker has
+    no backup and others do, where backups are further apart than a kill leaves them, or where a
     worker does not come.
     """
     rank, count = place(model)
@@ -47,7 +47,7 @@ def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
     begun, ended = (_is_marked(folder, name) for name in (_BEGUN, _ENDED))
     newest, oldest = (max(numbers), min(numbers)) if numbers else (0 if begun else _NONE,) * 2
     if begun and newest == 1:
-        oldest = 0  # it can go on from the beginning too
+        oldest = 0  # this worker can also start from the beginning
     others = _others(model)
     table = others.handshake([newest, oldest, ended], "BackupAndRestore").tolist()
     most = max(row[0] for row in table)
@@ -101,7 +101,7 @@ def _mark(folder: str, name: str) -> None:
 
 
 def begin(model: Any, folder: str) -> None:
-    """Marks that training begins or goes on here; what `end` has left is of an earlier one."""
+    """Marks that training begins or goes on here; removes the marks of an earlier training."""
     if place(model)[1] > 1:
         _mark(folder, _BEGUN)
         if _is_marked(folder, _ENDED):
@@ -116,7 +116,7 @@ def end(model: Any, folder: str, delete: Callable[[], None]) -> None:
 
     def ended() -> None:
         _mark(folder, _ENDED)
-        # Nobody deletes before all have marked theirs: see `agree`.
+        # No worker deletes backups before all workers have marked the end: see `agree`.
         _others(model).handshake([], "the end of BackupAndRestore")
         delete()
 
@@ -128,10 +128,10 @@ def end(model: Any, folder: str, delete: Callable[[], None]) -> None:
 
 
 def delete_superseded(folder: str, newest: int) -> None:
-    """Deletes what `agree` has left aside, when all workers have a newer backup than that.
+    """Deletes the backups that `agree` has set aside, once all workers have a newer one.
 
     This worker has just saved `newest`, so all have saved the number before: between two backups
-    lies a step, which no worker takes before its backup is whole.
+    there is a step, and no worker takes it before its backup is complete.
     """
     for name in tf.io.gfile.listdir(folder):
         if (found := re.match(rf"{_ASIDE}(?:\D*-)?(\d+)", name)) and int(found[1]) < newest:
@@ -140,8 +140,8 @@ def delete_superseded(folder: str, newest: int) -> None:
 
 
 def leave_aside(folder: str, name: str) -> None:
-    """Renames a backup so that it does not count any more, and is still there for people."""
+    """Renames a backup: it does not count any more, but the user can still find it."""
     aside = os.path.join(folder, _ASIDE + name)
     if tf.io.gfile.isdir(aside):
-        tf.io.gfile.rmtree(aside)  # of an attempt before this one
+        tf.io.gfile.rmtree(aside)  # of an earlier attempt
     tf.io.gfile.rename(os.path.join(folder, name), aside, overwrite=True)

@@ -1,7 +1,7 @@
-"""`BackupAndRestore` that survives a kill at any moment, on every worker and from the same step.
+"""Makes `BackupAndRestore` survive a kill at any moment; all workers go on from the same step.
 
-Each process has a folder of its own, in which it keeps the last two backups, numbered and whole.
-`backup_agreement` says from which of them all workers go on, and when they may be deleted.
+Each process has its own folder, with its last two complete backups, numbered.  `backup_agreement`
+decides from which number all workers go on, and when backups may be deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DRAFT = "draft"
 
 
 def install() -> None:
-    """Puts this into Keras' BackupAndRestore."""
+    """Installs the changes in Keras' BackupAndRestore."""
     cls = keras.callbacks.BackupAndRestore
     own_set = cls.set_model
 
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 def _install_folders(cls: type) -> None:
-    """Keras 3 overwrites its one backup in place: it is kept in a folder of its own instead.
+    """Gives each backup a folder of its own, where Keras 3 overwrites its only backup in place.
 
     A folder gets its number when it is whole.  (callbacks/backup_and_restore.py, checked in 3.15.)
     """
@@ -60,7 +60,7 @@ def _install_folders(cls: type) -> None:
                 leave_aside(self.backup_dir, str(number))
         begin(self.model, self.backup_dir)
         self._grace_number = chosen
-        # Without a number there may be a backup that Keras made by itself.
+        # Without a number there may be a backup that plain Keras has made.
         folder = os.path.join(self.backup_dir, str(chosen)) if chosen else self.backup_dir
         with _within(self, folder):
             return own_load(self)
@@ -84,7 +84,7 @@ def _install_folders(cls: type) -> None:
 
 
 def _install_end(cls: type) -> None:
-    """Keras 3 deletes the backup where it ends the training: it stays until all workers have."""
+    """Keeps backups until all workers have ended; Keras 3 deletes them at its own end of `fit`."""
     own_end = cls.on_train_end
 
     @functools.wraps(own_end)
@@ -109,15 +109,15 @@ def _ours(model: Any) -> bool:
 
 
 def _numbers(folder: str) -> list[int]:
-    """The backups in a folder, the newest last."""
+    """The numbers of the backups in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ()
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
 
 
 def _readable(numbers: Sequence[int], callback: Any) -> list[int]:
-    """The backups of these numbers whose file of weights can be opened; all of them if none can.
+    """The backups of these numbers whose weights file can be opened; all of them if none can.
 
-    A file may be broken though it was written to its end, say after a loss of power.
+    A completely written file may still be broken, for example after a power failure.
     """
     name, opened = os.path.basename(callback._weights_path), []
     for number in numbers:
@@ -133,7 +133,7 @@ def _readable(numbers: Sequence[int], callback: Any) -> list[int]:
 
 @contextlib.contextmanager
 def _within(callback: Any, folder: str):
-    """Lets a BackupAndRestore of Keras 3 read and write in this folder."""
+    """A context in which a BackupAndRestore of Keras 3 reads and writes in this folder."""
     paths = {name: path for name, path in vars(callback).items() if name.endswith("_path")}
     before = {"backup_dir": callback.backup_dir, **paths}
     callback.backup_dir = folder
@@ -146,7 +146,7 @@ def _within(callback: Any, folder: str):
 
 
 def _install_checkpoints() -> None:
-    """Keras 2 keeps one checkpoint, and under a strategy the chief's alone: now two of each worker.
+    """Keeps two checkpoints of each worker; Keras 2 keeps one, under a strategy only the chief's.
 
     (distribute/worker_training_state.py, checked in 2.15.)
     """
@@ -185,7 +185,7 @@ def _install_checkpoints() -> None:
 
 
 def _install_checkpoints_end(cls: type) -> None:
-    """A checkpoint of Keras 2 is deleted when a newer one supersedes it or all have ended `fit`."""
+    """Deletes a checkpoint of Keras 2 only for a newer one, or when all workers ended `fit`."""
     own_back_up, own_delete = cls.back_up, cls.delete_backup
 
     @functools.wraps(own_back_up)

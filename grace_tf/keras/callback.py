@@ -1,4 +1,4 @@
-"""The callback that keeps plain processes alike around `fit`."""
+"""`Callback`: gives plain processes equal models before `fit` and mean metrics after each epoch."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from grace_tf.line import collective_keys
 from grace_tf.transports.world import world
 from grace_tf.transports.world.find_workers import several
 
-_PIECE = 8192  # float64 values of one collective: TensorFlow ties a key to a size
+_PIECE = 8192  # float64 values in each collective, since TensorFlow ties a key to one size
 
-_means: Any = None  # the logs of the last epoch whose metrics became means
+_means: Any = None  # the logs of the last epoch whose metrics were averaged
 
 
 def averaged(logs: Any) -> bool:
-    """Whether these logs, of an epoch's end, hold the same metrics on every worker."""
+    """Whether the metrics in these logs of an epoch's end are equal on every worker."""
     return logs is not None and logs is _means
 
 
 class Callback(keras.callbacks.Callback):
-    """Keeps the plain processes of a group alike around `fit`; does nothing elsewhere.
+    """Keeps the models of plain processes equal around `fit`; does nothing elsewhere.
 
-    Before the first step worker `root`'s model and optimizer go to every worker, but for gradients
-    that the optimizer accumulates, which are each worker's own.  After every epoch
-    the logged metrics and the float statistics of the model that are not trained (BatchNorm's
-    moving averages) become their means over workers.  Put it first, so that later callbacks see the
-    means.  A model that is built by its first step takes worker `root`'s values there.
+    Before the first step it copies worker `root`'s model and optimizer to every worker, except for
+    gradients that the optimizer accumulates.  After every epoch it replaces the logged metrics, and
+    the model's float statistics that are not trained (BatchNorm's moving averages), by their means
+    over workers.  Put it first, so that later callbacks see the means.  A model that is built by
+    its first step takes worker `root`'s values in that step.
 
     Args:
       root: the rank of the worker whose values count, the same on every worker.
@@ -50,11 +50,11 @@ class Callback(keras.callbacks.Callback):
             return
         self.model._grace_root = self._root
         if not self.model.built:
-            return  # the first step compares its variables when they are there
+            return  # the first step builds the model, and then compares its variables
         optimizer = self.model.optimizer
-        own = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
-        own = without_own_gradients(optimizer, own)
-        seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *own]}
+        variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        variables = without_own_gradients(optimizer, variables)
+        seen: dict[int, Any] = {id(v): v for v in [*self.model.variables, *variables]}
         world.broadcast(list(seen.values()), self._root)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -83,7 +83,7 @@ class Callback(keras.callbacks.Callback):
 
 
 def _mean(connected: Any, values: np.ndarray) -> np.ndarray:
-    """The mean over workers of a float64 vector that has one length everywhere."""
+    """The mean over workers of a float64 vector, whose length is the same on all workers."""
     pieces = np.pad(values, [0, -values.size % _PIECE]).reshape([-1, _PIECE])
     try:
         sums = [connected.sum([tf.constant(piece)], collective_keys.EPOCH)[0] for piece in pieces]
@@ -98,7 +98,7 @@ def _remember(logs: Any) -> None:
 
 
 def _check_same_logs(connected: Any, names: Sequence[str]) -> None:
-    """Raises RuntimeError on every worker where not all have logged metrics of these names."""
+    """Raises RuntimeError on every worker unless all have logged metrics of these names."""
     words = [len(names), zlib.crc32("\n".join(names).encode())]
     counts = connected.handshake(words, "the end of an epoch")
     if (counts != counts[0]).any():

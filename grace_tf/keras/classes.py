@@ -1,8 +1,8 @@
-"""The classes of wrapped optimizers: Keras' own, but for the way gradients cross workers.
+"""The classes of wrapped optimizers: subclasses of Keras' own that aggregate gradients.
 
-One method is overridden: in come (gradient, variable) pairs, out go the aggregated ones.  Every
-Keras generation calls that method something else; the rest of an optimizer stays Keras' own.
-Gradients do not pass through a MultiOptimizer: there the optimizers that it has are wrapped.
+One method is overridden: it takes (gradient, variable) pairs and returns the aggregated gradients.
+Its name differs between the generations of Keras; the rest of an optimizer stays as it is.  A
+MultiOptimizer aggregates nothing itself: its inner optimizers are wrapped.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from grace_tf.keras.optimizers import (
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.settings import Settings, from_config
 
-_KEY = "grace"  # of the settings in the config of a wrapped optimizer
+_KEY = "grace"  # the key of the settings in the config of a wrapped optimizer
 
 
 class Wrapped:
-    """What every wrapped optimizer has: its settings in the config, and a way to be copied."""
+    """Base class of every wrapped optimizer: stores the settings in the config; can be copied."""
 
     _plain_class: type
     _grace: Aggregator | None = None
 
     def _settings(self) -> Settings:
-        """What `wrap` was told."""
+        """The settings that `wrap` was given."""
         raise NotImplementedError
 
     def get_config(self):
         wanted = self._settings().config()
         config = super().get_config()
-        # Text, since Keras 2 turns dictionaries that it tracks into objects of its own.
+        # A string, since Keras 2 replaces tracked dictionaries by objects of its own.
         return {**config, _KEY: json.dumps(wanted)}
 
     @classmethod
@@ -67,13 +67,13 @@ class Wrapped:
         return optimizer
 
     def __reduce__(self):
-        # Keras 2 has no way that serves pickle, and Keras 3 none for classes that it does not know.
+        # Keras 2 optimizers cannot be pickled, and those of Keras 3 only if it knows their class.
         config = super().get_config()
         return _rebuilt, (plain_classes(self), config, self._settings(), states(self))
 
 
 class _Reducing(InFiles, Wrapped):
-    """A wrapped optimizer through which gradients pass: it has an aggregator."""
+    """A wrapped optimizer that aggregates gradients itself: it has an aggregator."""
 
     def _settings(self):
         return self._aggregator().settings
@@ -115,8 +115,8 @@ class _Keras3(_Reducing):
         self._aggregator().join(variables)  # here the variables still have their paths
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        own = super()._backend_apply_gradients
-        repairs.decide_across_replicas(self, own, grads, trainable_variables)
+        original = super()._backend_apply_gradients
+        repairs.decide_across_replicas(self, original, grads, trainable_variables)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super()._all_reduce_sum_gradients)
@@ -145,7 +145,7 @@ class _Legacy(_Reducing):
 
 
 class _Multi(Wrapped):
-    """A wrapped MultiOptimizer: the optimizers that it has reduce, each in lanes of its own."""
+    """A wrapped MultiOptimizer: each of its inner optimizers aggregates its own gradients."""
 
     _grace_settings: Settings | None = None
 
@@ -155,11 +155,11 @@ class _Multi(Wrapped):
         return self._grace_settings
 
     def _wrap_parts(self):
-        """Wraps those that are not yet: some come only when the variables are known."""
+        """Wraps inner optimizers not wrapped yet: some are made when the variables are known."""
         wanted = self._settings()
         for k, part in enumerate(parts(self)):
             if not isinstance(part, Wrapped):
-                # Each draws noise of its own: variables are numbered anew in every optimizer.
+                # Another seed for each: every optimizer numbers its variables from 0.
                 attach(part, dataclasses.replace(wanted, seed=(wanted.seed + k) % 2**32))
 
 
@@ -171,7 +171,7 @@ class _Keras3Multi(_Multi):
 
 class _AddonsMulti(_Multi):
     def apply_gradients(self, grads_and_vars, **keywords):
-        # The original stores the pairs in the optimizer, where replicas overwrite each other's.
+        # Keras stores the pairs in the optimizer, where replicas would overwrite each other's.
         self._wrap_parts()
         pairs = list(grads_and_vars)
         for spec in self.optimizer_specs:
@@ -180,15 +180,15 @@ class _AddonsMulti(_Multi):
         return self.iterations.assign_add(1, read_value=tf.executing_eagerly())
 
     def _aggregate_gradients(self, grads_and_vars):
-        """What a LossScaleOptimizer asks for before it lets gradients be applied."""
+        """Aggregates; a LossScaleOptimizer calls it before it applies gradients."""
         self._wrap_parts()
         out = list(grads_and_vars)
         waiting = set(range(len(out)))
         for spec in self.optimizer_specs:
             mine = sorted(i for i in waiting if out[i][1].name in spec["weights"])
             waiting.difference_update(mine)
-            own = innermost(spec["optimizer"])
-            reduce = getattr(own, "_aggregate_gradients", None) or own.aggregate_gradients
+            inner = innermost(spec["optimizer"])
+            reduce = getattr(inner, "_aggregate_gradients", None) or inner.aggregate_gradients
             for i, total in zip(mine, reduce([out[i] for i in mine])):
                 out[i] = total
         return out
@@ -198,21 +198,21 @@ _classes: dict[type, type] = {}
 
 
 def attach(optimizer: Any, wanted: Settings) -> None:
-    """Makes an optimizer a wrapped one, with an aggregator of these settings.
+    """Turns an optimizer into a wrapped one, with an aggregator of these settings.
 
-    Raises ValueError where the optimizer's momentum would come on top of a memory's.
+    Raises ValueError where both the optimizer and a memory have a momentum.
     """
     refuse_second_momentum(optimizer, wanted)
     if not isinstance(optimizer, Wrapped):
         optimizer.__class__ = wrapped_class(type(optimizer))
-    repairs.fit_on_several_workers()  # a loaded optimizer never went through wrap
+    repairs.fit_on_several_workers()  # here, since loaded optimizers do not go through wrap
     if isinstance(optimizer, _Multi):
         optimizer._grace_settings = wanted
         optimizer._wrap_parts()
         return
     aggregator = Aggregator(wanted)
     aggregator.follow(functools.partial(iterations_of, weakref.ref(optimizer)))
-    optimizer._grace = aggregator  # automatically tracked by all but legacy optimizers
+    optimizer._grace = aggregator  # all but legacy optimizers track it automatically
     optimizer._grace_state = SavedState(aggregator)
     if isinstance(optimizer, _Legacy):
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
@@ -221,7 +221,7 @@ def attach(optimizer: Any, wanted: Settings) -> None:
 
 
 def detach(optimizer: Any) -> None:
-    """Gives an optimizer of a wrapped class, and those that it has, their own classes back."""
+    """Gives a wrapped optimizer and its inner optimizers their plain classes back."""
     for part in filter(lambda part: isinstance(part, Wrapped), parts(optimizer)):
         detach(part)
     if isinstance(optimizer, _Legacy):
@@ -234,7 +234,7 @@ def detach(optimizer: Any) -> None:
 
 
 def reducing(optimizer: Any) -> list[Any]:
-    """The wrapped optimizers through which gradients pass: of a MultiOptimizer those it has."""
+    """The wrapped optimizers that aggregate: the optimizer, or a MultiOptimizer's inner ones."""
     given = innermost(optimizer)
     return [each for each in (given, *parts(given)) if isinstance(each, _Reducing)]
 
@@ -245,13 +245,13 @@ def states(optimizer: Any) -> list[dict[str, np.ndarray]]:
 
 
 def plain_classes(optimizer: Any) -> list[type]:
-    """The plain classes of a wrapped optimizer and of those that it has; none of a plain one."""
+    """The plain classes of a wrapped optimizer and its inner ones; empty for a plain optimizer."""
     given = innermost(optimizer)
     return [each._plain_class for each in (given, *parts(given)) if isinstance(each, Wrapped)]
 
 
 def wrapped_class(base: type) -> type:
-    """The registered subclass of an optimizer class: Grace, Legacy or Tfa if it is, its name."""
+    """The registered subclass of an optimizer class: "Grace" [+ "Legacy" or "Tfa"] + its name."""
     if base not in _classes:
         mixin, prefix = _Keras3 if KERAS_3 else _Keras2, ""
         if not KERAS_3 and issubclass(base, keras.optimizers.legacy.Optimizer):
@@ -260,9 +260,9 @@ def wrapped_class(base: type) -> type:
         if deals_out(base):
             mixin = _Keras3Multi if KERAS_3 else _AddonsMulti
         name = f"Grace{prefix}{base.__name__}"
-        told = {"__module__": __name__, "__doc__": base.__doc__, "_plain_class": base}
-        cls = type(name, (mixin, base), told)
-        # A class of the user's own that is called Adam must not take the place of Keras' in files.
+        attributes = {"__module__": __name__, "__doc__": base.__doc__, "_plain_class": base}
+        cls = type(name, (mixin, base), attributes)
+        # A user's class called Adam must not be confused with Keras' Adam in files.
         taken = any(other.__name__ == name for other in _classes.values())
         registered = f"{base.__module__}.{name}" if taken else name
         _classes[base] = keras.utils.register_keras_serializable("grace_tf", registered)(cls)
@@ -271,25 +271,25 @@ def wrapped_class(base: type) -> type:
 
 
 def made_with(classes: Sequence[type], how: Callable, arguments: Sequence[Any]) -> Any:
-    """`how(*arguments)`, after the wrapped classes of these plain ones have been registered."""
+    """Registers the wrapped classes of these plain ones, then returns `how(*arguments)`."""
     for base in classes:
         wrapped_class(base)
     return how(*arguments)
 
 
 def _rebuilt(
-    classes: Sequence[type], config: dict[str, Any], wanted: Settings, kept: Sequence[dict]
+    classes: Sequence[type], config: dict[str, Any], wanted: Settings, saved: Sequence[dict]
 ) -> Any:
-    """A copy of a wrapped optimizer of the first of these classes, the others being its parts'."""
+    """A copy of a wrapped optimizer; `classes`: its plain class, then those of its inner ones."""
     optimizer = made_with(classes, classes[0].from_config, [config])
     attach(optimizer, wanted)
-    for each, arrays in zip(reducing(optimizer), kept):
+    for each, arrays in zip(reducing(optimizer), saved):
         each._aggregator().state.restore(arrays)
     return optimizer
 
 
 def _register_built_in() -> None:
-    """So that load_model finds the classes of wrapped optimizers in a fresh process."""
+    """Registers the wrapped classes of Keras' optimizers, so that load_model finds them."""
     namespaces = [keras.optimizers] if KERAS_3 else [keras.optimizers, keras.optimizers.legacy]
     found = [getattr(namespace, name) for namespace in namespaces for name in dir(namespace)]
     for cls in filter(lambda each: isinstance(each, type) and issubclass(each, bases()), found):

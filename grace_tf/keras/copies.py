@@ -1,8 +1,8 @@
-"""What a pickled model takes along: the classes that its wrapped optimizer needs.
+"""Adds to a pickled model the plain classes that its wrapped optimizer needs.
 
-Keras packs a compiled model as a file, in which a wrapped optimizer has a registered name.  A fresh
-process knows such names only after grace_tf has been imported, and that of a user's own class only
-after it has been wrapped; so the pickle names the plain classes, and they are wrapped before.
+Keras pickles a compiled model as a file, in which a wrapped optimizer has a registered name.  A new
+process knows these names only after the import of grace_tf, and the name of a user's class only
+after that class was wrapped.  So the pickle lists the plain classes, and loading wraps them first.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from grace_tf.keras.classes import made_with, plain_classes
 from grace_tf.line import settings
 
 
-def _with_classes(own: Callable) -> Callable:
-    @functools.wraps(own)
+def _with_classes(original: Callable) -> Callable:
+    @functools.wraps(original)
     def __reduce__(self):
-        how, arguments, *rest = own(self)
+        how, arguments, *rest = original(self)
         classes = plain_classes(getattr(self, "optimizer", None))
         if classes:
             how, arguments = made_with, (classes, how, arguments)
@@ -30,7 +30,7 @@ def _with_classes(own: Callable) -> Callable:
 
 
 def install() -> None:
-    """Puts this around the pickling of `keras.Model`, and lets older pickles find their classes."""
+    """Wraps the pickling of `keras.Model`, and lets older pickles find their classes."""
     # The name in pickles of wrapped optimizers that were made when `Settings` had another place.
     sys.modules.setdefault("grace_tf.settings", settings)
     keras.Model.__reduce__ = _with_classes(keras.Model.__reduce__)

@@ -1,8 +1,8 @@
 """Puts the compression state of a wrapped optimizer into Keras' files, and reads it from them.
 
-Keras calls this module while it saves or loads a model or its weights; the arrays of `State` go
-into the file or come from it.  They have a group of their own below the optimizer's, where a plain
-optimizer never looks: plain and wrapped optimizers load each other's files.
+Keras calls this module while it saves or loads a model or its weights; it writes the arrays of
+`State` to the file, or reads them.  They have their own group below the optimizer's, which plain
+optimizers ignore, so plain and wrapped optimizers load each other's files.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _FILE = "grace.npz"  # among a model's assets, where earlier versions kept the s
 class SavedState(keras.losses.Loss):
     """The compression state as a child of its optimizer, in whatever file holds weights.
 
-    Keras looks for such children among layers, metrics, optimizers and losses only; a loss is the
-    one of them that brings nothing along.
+    Keras saves only children that are layers, metrics, optimizers or losses; of these a loss has no
+    variables of its own.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:
         super().__init__(name="compression_state")
         self._aggregator = aggregator
-        self.steps = 0  # of the optimizer, as this file has them
-        self.from_assets = False  # whether the same file held the state elsewhere
+        self.steps = 0  # the optimizer's iterations in the file being loaded
+        self.from_assets = False  # whether that file holds the state among its assets
 
     def save_own_variables(self, store):
         for stem, rows in self._aggregator.state.arrays().items():
@@ -45,7 +45,7 @@ class SavedState(keras.losses.Loss):
 
 
 class InFiles:
-    """What a wrapped optimizer does while Keras saves and loads it."""
+    """The methods of a wrapped optimizer that Keras calls to save and load it."""
 
     _grace_state: SavedState
 
@@ -61,6 +61,6 @@ class InFiles:
             self._grace_state.from_assets = True
 
     def set_weights(self, weights):
-        super().set_weights(weights)  # also what a whole model's .h5 file comes through
+        super().set_weights(weights)  # loading a whole model's .h5 file calls this too
         steps = int(self.iterations.numpy())
         self._grace_state._aggregator.state.lose("What was given to set_weights", steps)

@@ -1,4 +1,4 @@
-"""What the first step compares of a Keras optimizer and of the model that it trains."""
+"""Finds what the first step compares of a Keras optimizer and of the model that it trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.inputs import has_value
 from grace_tf.transports.world.find_workers import several
 
-# Settings that may differ: names are counted in each process, and "grace" is compared by the plan.
+# Settings not compared here: each process numbers names, and the plans compare "grace".
 _FREE = ("name", "grace")
 
 
@@ -34,7 +34,7 @@ def info_of(optimizer: Any) -> OptimizerInfo:
         )
     try:
         config = dict(optimizer.get_config())
-    except NotImplementedError:  # a user's own optimizer without a config
+    except NotImplementedError:  # a user's optimizer without a config
         config = {}
     for name in _FREE:
         config.pop(name, None)
@@ -47,23 +47,22 @@ def info_of(optimizer: Any) -> OptimizerInfo:
 
 
 def _variables(optimizer: Any) -> list[Any]:
-    own = optimizer.variables
-    found = list(own() if callable(own) else own)
-    # Keras 2 does not count settings that are variables among an optimizer's own.
+    variables = optimizer.variables
+    found = list(variables() if callable(variables) else variables)
+    # In Keras 2 an optimizer's variables do not include settings that are variables.
     settings = [getattr(optimizer, "_learning_rate", None), *_hyperparameters(optimizer)]
     found += [v for v in settings if isinstance(v, tf.Variable)]
     return without_own_gradients(optimizer, found)
 
 
 def without_own_gradients(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
-    """The variables but for those in which an optimizer accumulates gradients.
+    """The variables without those in which an optimizer accumulates gradients.
 
-    Between two exchanges these hold each worker's own gradients, so that they may differ.
+    Between two exchanges these hold one worker's gradients, so they may differ between workers.
     """
     given = innermost(optimizer)
-    own = [v for o in (given, *parts(given)) for v in getattr(o, "_accumulated_gradients", ())]
-    kept = {id(v) for v in own}
-    return [v for v in variables if id(v) not in kept]
+    ids = {id(v) for o in (given, *parts(given)) for v in getattr(o, "_accumulated_gradients", ())}
+    return [v for v in variables if id(v) not in ids]
 
 
 def _hyperparameters(optimizer: Any) -> list[Any]:
@@ -71,10 +70,10 @@ def _hyperparameters(optimizer: Any) -> list[Any]:
 
 
 def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
-    """A model's (weights, statistics) and the worker whose values count; nothing of None.
+    """A model's (weights, statistics, the worker whose values count); empty lists for None.
 
-    Weights are what was made to be trained, of a frozen layer too; statistics are all others, such
-    as BatchNorm's averages and float8 layers' scales.
+    Weights are the variables made for training, also in frozen layers; statistics are all others,
+    such as BatchNorm's averages and the scales of float8 layers.
     """
     if model is None:
         return [], [], 0
@@ -83,8 +82,8 @@ def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
         if isinstance(layer, keras.metrics.Metric):  # a layer in Keras 2
             continue
         for v in layer._trainable_variables if KERAS_3 else layer._trainable_weights:
-            own = getattr(v, "overwrite_with_gradient", False)
-            (statistics if own else weights).append(v)
+            is_state = getattr(v, "overwrite_with_gradient", False)
+            (statistics if is_state else weights).append(v)
         statistics += layer._non_trainable_variables if KERAS_3 else layer._non_trainable_weights
     return weights, statistics, getattr(model, "_grace_root", 0)
 
@@ -92,7 +91,7 @@ def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
 def compared_weights(model: Any) -> list[Any]:
     """The weights that workers compare at the end of an epoch.
 
-    None where no Aggregator has trained any of them here, or all of those that have are told not to
+    It is empty where no Aggregator has trained any of them here, or all that have must not compare
     (`check_every=0`).
     """
     weights = values_of(model)[0]
@@ -115,10 +114,10 @@ def agree_before(model: Any, group: Any) -> None:
 
 
 def building(variables: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """Where an optimizer makes its variables: outside the traced step of a process group.
+    """A context for making an optimizer's variables: outside the traced step of a process group.
 
-    Then they have values when the workers compare, as those of a worker that has restored them.
-    An optimizer may start from the values of the model's variables, so these must have them too.
+    The variables then have values when the workers compare, as on a worker that has restored them.
+    An optimizer may start from the values of the model's variables, so these must have values too.
     """
     if several() is None or not all(map(has_value, variables)):
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Guards on Keras' own optimizers: a plain one must not skip a reduction, or reduce twice."""
+"""Guards on Keras' optimizers: raise where a plain one would skip a reduction, or reduce twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grace_tf.transports.world.find_workers import compresses, several
 
 
 def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
-    """What all workers answer together to whether a step is finite, where a door reduces."""
+    """Whether the step is finite on all workers; `finite` itself where grace_tf does not reduce."""
     context = tf.distribute.get_replica_context()
     replicas = 1 if context is None else context.num_replicas_in_sync
     ours = replicas > 1 and compresses(context.strategy)
@@ -33,23 +33,23 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     return tf.equal(connected.sum([bad[None]], collective_keys.FINITE)[0][0], 0.0)
 
 
-def _guard(own):
-    """Raises where a plain optimizer would not reduce gradients at all, or reduce them twice."""
+def _guard(original):
+    """Wraps a method: raises where a plain optimizer would skip a reduction, or reduce twice."""
 
     def guarded(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         if not isinstance(self, Wrapped):
             _check_plain(self, [v for g, v in grads_and_vars if g is not None])
-        return own(self, grads_and_vars)
+        return original(self, grads_and_vars)
 
     return guarded
 
 
 def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Raises RuntimeError for variables whose gradients a plain optimizer must not reduce so."""
+    """Raises RuntimeError where a plain optimizer must not update these variables."""
     connected = several()
     if connected is not None and not all(map(aggregated, variables)):
-        # Horovod sets it when it has reduced; on Keras 3 it never does.
+        # Horovod sets it after its reduction, but not on Keras 3.
         if is_horovods(optimizer) and optimizer._aggregated_gradients:
             return
         raise RuntimeError(
@@ -70,7 +70,7 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _own_reduction_off(optimizer: Any) -> str:
-    """How a Keras 2 optimizer is told that gradients are reduced already."""
+    """How to tell a Keras 2 optimizer that gradients are reduced already, for the message."""
     legacy = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
     off = "experimental_aggregate_gradients=False" if legacy else "skip_gradients_aggregation=True"
     return f"apply_gradients(..., {off})"

@@ -1,4 +1,4 @@
-"""A momentum is kept once: by the memory or by the optimizer."""
+"""Refuses a momentum of the optimizer beside the momentum of a memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from grace_tf.line.settings import Settings
 
 
 def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
-    """Raises ValueError where a memory and the optimizer, or one that it has, both have a momentum.
+    """Raises ValueError where a memory and the optimizer, or an inner one, both have a momentum.
 
-    Optimizers that smooth gradients in another way, as Adam does, are served with a warning.
+    Optimizers that smooth gradients in another way, such as Adam, get a warning.
     """
     memories = [memory for _, _, memory in wanted.routes if memory.has_momentum]
     if not memories:
@@ -21,12 +21,12 @@ def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
     spec = spec_of(memories[0])
     for each in (optimizer, *parts(optimizer)):
         name = type(each).__name__
-        own = _number(each, "momentum")
-        if own:
+        momentum = _number(each, "momentum")
+        if momentum:
             raise ValueError(
                 f"The memory {spec!r} has a momentum of its own, so that {name} must have none: "
-                f"write {name}(..., momentum=0.0) and give its {own:.6g} to the memory, as in "
-                f'memory="{memories[0].name}:momentum={own:.6g}".'
+                f"write {name}(..., momentum=0.0) and give its {momentum:.6g} to the memory, as in "
+                f'memory="{memories[0].name}:momentum={momentum:.6g}".'
             )
         if _number(each, "beta_1"):
             warnings.warn(
@@ -37,7 +37,7 @@ def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
 
 
 def _number(optimizer: Any, name: str) -> float:
-    """A hyperparameter, which legacy optimizers may hold as a variable or a function; 0 if none."""
+    """A hyperparameter's value, in legacy optimizers a variable or function perhaps; 0 if none."""
     value = getattr(optimizer, name, None)
     value = value() if callable(value) else value
     return 0.0 if value is None else float(value)

@@ -1,5 +1,5 @@
-"""Keras' own optimizers, of any generation: which there are, which stand in others, and when they
-update variables.
+"""Helpers for Keras' optimizers of any generation: their base classes, their inner optimizers, and
+the moment at which they update variables.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def after_aggregates(
 ) -> AbstractContextManager:
     """A context in which the updates of an optimizer wait for these aggregates.
 
-    Else TensorFlow computes early what an update makes of the optimizer's slots alone, such as
-    momentum · velocity.  For all variables together that is as many bytes as the gradient, and they
-    would lie in memory beside the gradients, the residuals and the aggregates.
+    Otherwise TensorFlow computes early the terms that need only slots, such as momentum · velocity.
+    For all variables together they have the size of the gradient, and would occupy memory at the
+    same time as the gradients, the residuals and the aggregates.
     """
     grads = [g for g, _ in grads_and_vars if g is not None]
-    # The first stands for all: no aggregate is there before all are.
+    # One aggregate is enough: all of them are ready at the same time.
     waits = [t for g in grads[:1] for t in strategy.experimental_local_results(g)]
     return tf.control_dependencies(waits)
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside those that scale losses."""
+    """The optimizer inside LossScaleOptimizers."""
     while "LossScaleOptimizer" in type(optimizer).__name__ and hasattr(
         optimizer, "inner_optimizer"
     ):
@@ -52,12 +52,12 @@ def innermost(optimizer: Any) -> Any:
 
 def is_horovods(optimizer: Any) -> bool:
     """Whether `hvd.DistributedOptimizer` made this optimizer: it reduces gradients itself."""
-    # Its class is made anew for each optimizer; this is how Horovod itself tells.
+    # Horovod makes a new class for each optimizer; Horovod itself recognises it in this way.
     return hasattr(optimizer, "_HAS_AGGREGATE_GRAD") and hasattr(optimizer, "register_local_var")
 
 
 def parts(optimizer: Any) -> list[Any]:
-    """The optimizers among which a MultiOptimizer deals the variables; none of any other."""
+    """The inner optimizers of a MultiOptimizer; an empty list for other optimizers."""
     if not deals_out(type(optimizer)):
         return []
     given = (
@@ -69,36 +69,33 @@ def parts(optimizer: Any) -> list[Any]:
 
 
 def deals_out(cls: type) -> bool:
-    """Whether a class deals variables out to others: the MultiOptimizer of Keras or addons."""
+    """Whether it gives its variables to inner optimizers: MultiOptimizer of Keras or addons."""
     return any(base.__name__ == "MultiOptimizer" for base in cls.__mro__)
 
 
 def ignore_in_configs(cls: type, key: str, unless: type) -> None:
-    """Lets `from_config` of an optimizer class take a config with a key that it does not know.
-
-    Subclasses of `unless` know it.
-    """
+    """Makes `from_config` of an optimizer class ignore a key, except in subclasses of `unless`."""
     owner = next(base for base in cls.__mro__ if "from_config" in vars(base))
-    own = vars(owner)["from_config"]
-    if owner in _ignoring or not isinstance(own, classmethod):
+    original = vars(owner)["from_config"]
+    if owner in _ignoring or not isinstance(original, classmethod):
         return
 
-    @functools.wraps(own.__func__)
+    @functools.wraps(original.__func__)
     def from_config(cls, config, *args, **kwargs):
         if not issubclass(cls, unless):
             config = {name: value for name, value in config.items() if name != key}
-        return own.__func__(cls, config, *args, **kwargs)
+        return original.__func__(cls, config, *args, **kwargs)
 
     owner.from_config = classmethod(from_config)
     _ignoring.add(owner)
 
 
 def iterations_of(optimizer: weakref.ref) -> tf.Tensor:
-    """How many updates an optimizer has made, in any context of a strategy."""
-    with tf.init_scope():  # legacy optimizers make the counter when it is first asked for
+    """The number of updates that an optimizer has made, in any context of a strategy."""
+    with tf.init_scope():  # legacy optimizers make the counter at its first use
         counter = optimizer().iterations
-    own, every = optimizer(), getattr(optimizer(), "gradient_accumulation_steps", None)
-    if every:  # Keras 3 computes `iterations` then, and may not do so outside the replicas
-        counter = own._iterations
+    referent, every = optimizer(), getattr(optimizer(), "gradient_accumulation_steps", None)
+    if every:  # Keras 3 then computes `iterations`, which fails outside the replicas
+        counter = referent._iterations
     count = local(plain(counter)).read_value()
     return count // every if every else count

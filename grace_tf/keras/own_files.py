@@ -1,7 +1,7 @@
-"""Every worker process writes files of its own, where Keras' callbacks would write the same ones.
+"""Gives every worker process its own files, where Keras' callbacks would all write the same one.
 
 Worker 0 writes at the path that the script names, worker 1 in the folder `rank1` beside it.  A file
-that two processes write is broken, and each worker's residuals are its own.
+that two processes write would be broken, and each worker has its own residuals to save.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from grace_tf.transports.world.find_workers import several, together
 LOG = logging.getLogger("grace_tf")
 
 
-_given: set[tuple[int, str]] = set()  # by rank, the folders of paths that were given
-_made: set[str] = set()  # those that a script has asked for, which are there
+_given: set[tuple[int, str]] = set()  # (rank, folder) of the paths that were returned
+_made: set[str] = set()  # the folders that own_path has made for a script
 
 
 def own_path(path: Any, rank: int | None = None) -> str:
-    """Where this process' callbacks write what the script calls `path`.
+    """The path at which this process' callbacks write the file that the script calls `path`.
 
     Worker 0 keeps the path; worker r > 0 writes `folder/name` as `folder/rank<r>/name`, and the
-    folder is made, unless its name is a pattern.  A path that lies in a folder which this function
-    has given before stays as it is.  Use it for a worker's own `model.save` and to load what
-    `ModelCheckpoint` has written.
+    folder is made, unless its name is a pattern.  A path inside a folder that this function has
+    returned before stays as it is.  Use it for `model.save` on every worker, and to load the files
+    of `ModelCheckpoint`.
 
     Args:
       path: of a file, a folder, or a pattern of ModelCheckpoint.
-      rank: of this process; left out, that in the process group of `grace_tf.init()`, 0 alone.
+      rank: of this process; by default its rank in the group of `grace_tf.init()`, or 0.
     Returns: the path as a string.
     """
     path = os.fspath(path)
@@ -56,18 +56,18 @@ def own_path(path: Any, rank: int | None = None) -> str:
 def _own(path: str, rank: int) -> str:
     folder, name = os.path.split(path.rstrip("/"))
     above = folder
-    # What was given counts, not the name: a script may call a folder of all workers rank1.
+    # Returned folders count, not names: a script may have a folder rank1 for all workers.
     while (rank, above) not in _given:
         above, below = os.path.split(above)
         if not below:
-            own = os.path.join(folder, f"rank{rank}")
-            _given.add((rank, own))
-            return os.path.join(own, name)
+            mine = os.path.join(folder, f"rank{rank}")
+            _given.add((rank, mine))
+            return os.path.join(mine, name)
     return path
 
 
 def in_use(folder: str) -> bool:
-    """Whether the script may count on this folder, since `own_path` has made it."""
+    """Whether `own_path` has made this folder for the script, which may use it."""
     return folder in _made
 
 
@@ -87,23 +87,23 @@ def place(model: Any) -> tuple[int, int]:
 
 
 def move(callback: Any, name: str) -> bool:
-    """Makes the callback's path `name` this process' own, unless it is; says so once."""
+    """Replaces the callback's path `name` by this process' own, and logs it; True if it changed."""
     given = getattr(callback, name)
     rank, count = place(callback.model)
     moved = callback.__dict__.setdefault("_grace_moved", [])
     if rank == 0 or given in moved:
         return False
-    own = _own(given, rank)  # Keras makes the folder
-    moved.append(own)
-    if own == given:
-        return False  # the script has asked own_path itself
-    setattr(callback, name, own)
+    mine = _own(given, rank)  # Keras makes the folder
+    moved.append(mine)
+    if mine == given:
+        return False  # the script has called own_path itself
+    setattr(callback, name, mine)
     LOG.warning(
         "Worker %d of %d: %s writes %s; %s is worker 0's.",
         rank,
         count,
         type(callback).__name__,
-        own,
+        mine,
         given,
     )
     return True

@@ -20,19 +20,19 @@ APPLIED: dict[str, str] = {}
 def agree_on_finite(agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
     """LossScaleOptimizer must skip a step on every worker or on none.
 
-    Keras 3 takes `finite` from one worker's own gradients, which are not reduced yet at this point
-    (its comment says they are; optimizers/loss_scale_optimizer.py, checked in 3.15): the
-    other workers apply a non-finite step, or wait in a collective for ever.
+    Keras 3 computes `finite` from the gradients of one worker, which are not reduced yet (its
+    comment says they are; optimizers/loss_scale_optimizer.py, checked in 3.15).  So the other
+    workers would apply a non-finite step, or wait in a collective forever.
     `agree(inner_optimizer, finite)` gives the common answer.
     """
     if not KERAS_3 or "agree_on_finite" in APPLIED:
         return
     cls = keras.optimizers.LossScaleOptimizer
-    own = cls.check_finite
+    original = cls.check_finite
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def check_finite(self, grads):
-        return agree(self.inner_optimizer, own(self, grads))
+        return agree(self.inner_optimizer, original(self, grads))
 
     cls.check_finite = check_finite
     APPLIED["agree_on_finite"] = "LossScaleOptimizer.check_finite"
@@ -51,15 +51,15 @@ def name_the_variables_of_gradients() -> None:
 
     from grace_tf.transports.world.find_workers import compresses
 
-    own = TFOptimizer._all_reduce_sum_gradients
+    original = TFOptimizer._all_reduce_sum_gradients
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def _all_reduce_sum_gradients(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         context = tf.distribute.get_replica_context()
         present = [pair for pair in grads_and_vars if pair[0] is not None]
         if context is None or context.num_replicas_in_sync == 1 or not compresses(context.strategy):
-            return own(self, grads_and_vars)
+            return original(self, grads_and_vars)
         reduced = iter(context.merge_call(_reduce_to_variables, args=(present,)))
         return [(g if g is None else next(reduced), v) for g, v in grads_and_vars]
 
@@ -75,34 +75,34 @@ def no_xla_between_processes(several: Callable[[], bool]) -> None:
     such method), and XLA cannot compile collectives between processes.  An explicit True stays.
     """
     cls = keras.Model
-    own = getattr(cls, "_resolve_auto_jit_compile", None)
-    if not KERAS_3 or own is None or "no_xla_between_processes" in APPLIED:
+    original = getattr(cls, "_resolve_auto_jit_compile", None)
+    if not KERAS_3 or original is None or "no_xla_between_processes" in APPLIED:
         return
     owner = next(base for base in cls.__mro__ if "_resolve_auto_jit_compile" in vars(base))
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def _resolve_auto_jit_compile(self):
-        return False if several() else own(self)
+        return False if several() else original(self)
 
     owner._resolve_auto_jit_compile = _resolve_auto_jit_compile
     APPLIED["no_xla_between_processes"] = "Trainer._resolve_auto_jit_compile"
 
 
 def decide_across_replicas(
-    optimizer: Any, own: Callable, grads: Sequence[Any], variables: Sequence[Any]
+    optimizer: Any, original: Callable, grads: Sequence[Any], variables: Sequence[Any]
 ) -> None:
     """Gradient accumulation and `ema_overwrite_frequency` must decide outside the replicas.
 
     Keras 3 decides by a condition inside each replica whether to reduce and to update; under a
     strategy that merges replicas this cannot be traced (optimizers/base_optimizer.py,
-    `_backend_apply_gradients`, checked in 3.15).  `own(grads, variables)` is Keras' way, taken
-    where nothing is to be decided or there is one replica.
+    `_backend_apply_gradients`, checked in 3.15).  `original(grads, variables)` is Keras' method,
+    called where there is nothing to decide or only one replica.
     """
     context = tf.distribute.get_replica_context()
     steps = getattr(optimizer, "gradient_accumulation_steps", None)  # not in the first Keras 3
     overwrites = optimizer.use_ema and optimizer.ema_overwrite_frequency
     if context is None or context.num_replicas_in_sync == 1 or not (steps or overwrites):
-        own(grads, variables)
+        original(grads, variables)
         return
     APPLIED["decide_across_replicas"] = "_backend_apply_gradients of wrapped optimizers"
     if steps:
@@ -205,13 +205,13 @@ def _take_several_steps_on_several_workers(trainer: Any) -> None:
     Keras 3 calls a traced step inside a traced loop (`TensorFlowTrainer._make_function`, checked in
     3.15), where TensorFlow feeds no key to the step's collectives.  Here the loop holds the step.
     """
-    own = getattr(trainer.TensorFlowTrainer, "_make_function", None)
-    if own is None:  # a Keras without it makes its functions in other ways
+    original = getattr(trainer.TensorFlowTrainer, "_make_function", None)
+    if original is None:  # other versions of Keras make their functions in another way
         return
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def _make_function(self, step_function):
-        made, strategy = own(self, step_function), self.distribute_strategy
+        made, strategy = original(self, step_function), self.distribute_strategy
         count = self.steps_per_execution
         if count == 1 or self.run_eagerly or not _spans_workers(strategy):
             return made

@@ -1,8 +1,8 @@
-"""Workers take equally many steps in a call of `fit`, or all of them end with one sentence.
+"""Checks that all workers take equally many steps in a call of `fit`; else all end with one error.
 
-Each worker counts its steps and sends the ends of its epochs and calls of `fit` to the others over
-the lifeline, so that a step costs nothing.  A worker in a step that another never takes would wait
-in its collective until the timeout; it ends all of them instead.
+Each worker counts its steps, and sends a message over the lifeline at the end of each epoch and
+call of `fit`, so a step itself costs nothing.  Where a worker is in a step that another never
+takes, it would wait in a collective until the timeout; instead it ends all workers at once.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from grace_tf.transports.lifeline.farewells import counted
 from grace_tf.transports.lifeline.lifeline import first_line
 from grace_tf.transports.lifeline.waits import under_way
 
-# Seconds in a step that another worker does not take, before it counts as one too many: this worker
-# may be about to find that its data end too.  Where their number is unknown that may take as many
-# times longer, unless the step is in a collective, for which it has got its data.
+# Seconds in a step that another worker does not take, before it counts as one step too many: this
+# worker may be about to reach the end of its data too.  Where the number of batches is unknown, the
+# wait is longer by the second factor, unless the step is in a collective and so has its data.
 _STUCK = 1.0
 _LONGER_IF_UNKNOWN = 30
 _LOG = logging.getLogger("grace_tf")
 _STOPPED = "a callback set stop_training"
-_FIT = -1  # what ends, beside the epochs 0, 1, …
+_FIT = -1  # stands for the end of `fit`, where 0, 1, … stand for epochs
 
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-    """After how many steps of `fit` a worker ended it or an epoch, and how."""
+    """The number of steps after which a worker ended `fit` or an epoch, and how it ended."""
 
     steps: int
     how: str = ""
     failed: bool = False
 
 
-# By the number of the call of `fit` and what ended; of every worker.
+# The ends by (number of the call of `fit`, epoch or _FIT), then by worker.
 _ends: dict[tuple[int, int], dict[int, _End]] = collections.defaultdict(dict)
 _data: dict[int, dict[int, int]] = collections.defaultdict(dict)  # call, worker: digest of arrays
-# By call and worker: the calls of `fit` inside it that were begun, and after how many steps.
+# By call and worker: the number of trainings begun inside the call, and the steps before the last.
 _inside: dict[int, dict[int, tuple[int, int]]] = collections.defaultdict(dict)
 _calls = itertools.count(1)
-_now: Steps | None = None  # of the call of `fit` that is under way
+_now: Steps | None = None  # of the current call of `fit`
 
 
 def now() -> Steps | None:
-    """The steps of the call of `fit` that is under way between several workers, or None."""
+    """The `Steps` of the current call of `fit` between several workers, or None."""
     return _now
 
 
 class Steps:
     """Counts this worker's steps in one call of `fit`; use it as `with Steps(…):` around the call.
 
-    `counted` says whether the number of batches is known before, `width` how many of them Keras
-    takes in one step.
+    `counted`: whether the number of batches is known before.  `width`: the number of batches that
+    Keras takes in one step.
     """
 
     def __init__(self, line: Lifeline, counted: bool, width: int = 1) -> None:
@@ -70,8 +70,8 @@ class Steps:
         self.call = next(_calls)
         self._epoch, self._in_epoch = 0, False
         self._begun = self._done = 0
-        self._tries = 0  # to take a step, one of them for each end of the data too
-        self._watched = 0  # the last try that another worker may not have made
+        self._tries = 0  # attempts to take a step, also those that find the end of the data
+        self._watched = 0  # the last attempt that another worker may not have made
         self._inner = 0  # trainings that this worker has begun inside the call, in callbacks
         self._ended = False
         self._at_end: list[Callable[[], None]] = []
@@ -86,14 +86,14 @@ class Steps:
     def __exit__(self, kind, error, trace) -> None:
         global _now
         if error is not None:
-            self._line.why(error)  # another worker's end, which this one may still find
+            self._line.why(error)  # waits for the lifeline to report whether another worker ended
             if self._line.broken is None:
                 self._tell(_FIT, first_line(error), failed=True)
         _inside.pop(self.call, None)
         _now = None
 
     def begin(self) -> None:
-        """A step begins."""
+        """Call it where a step begins."""
         self._begun = self._done + 1
         self._tries += 1
         with self._line.changed:
@@ -103,7 +103,7 @@ class Steps:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Around a training inside the call, as in a callback: all workers must begin it."""
+        """A context around a training inside the call, as in a callback; all workers must enter."""
         self._inner += 1
         self._line.tell("inside", [self.call, self._inner, self._done])
         try:
@@ -112,14 +112,14 @@ class Steps:
             self._line.tell("inside", [self.call, self._inner, None])
 
     def look_inside(self) -> None:
-        """Ends all workers where another trains inside a callback and this one does not come."""
+        """Ends all workers where another one trains inside a callback and this one does not."""
         # A copy, since the lifeline's thread adds to it.
         for worker, (count, done) in list(_inside[self.call].items()):
             if self._misses(count, done):
                 self._later(self._looks, self._alone, worker, self._tries)
 
     def _misses(self, count: int, done: int) -> bool:
-        # In a step that the other has not taken, this worker waits for the other, which waits too.
+        # In a step that the other has not taken, this worker and the other wait for each other.
         return count > self._inner and (self._ended or self._begun > max(self._done, done))
 
     def _alone(self, worker: int, tried: int) -> None:
@@ -138,25 +138,25 @@ class Steps:
         return (self._begun - 1) * self._width + 1
 
     def end(self) -> None:
-        """The step has ended."""
+        """Call it where the step has ended."""
         self._done = self._begun
 
     def take_back(self) -> None:
-        """There was no data for the step."""
+        """Call it where there was no data for the step."""
         self._begun = self._done
 
     def begin_epoch(self, epoch: int) -> None:
-        """An epoch of this number begins."""
+        """Call it where the epoch of this number begins."""
         self._epoch, self._in_epoch = epoch, True
 
     def compare_data(self, x: np.ndarray) -> None:
         """Warns, on worker 0, if all workers train on the same rows."""
         rows = (repr(x.shape).encode(), x[:1].tobytes(), x[-1:].tobytes())
-        told = [self.call, zlib.crc32(b"".join(rows))]
-        self._line.on("data", lambda worker, told: self._hear_data(worker, *told))
+        message = [self.call, zlib.crc32(b"".join(rows))]
+        self._line.on("data", lambda worker, message: self._hear_data(worker, *message))
         with self._line.changed:
-            self._line.tell("data", told)
-            self._hear_data(self._line.rank, *told)
+            self._line.tell("data", message)
+            self._hear_data(self._line.rank, *message)
 
     def _hear_data(self, worker: int, call: int, digest: int) -> None:
         _data[call][worker] = digest
@@ -170,9 +170,9 @@ class Steps:
             )
 
     def end_epoch(self, stopped: bool) -> None:
-        """The epoch has had its steps; RuntimeError if another worker's had another number.
+        """Call it where the epoch has ended; raises RuntimeError if another worker's steps differ.
 
-        Does nothing where that has been said before, or a step is under way.
+        Does nothing where it was called for this epoch before, or a step is running.
         """
         if self._in_epoch and self._begun == self._done:
             self._in_epoch = False
@@ -183,7 +183,7 @@ class Steps:
         """Returns when all workers have ended `fit`, or the timeout has passed.
 
         Raises RuntimeError where one of them took another number of steps, or failed.  Then calls
-        what `when_all_have_ended` was given, unless the timeout has passed before.
+        the functions given to `when_all_have_ended`, unless the timeout has passed.
         """
         line, ends = self._line, _ends[self.call, _FIT]
         with line.changed:
@@ -191,7 +191,7 @@ class Steps:
             self.look_inside()
         self._tell(_FIT, _STOPPED if stopped else "")
         if line.joined(0):
-            # Longer than the lifeline waits for one that is silent, so that it is named.
+            # Longer than the lifeline waits for a silent worker, so that the error names it.
             patience = line.patience + SILENT
             line.until(lambda: len(ends) == line.size or bool(line.left), patience)
         with line.changed:
@@ -218,7 +218,7 @@ class Steps:
         self._at_end.append(call)
 
     def hear(self, what: int) -> None:
-        """Ends all workers where another took fewer steps until the same end, or is about to."""
+        """Ends all workers where another took fewer steps until the same end than this one does."""
         line, ends = self._line, _ends[self.call, what]
         with line.changed:
             mine = ends.get(line.rank)
@@ -230,22 +230,22 @@ class Steps:
             self._look(what)
 
     def _look(self, what: int) -> None:
-        """Waits, once, beside a step that another worker does not take."""
+        """Starts one timer beside a step that another worker does not take."""
         for worker, end in _ends.get((self.call, what), {}).items():
             beyond = self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch)
             if beyond and self._watched != self._tries:
                 self._watched = self._tries
                 self._later(self._looks, self._stuck, worker, what, end, self._tries)
 
-    def _later(self, looks: int, function: Callable[..., None], *told: Any) -> None:
-        """Calls `function(*told)` when this worker's step surely has its data."""
+    def _later(self, looks: int, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls `function(*arguments)` when this worker's step surely has its data."""
 
         def look() -> None:
             with self._line.changed:
                 if looks > 1 and _now is self and not under_way(self._line):
-                    self._later(looks - 1, function, *told)
+                    self._later(looks - 1, function, *arguments)
                 else:
-                    function(*told)
+                    function(*arguments)
 
         waits = threading.Timer(_STUCK, look)
         waits.daemon = True
@@ -278,15 +278,15 @@ class Steps:
         return counted(end.steps * self._width)
 
 
-def _hear(worker: int, told: list) -> None:
-    call, what, end = told
+def _hear(worker: int, message: list) -> None:
+    call, what, end = message
     _ends[call, what][worker] = _End(*end)
     if _now is not None and _now.call == call:
         _now.hear(what)
 
 
-def _hear_inside(worker: int, told: list) -> None:
-    call, count, done = told
+def _hear_inside(worker: int, message: list) -> None:
+    call, count, done = message
     if done is None:
         _inside[call].pop(worker, None)
     else:

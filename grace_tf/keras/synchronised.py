@@ -1,7 +1,7 @@
 """BatchNormalization with `synchronized=True` is refused where Keras would not synchronise it.
 
 Keras sums a batch's statistics over the replicas of a strategy.  Plain processes have no strategy,
-so each of them would normalise by its own rows without a word.
+so each would normalise by its own rows, without any error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grace_tf.keras.repairs import KERAS_3
 from grace_tf.transports.world.find_workers import several
 
 _MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
-# SyncBatchNormalization of Keras 2 derives from it too.
+# SyncBatchNormalization of Keras 2 is a subclass of it too.
 _LAYER = next(
     (base for base in keras.layers.BatchNormalization.__mro__ if _MOMENTS in vars(base)),
     keras.layers.BatchNormalization,
@@ -40,14 +40,14 @@ def _refuse(layer: Any) -> None:
 
 
 def install() -> None:
-    """Refuses it in custom loops as well, and in models that are built by their first step."""
-    own = getattr(_LAYER, _MOMENTS, None)
-    if own is None:  # another Keras: `fit` refuses it all the same
+    """Refuses it also in custom loops, and in models that are built by their first step."""
+    original = getattr(_LAYER, _MOMENTS, None)
+    if original is None:  # another Keras: `fit` refuses it all the same
         return
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def moments(self, *args, **kwargs):
         _refuse(self)
-        return own(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     setattr(_LAYER, _MOMENTS, moments)

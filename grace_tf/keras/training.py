@@ -1,9 +1,9 @@
-"""What surrounds Keras' `fit`, `evaluate` and `predict`.
+"""Wraps Keras' `fit`, `evaluate` and `predict`.
 
-The user's call goes on to Keras unchanged.  While it runs, `trained_model` tells which model is
-being trained: an optimizer does not know, and a model holds variables that its optimizer never sees
-(frozen layers, BatchNorm's statistics).  Between several workers it also sees that all take equally
-many steps, and says in a sentence why TensorFlow's collectives failed.
+The user's call goes on to Keras unchanged.  While it runs, `trained_model` returns the model being
+trained: an optimizer does not know its model, which has variables that the optimizer never sees
+(frozen layers, BatchNorm's statistics).  Between several workers the wrapper also checks that all
+take equally many steps, and replaces errors of TensorFlow's collectives by one sentence.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from grace_tf.transports.world.find_workers import several, together
 _LOG = logging.getLogger("grace_tf")
 _said_who_deals = False
 
-_models: list[Any] = []  # being trained, the innermost last; replicas trace in other threads
+_models: list[Any] = []  # models being trained, the innermost last; all threads share it
 _evaluating: list[Any] = []
-# The settings of the wrapped optimizer, None of a plain one, with which a model trained last.
+# By model: the settings of the optimizer with which it trained last, None for a plain one.
 _traced_for: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def trained_model() -> Any:
-    """The model that `fit` or `train_on_batch` trains now, or None."""
+    """The model that `fit` or `train_on_batch` is training, or None."""
     return _models[-1] if _models else None
 
 
-def _around(own: Callable, held: list[Any]) -> Callable:
-    @functools.wraps(own)
+def _around(original: Callable, held: list[Any]) -> Callable:
+    @functools.wraps(original)
     def around(self, *args, **kwargs):
         line = _line(self)
         try:
@@ -58,28 +58,28 @@ def _around(own: Callable, held: list[Any]) -> Callable:
                 outer = steps.now()
                 if held is _models and outer is not None and several() is not None:
                     with outer.inside():
-                        return own(self, *args, **kwargs)
-                if line is None or own.__name__ != "fit" or outer is not None:
-                    return own(self, *args, **kwargs)
-                return _fit(line, own, self, *args, **kwargs)
+                        return original(self, *args, **kwargs)
+                if line is None or original.__name__ != "fit" or outer is not None:
+                    return original(self, *args, **kwargs)
+                return _fit(line, original, self, *args, **kwargs)
         except Exception as error:
             sentence = None if line is None else _sentence(error)
             if sentence is None:
                 raise
-        # Out of the handler, so that what TensorFlow said is no part of it.
+        # Outside the handler, so that TensorFlow's error is not part of the traceback.
         raise RuntimeError(sentence)
 
     return around
 
 
 def _forget_old_steps(model: Any) -> None:
-    """Lets Keras trace the training step anew where the optimizer was wrapped or unwrapped since.
+    """Makes Keras trace the step again where the optimizer was wrapped or unwrapped in between.
 
-    Keras keeps a traced step until the next `compile`, and one that was traced with a plain
+    Keras keeps a traced step until the next `compile`; a step that was traced with a plain
     optimizer would compress nothing.
     """
     optimizer = innermost(getattr(model, "optimizer", None))
-    # Every `wrap` makes settings of its own, equal ones too.
+    # Compared by identity: every `wrap` makes a new settings object, also where it is equal.
     wanted = optimizer._settings() if isinstance(optimizer, Wrapped) else None
     if wanted is not _traced_for.get(model):
         model.train_function = None
@@ -88,12 +88,14 @@ def _forget_old_steps(model: Any) -> None:
     _traced_for[model] = wanted
 
 
-def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keras' own `fit`, between several workers: steps are counted, weights compared by epoch."""
-    call = inspect.signature(own).bind(model, *args, **kwargs)
+def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls Keras' `fit` between several workers: counts steps, compares weights by epoch."""
+    call = inspect.signature(original).bind(model, *args, **kwargs)
     given = call.arguments
     if given.get("epochs", 1) <= given.get("initial_epoch", 0):
-        return own(model, *args, **kwargs)  # no training, so no business of the others
+        return original(
+            model, *args, **kwargs
+        )  # evaluation only, which other workers need not join
     callbacks = given.get("callbacks")
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
@@ -105,9 +107,9 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
         def end_epoch(epoch, logs):
             weights = first_step.compared_weights(model)
             if weights:
-                told = int(weight_drift.digest_of_weights(weights))
+                digest = int(weight_drift.digest_of_weights(weights))
                 label = f"fit {taken.call}/{epoch}"
-                weight_drift.compare_weights(line, label, f"the end of epoch {epoch + 1}", told)
+                weight_drift.compare_weights(line, label, f"the end of epoch {epoch + 1}", digest)
             taken.end_epoch(bool(model.stop_training))
 
         epochs = keras.callbacks.LambdaCallback(
@@ -116,13 +118,13 @@ def _fit(line: Lifeline, own: Callable, model: Any, *args: Any, **kwargs: Any) -
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             given["callbacks"] = [epochs, *tf.nest.flatten([] if callbacks is None else callbacks)]
         with line.together():
-            history = own(*call.args, **call.kwargs)
+            history = original(*call.args, **call.kwargs)
         taken.finish(bool(model.stop_training))
     return history
 
 
 def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) -> None:
-    """Warns where workers train on the same rows, or on a share of their share."""
+    """Warns where workers train on the same rows, or where their share is divided once more."""
     global _said_who_deals
     if not spans_processes(strategy):
         if isinstance(x, np.ndarray):
@@ -138,12 +140,12 @@ def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) 
 
 
 def _as_it_is(x: Any) -> bool:
-    """Whether a strategy gives every worker its own data unchanged."""
+    """Whether a strategy leaves each worker's data unchanged."""
     if isinstance(x, tf.distribute.DistributedDataset):
         return True
     policy = tf.data.experimental.AutoShardPolicy
-    own = isinstance(x, tf.data.Dataset) and x.options().experimental_distribute.auto_shard_policy
-    return own == policy.OFF
+    auto = isinstance(x, tf.data.Dataset) and x.options().experimental_distribute.auto_shard_policy
+    return auto == policy.OFF
 
 
 @contextlib.contextmanager
@@ -152,7 +154,7 @@ def _within(held: list[Any], model: Any):
     try:
         yield
     finally:
-        # Its own entry: another thread may have trained another model meanwhile.
+        # Removes its own entry: another thread may have added another model meanwhile.
         del held[max(i for i, each in enumerate(held) if each is model)]
 
 
@@ -163,19 +165,19 @@ def _line(model: Any) -> Lifeline | None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What is to be said instead of an error that another worker caused, or that holds a sentence.
+    """The message for an error that another worker caused, or that contains our message; else None.
 
-    Keras 2 puts `in user code:` and the lines of a traceback in front of what a traced step raised.
+    Keras 2 puts `in user code:` and the lines of a traceback before the message of a traced step.
     """
-    told = lifeline.sentence(error)
-    if told is None and type(error) is RuntimeError and str(error).startswith("in user code:"):
+    text = lifeline.sentence(error)
+    if text is None and type(error) is RuntimeError and str(error).startswith("in user code:"):
         last = str(error).strip().splitlines()[-1].strip()
-        told = last.removeprefix("RuntimeError: ") if last.startswith("RuntimeError: ") else None
-    return told
+        text = last.removeprefix("RuntimeError: ") if last.startswith("RuntimeError: ") else None
+    return text
 
 
 def _counted(given: dict[str, Any]) -> bool:
-    """Whether it is known before how many batches a call of `fit` takes."""
+    """Whether the number of batches of a call of `fit` is known before."""
     data = given.get("x")
     if given.get("steps_per_epoch") is not None or isinstance(data, np.ndarray):
         return True
@@ -183,16 +185,16 @@ def _counted(given: dict[str, Any]) -> bool:
 
 
 def _width(model: Any) -> int:
-    own = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
-    return int(own.numpy()) if isinstance(own, tf.Variable) else int(own or 1)
+    width = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
+    return int(width.numpy()) if isinstance(width, tf.Variable) else int(width or 1)
 
 
-def _counting(own: Callable) -> Callable:
-    """Of `Model.make_train_function`: the function it makes counts the steps between workers."""
+def _counting(original: Callable) -> Callable:
+    """Wraps `Model.make_train_function`: its function counts the steps between workers."""
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def make_train_function(self, *args, **kwargs):
-        made = own(self, *args, **kwargs)
+        made = original(self, *args, **kwargs)
         if steps.now() is None or getattr(self.train_function, "counts_steps", False):
             return made
         function = self.train_function
@@ -217,21 +219,21 @@ def _counting(own: Callable) -> Callable:
     return make_train_function
 
 
-def _ending(own: Callable) -> Callable:
-    """Of `Model.get_metrics_result`, which under a strategy is a collective at an epoch's end."""
+def _ending(original: Callable) -> Callable:
+    """Wraps `Model.get_metrics_result`, under a strategy a collective at the end of an epoch."""
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def get_metrics_result(self):
         taken = steps.now()
         if taken is not None and several() is None and not _evaluating and not tf.inside_function():
             taken.end_epoch(bool(self.stop_training))
-        return own(self)
+        return original(self)
 
     return get_metrics_result
 
 
 def install() -> None:
-    """Puts this around the methods of `keras.Model`."""
+    """Wraps the methods of `keras.Model`."""
     initial_values.model_in_training = lambda: first_step.values_of(trained_model())
     for held, names in (
         (_models, ("fit", "train_on_batch")),

@@ -1,7 +1,7 @@
-"""`wrap` and `unwrap`: the class of the user's own optimizer object is swapped in place.
+"""`wrap` and `unwrap`: replace the class of the user's optimizer object in place.
 
-The new class (classes.py) overrides the one method in which gradients cross workers; everything
-else stays Keras' own.
+The new class (classes.py) overrides the one method that aggregates gradients; everything else stays
+Keras' own.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def wrap(
     `fit` traces the model's step anew; a step of your own stays as it was traced.
 
     Args:
-      optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; of a
-        LossScaleOptimizer the inner optimizer is wrapped, of a MultiOptimizer each one that it has.
+      optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; in a
+        LossScaleOptimizer or a MultiOptimizer the inner optimizers are wrapped.
       compressor: an instance, a name with `hyperparameters`, a spec such as "topk:ratio=0.01", a
         schedule of these (`grace_tf.schedules`), which follows the optimizer's iterations, or a
         mapping from patterns (`re.fullmatch` on a variable's path) to any, the first counts.
       memory: "auto" (as the paper), an instance, a spec, or specs in turn: "residual@0;none@9".
       granularity: "auto" and "variable" compress per variable; "model" all gradients as one vector.
-      exchange: "auto"; or how payloads cross if they can: "gather", "two_hop", "sum" (two_hops.py).
+      exchange: "auto", or the way of payloads where possible: "gather", "two_hop" or "sum".
       hierarchical: True adds up gradients inside each host ("bf16": as bfloat16), compresses sums.
       min_elements, exclude: smaller variables, and those of these patterns, travel dense.
-      bucket_bytes: bytes of gradient that are communicated together; changes results in hops alone.
+      bucket_bytes: bytes of gradients that travel together; changes results only with two hops.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
       check_every: steps after which processes compare digests of their weights again, and stop
@@ -84,7 +84,7 @@ def _refuse_wrapped(*optimizers: Any) -> None:
 
 
 def unwrap(optimizer: Any) -> Any:
-    """Undoes `wrap`: the same object, its own class again, compression state gone.
+    """Undoes `wrap`: restores the optimizer's class and deletes its compression state.
 
     Args:
       optimizer: what `wrap` returned; of a LossScaleOptimizer the inner one is unwrapped.
@@ -100,8 +100,8 @@ def aggregator_of(optimizer: Any) -> Aggregator:
 
     Args:
       optimizer: what `wrap` returned.
-    Returns: the `grace_tf.Aggregator` through which its gradients pass.
-    Raises: ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose
+    Returns: the `grace_tf.Aggregator` that aggregates its gradients.
+    Raises: ValueError for an optimizer that is not wrapped, and for a MultiOptimizer, whose inner
       optimizers have one each; TypeError for what is no optimizer.
     """
     wrapped = _wrapped(optimizer)

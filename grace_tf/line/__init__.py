@@ -1,1 +1,1 @@
-"""From gradients to exchanged totals, for every method and every engine."""
+"""The line: compresses gradients, exchanges them, and returns the aggregates; for every engine."""

@@ -1,23 +1,23 @@
-"""The keys of collectives: a number that names each of them on all workers, and none comes twice.
+"""Reserves keys: a key is a number that names one collective on all workers and is never reused.
 
-TensorFlow ties a key to the first shape that it carried, for as long as the process lives, so the
-keys of a plan that is gone cannot be given to another one.  Keys are therefore dealt out one after
-the other, and nothing is kept but the next one, however many plans come and go.  When a plan is
-collected makes no difference either, as it must not: that is another moment on every worker.
+TensorFlow ties a key to the first shape that it carried, as long as the process lives, so the keys
+of a deleted plan cannot be given to another plan.  Keys are therefore dealt out in order, and only
+the next key is stored.  The keys do not depend on when Python deletes a plan, since that moment
+differs between workers.
 
-All workers make their plans in the same order, since they compare each before the next, its keys
-included.  So they deal out the same keys, or all raise the same sentence.
+All workers make their plans in the same order, since they compare each plan, with its keys, before
+they make the next.  So they deal out the same keys, or all raise the same sentence.
 """
 
 from __future__ import annotations
 
 import threading
 
-# Single ones, which belong to no plan; transports may use others below PLAN_KEYS for themselves.
+# Keys that belong to no plan.  Transports may use other keys below PLAN_KEYS for themselves.
 FINITE = 2  # whether a step of a Keras optimizer is finite
 EPOCH = 3  # the means at the end of an epoch
 
-FIRST = 1 << 30  # dealt out from here on; those from PLAN_KEYS to here are free for programs
+FIRST = 1 << 30  # the first key that is dealt out; programs may use those from PLAN_KEYS to here
 _END = 1 << 31
 
 _lock = threading.Lock()

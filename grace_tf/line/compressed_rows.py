@@ -2,8 +2,8 @@
 
 It takes the rows that each worker of this process touched, repeated ones too.  It returns the sums
 of all workers' rows, each row once, and the next states of the memory for the rows that this worker
-touched.  Workers compare how many rows they have, then gather their words: nothing overflows, and
-what a step sends and computes grows with the rows that it touches, not with the table.
+touched.  Workers first compare how many rows they have, then gather their words.  So nothing
+overflows, and the cost of a step grows with the rows that it touches, not with the table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from grace_tf.transports.rows import summed
 
 @dataclasses.dataclass
 class Sender:
-    """What one worker puts in, one entry a lane: its rows, states of the memory, contexts.
+    """The input of one worker, one entry a lane: its rows, states of the memory, contexts.
 
-    The leaves of a state may be variables, of which rows are read.
+    The leaves of a state may be variables: only the touched rows of them are read.
     """
 
     grads: Sequence[tf.IndexedSlices]
@@ -35,8 +35,8 @@ class Sender:
 
 @dataclasses.dataclass
 class Received:
-    """What one worker gets: sums over workers and next states, one a lane, and whether all is
-    finite on all workers, and what this worker had."""
+    """The result for one worker: sums over workers and next states, one a lane, whether the values
+    of all workers are finite, and whether those of this worker are."""
 
     totals: list[tf.IndexedSlices]
     memories: list[dict[str, tf.IndexedSlices]]
@@ -47,7 +47,7 @@ class Received:
 @dataclasses.dataclass
 class _Sent:
     words: tf.Tensor
-    counts: tf.Tensor  # of rows, lane by lane; at last 1 where some value is not finite
+    counts: tf.Tensor  # the number of rows of each lane; then 1 where a value is not finite, else 0
     memories: list[dict[str, tf.IndexedSlices]]
     finite: tf.Tensor
 
@@ -82,7 +82,7 @@ def _send(groups: Sequence[LaneGroup], sender: Sender) -> _Sent:
         leaves = {name: tf.gather(leaf, rows.indices) for name, leaf in state.items()}
         compensated, carry = group.memory.compensate(rows.values, leaves, ctx)
         made, stands_for = group.chunks.encode(rows.indices, compensated, ctx)
-        # Of a memory that goes by rows `settle` does not look at the total.
+        # `settle` of a memory with the trait `by_rows` does not look at the total.
         _, leaves = group.memory.settle(carry, stands_for, compensated, leaves, ctx)
         memories.append({k: tf.IndexedSlices(leaf, rows.indices) for k, leaf in leaves.items()})
         words.append(made)

@@ -1,18 +1,18 @@
-"""The line: what happens to a gradient between backward and the optimizer, told once.
+"""The line: everything that happens to a gradient between backward and the optimizer.
 
     grad → Memory.compensate → Compressor.compress → wire.fuse → Transport → wire.split
          → Compressor.aggregate → mean → Memory.settle → optimizer
 
 Read `exchange` for one step of all workers of this process, `composed` for one lane group of one
-worker, `round_driver.communicate` for one round of one bucket.  Nothing here keeps state: it comes
-in, and the next state goes out with a flag that says, alike on every worker, whether it may be
-committed.
+worker, `round_driver.communicate` for one round of one bucket.  Nothing here stores state: the
+functions take the states and return the next ones, with a flag, the same on every worker, that says
+whether they may be committed.
 
-Buckets advance as a wavefront: in each tick every bucket under way does its next round and one more
-bucket starts.  No round waits for another bucket: between them there are no data and no control
-dependencies.  Their collectives may be under way together, since each has a key of its own
-(`Plan.key`), all workers start the same ones in the same order, and no transport keeps a thread of
-TensorFlow waiting for the others.
+Buckets advance as a wavefront: in each tick every started bucket does its next round, and one more
+bucket starts.  No round waits for another bucket: between buckets there are no data and no control
+dependencies.  Their collectives may run at the same time, since each has its own key (`Plan.key`),
+all workers start the same ones in the same order, and no waiting collective holds a thread that
+another one needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from grace_tf.transports.base import Transport
 
 @dataclasses.dataclass
 class Share:
-    """One worker's part of a step: gradients and states in; aggregates, next states and flag out.
+    """One worker's part of a step: the gradients and states, or the aggregates and next states.
 
     `memory[ordinal]` and `compressor[ordinal]` are the states of a variable, nests of tensors.
     """
@@ -49,7 +49,7 @@ class Share:
     compressor: dict[int, dict[str, tf.Tensor]]
     step: tf.Tensor
     finite: tf.Tensor | None = None  # on all workers
-    own_finite: Callable[[], tf.Tensor] | None = None  # what this worker sends; reads it again
+    own_finite: Callable[[], tf.Tensor] | None = None  # of this worker; reads the gradients again
 
 
 def exchange(
@@ -57,9 +57,9 @@ def exchange(
 ) -> list[Share]:
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
-    With `summed` the gradients were divided by the number of workers before (by Keras, under a
-    strategy) and are summed; else it takes the mean.  The codec sees the worker's own gradient
-    either way; where a worker is a host of several processes, the mean of theirs.
+    With `summed` the caller has divided the gradients by the number of workers (as Keras does under
+    a strategy) and gets their sum; else it gets the mean.  In both cases the compressor sees the
+    undivided gradient of one worker; where a worker is a host of several processes, their mean.
     """
     if transport.inside is not None:
         shares = [
@@ -73,7 +73,7 @@ def exchange(
             b = waiting.pop(0)
             under_way.append(Bucket(plan, b, [worker.start(b) for worker in workers], transport))
         under_way = [bucket for bucket in under_way if not bucket.advance()]
-    # Last, since backward comes to tables of embeddings last.
+    # Rows go last, since backward computes the gradients of embedding tables last.
     if plan.by_rows:
         _exchange_compressed_rows(plan, workers, transport)
     if plan.sparse:
@@ -93,7 +93,7 @@ def composed(
 
     Args:
       xs: the worker's gradients, float32.
-      memories, states: those of the memory and of the compressor, one for each lane.
+      memories, states: the states of the memory and of the compressor, one for each lane.
       ctx: the sender's `Context` of the lane group.
     Returns: an `Outcome`.
     """
@@ -112,7 +112,7 @@ def composed(
         replies = yield request if asked else dataclasses.replace(request, finite=finite)
         asked = True
     if not asked:
-        yield Sum([], finite)  # nothing is sent but the flag
+        yield Sum([], finite)  # sends only the flag
     if compressor.aggregates == "sum":  # a consensus is never divided
         totals = [_mean(total, ctx.size) for total in totals]
     sent = sent or [None] * len(ctx)
@@ -120,8 +120,8 @@ def composed(
 
 
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
-    """The dense lanes of a bucket: sums over workers by `divisor`, in their own dtype."""
-    # No flag goes along: the sum shows on every worker what was not finite on one of them.
+    """The dense lanes of a bucket: sums over workers divided by `divisor`, in the lanes' dtypes."""
+    # These lanes need no flag: a non-finite value of one worker makes the sum non-finite on all.
     flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
     replies = yield Sum([{"values": x} for x in flat])
     if ctx.size == divisor == 1:
@@ -133,7 +133,7 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
 
 
 class _Worker:
-    """One worker of this process in one step: from its share to what it gets."""
+    """One worker of this process in one step: turns its `Share` into its result."""
 
     def __init__(
         self, plan: Plan, share: Share, transport: Transport, position: int, summed: bool
@@ -142,11 +142,11 @@ class _Worker:
         self._transport, self._position = transport, position
         self._running: list[GroupRounds] = []
         self.rows: list[tuple[int, tf.IndexedSlices]] = []
-        self.unseen: list[tf.Tensor] = []  # aggregates that no decoder has called finite
+        self.unseen: list[tf.Tensor] = []  # aggregates that no decoder has checked for finiteness
         self._by_rows: Received | None = None
 
     def start(self, bucket: int) -> list[GroupRounds]:
-        """What this worker asks for first, of each group of a bucket."""
+        """Starts the rounds of all groups of a bucket: each holds its first request."""
         with self._transport.device(self._position):
             running = [
                 GroupRounds(group, self._rounds(group)) for group in self._plan.buckets[bucket]
@@ -190,7 +190,7 @@ class _Worker:
         )
 
     def sender(self) -> Sender:
-        """What this worker puts in of the lanes of compressed rows."""
+        """This worker's input for the lanes of compressed rows."""
         share, groups = self._share, self._plan.by_rows
         return Sender(
             [share.grads[group.lanes[0].position] for group in groups],
@@ -199,11 +199,11 @@ class _Worker:
         )
 
     def receive(self, received: Received) -> None:
-        """Takes what came of the lanes of compressed rows."""
+        """Takes the result of the lanes of compressed rows."""
         self._by_rows = received
         for group, total in zip(self._plan.by_rows, received.totals):
             lane, values = group.lanes[0], _mean(total.values, self._transport.size)
-            self.unseen.append(values)  # before what is infinite becomes the largest number
+            self.unseen.append(values)  # before a cast that turns infinity into the largest number
             if lane.dtype != "float32":
                 values = tf.saturate_cast(values, lane.dtype)
             self.rows.append((lane.position, with_values(total, values)))
@@ -248,7 +248,8 @@ class _Worker:
         memories = group.memory.store(memories, self._context(group, specs, ordinals).stored())
         for lane, aggregate, memory in zip(group.lanes, aggregates, memories):
             if aggregate.dtype.name != lane.dtype:
-                # What is finite as float32 must not stop a narrow gradient's step for ever.
+                # A value that is finite only in float32 is cut to the largest number of a narrow
+                # dtype: as infinity it would stop every step.
                 aggregate = tf.saturate_cast(aggregate, lane.dtype)
             result.grads[lane.position] = aggregate
             result.memory[lane.ordinal] = memory
@@ -258,13 +259,13 @@ class _Worker:
 
 def _exchange_compressed_rows(plan: Plan, workers: Sequence[_Worker], transport: Transport) -> None:
     received = compressed_rows.communicate(plan, [worker.sender() for worker in workers], transport)
-    for i, (worker, own) in enumerate(zip(workers, received)):
+    for i, (worker, result) in enumerate(zip(workers, received)):
         with transport.device(i):
-            worker.receive(own)
+            worker.receive(result)
 
 
 def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bool) -> None:
-    """Sparse lanes: whether their rows are finite shows when all workers' have come."""
+    """Exchanges rows in full precision; their sums show on all workers whether they are finite."""
     mine = [[share.grads[lane.position] for lane in plan.sparse] for share in shares]
     for i, totals in enumerate(transport.rows(mine, plan.row_key)):
         with transport.device(i):
@@ -280,8 +281,8 @@ def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
         return total
     if total.dtype.is_integer:
         return total // size
-    # Graphs turn a division by a constant into this product, and eager steps must give the same
-    # bits.
+    # TensorFlow's graphs turn a division by a constant into this product; eager steps must give the
+    # same bits.
     return total * tf.constant(1 / size, total.dtype)
 
 

@@ -1,4 +1,4 @@
-"""GRACE's parameter dictionaries, in our words."""
+"""`from_params`: turns GRACE's parameter dictionary into keywords of `wrap` and `Aggregator`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IGNORED = {
     "kernel": "there is one kernel an operation",
     "lr": "the learning rate is the optimizer's",
 }
-# What GRACE did with them has no counterpart, and why; a false value asks for nothing.
+# Keys without a counterpart here, and why.  A false value (None, 0, False) is accepted.
 _REFUSED = {
     "gradient_clipping": "GRACE clamps elements at the norm of their whole gradient, which clips "
     'nothing; DGC\'s clipping by norm is memory="dgc:clip=..."',
@@ -42,15 +42,13 @@ def from_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       params: GRACE's dictionary.  `communicator`, `world_size`, `kernel` and `lr` are dropped:
-        ours follow from the method, the surroundings and the optimizer; so is the ratio of sketch,
-        which GRACE does not look at.  Without `memory` it is
-        GRACE's default, none; for signum that keeps its momentum.  Absent hyperparameters have our
-        defaults; only qsgd without `bucket_size` is made GRACE's: norm l2, one block, 127 levels
-        unless `quantum_num` is given.
+        here they follow from the method, the environment and the optimizer.  The ratio of sketch is
+        dropped too, since GRACE ignores it.  Without `memory` GRACE's default holds, none; signum
+        still has its momentum.  Absent hyperparameters have our defaults; only qsgd without
+        `bucket_size` is as in GRACE: norm l2, one block, 127 levels unless `quantum_num` is given.
     Returns: a new dictionary: "compressor", "memory" and the method's hyperparameters.
-    Raises: ValueError for methods and memories that are not available, and values out of range;
-      TypeError for keys that GRACE or the method does not have, or that cannot work, with the
-      reason.
+    Raises: ValueError for unknown methods and memories, and values out of range; TypeError, with
+      the reason, for keys that GRACE or the method does not have or that have no counterpart.
     """
     params = dict(params)
     name = params.pop("compressor", "none")

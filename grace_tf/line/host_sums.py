@@ -1,4 +1,4 @@
-"""Inside a host: the gradients of its processes are added up before the line compresses the sum.
+"""Adds up the gradients of the processes of a host; the line then compresses the sum.
 
 It takes the gradients of one process and the plan, and returns the sums over the processes of the
 host, the same on each of them.  One collective a bucket and dtype carries them, in full precision
@@ -14,14 +14,14 @@ from grace_tf.transports.base import Transport
 
 
 def added_up(plan: Plan, grads: list, inside: Transport) -> list:
-    """The gradients with those of the buckets' lanes replaced by sums; rows stay as they are."""
+    """The gradients; in the lanes of buckets their sums over the host; rows are unchanged."""
     if inside.size == 1:
         return grads
     sums = list(grads)
     for number, bucket in enumerate(plan.buckets):
         by_dtype: dict[str, list[int]] = {}
         for lane in (lane for group in bucket for lane in group.lanes):
-            # Narrow floats that are compressed as float32 are added up so: the sum may be larger.
+            # Lanes that are compressed as float32 are added up in it: narrow floats may overflow.
             by_dtype.setdefault(lane.spec.dtype.name, []).append(lane.position)
         for dtype, positions in by_dtype.items():
             mine = [tf.cast(grads[position], dtype) for position in positions]

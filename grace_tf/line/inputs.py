@@ -1,7 +1,7 @@
-"""Gradients as they come from a tape: which are there, and of what shape.
+"""Reads gradients as a tape returns them: which exist, their shapes, and whether they are rows.
 
-A gradient and its variable become one tensor of static shape, or rows, and the spec from which
-plans are made.
+It turns a gradient and its variable into one tensor of static shape, or rows, and the spec from
+which plans are made.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import tensorflow as tf
 
 
 def is_gradient(grad: Any, variable: Any) -> bool:
-    """Whether something came for this variable that workers may add up.
+    """Whether this variable has a gradient that workers may add up.
 
-    What Keras' float8 layers give for a scale is its next value, which is the worker's own.
+    For a scale, Keras' float8 layers return its next value instead, which workers must not add up.
     """
     return grad is not None and not getattr(variable, "overwrite_with_gradient", False)
 
@@ -30,7 +30,7 @@ def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
 
 
 def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
-    """The gradient: rows, or one tensor; of its variable's shape where it has none itself."""
+    """The gradient as rows or one tensor; without a static shape it gets its variable's."""
     if is_rows(grad):
         if grad.dense_shape is not None:
             return grad
@@ -48,17 +48,17 @@ def plain(variable: Any) -> Any:
 
 
 def local(variable: Any) -> Any:
-    """The first component in this process of a distributed variable; another variable itself."""
+    """A distributed variable's first component in this process; other variables unchanged."""
     return getattr(variable, "_primary", variable)
 
 
 def has_value(variable: Any) -> bool:
-    """Whether the variable can be read; not where it was made in a step that is still traced."""
+    """Whether the variable can be read: False where the step that makes it is still traced."""
     with tf.init_scope():
         return bool(local(plain(variable)).is_initialized())
 
 
 def device_of(variable: Any) -> str | None:
-    """The name of the variable's device, None where it has none of its own."""
+    """The name of the variable's device; None where it has none."""
     device = getattr(variable, "device", None)
     return device if isinstance(device, str) and device else None

@@ -1,10 +1,10 @@
-"""The road of each gradient: what compresses it, what remembers it, and how its rows travel.
+"""Lanes: the compressor and the memory of each gradient, and how its rows travel.
 
-A stage of a schedule may leave a variable uncompressed that another stage compresses: as `none`
-does, a compressor that does not want the variable, and one that does not compress rows.  What the
-memory kept of that variable must not wait for ever.  So the variable goes through the memory all
-the same where both stages have an equal one: the first step sends what was kept, of rows that of
-the rows in the step.  Where no stage has kept anything, there is no memory and no state.
+One stage of a schedule may compress a variable that another stage leaves dense, because its
+compressor is `none`, does not want the variable, or does not compress rows.  The residual of the
+first stage must then still be sent.  So the dense variable goes through the memory too where both
+stages have an equal one: the first dense step sends the residual (of sparse gradients, for the rows
+in the step).  Where no stage has a state for the variable, the lane has no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grace_tf.line.sparse_policy import DENSE_LANE, PLAIN_ROWS, ROWS, rule, tell
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """One gradient's road: `position` in the list of gradients, `ordinal` of its variable."""
+    """How one gradient travels: `position` in the list of gradients, `ordinal` of its variable."""
 
     position: int
     ordinal: int
@@ -57,7 +57,7 @@ def lane_of(
     """The lane of one gradient, and how it travels: ROWS, PLAIN_ROWS or DENSE_LANE.
 
     Args:
-      settings: without a schedule, or one stage of it.
+      settings: of one stage.
       i: the position in the list of gradients.
       spec: of the gradient as if it were dense.
       sparse: whether it is rows.

@@ -1,4 +1,4 @@
-"""Which gradient takes which road: variables → lanes → groups → buckets, decided once."""
+"""`Plan`: sorts variables into lanes, lane groups and buckets, once for each set of gradients."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums i
 class LaneGroup:
     """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
 
-    `by_rows`: one lane in no bucket, whose gradients are rows that are compressed.  `exchange`: as
-    the doors' keyword.
+    `by_rows`: one lane in no bucket, whose gradients are compressed rows.  `exchange`: the keyword
+    of `wrap`.
     """
 
     lanes: tuple[Lane, ...]
@@ -58,7 +58,7 @@ class LaneGroup:
 
     @property
     def specs(self) -> tuple[tf.TensorSpec, ...]:
-        """What the compressor sees."""
+        """The specs of the tensors that the compressor sees."""
         if not self.merged:
             return tuple(lane.spec for lane in self.lanes)
         total = sum(lane.spec.shape.num_elements() for lane in self.lanes)
@@ -66,11 +66,11 @@ class LaneGroup:
 
     @functools.cached_property
     def chunks(self) -> Chunks:
-        """Turns the rows of the lane of a group `by_rows` into words, and back."""
+        """The coder of a group `by_rows`: turns the rows of its lane into words, and back."""
         return Chunks(self.compressor, self.lanes[0].shape)
 
     def takes_two_hops(self, size: int) -> bool:
-        """Whether what is gathered crosses in two hops between so many workers: see two_hops.py."""
+        """Whether two hops replace the group's gather between `size` workers: see two_hops.py."""
         return two_hops.taken(self.compressor, self.memory, self.specs, size, self.exchange)
 
     @property
@@ -83,8 +83,8 @@ class LaneGroup:
 class Plan:
     """Buckets of groups in backward order.
 
-    `layout` is a digest of what is sent, `digest` of that and of the variables' `paths`: equal
-    where the plans are.  `first_key`: of those for its collectives, see `keyed`.
+    `layout` is a digest of what is sent; `digest` covers the variables' `paths` too.  They are
+    equal where the plans are.  `first_key`: the first key of its collectives, see `keyed`.
     """
 
     buckets: tuple[tuple[LaneGroup, ...], ...]
@@ -96,11 +96,11 @@ class Plan:
     check_every: int = 0
     hierarchical: bool | str = False
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
-    by_rows: tuple[LaneGroup, ...] = ()  # of one lane each: compressed, their gradients are rows
+    by_rows: tuple[LaneGroup, ...] = ()  # one lane each, whose gradients are compressed rows
 
     @property
     def groups(self) -> list[LaneGroup]:
-        """Those of the buckets."""
+        """The lane groups of all buckets."""
         return [group for bucket in self.buckets for group in bucket]
 
     @property
@@ -113,8 +113,8 @@ class Plan:
         return not self.by_rows and all(lane.dense for group in self.groups for lane in group.lanes)
 
     def handed_dense(self, flagged: bool) -> list[CollectiveRecord]:
-        """What one worker hands over where nothing is compressed; not `flagged` where Keras
-        reduces, which knows no flag of ours."""
+        """The collectives of one worker where nothing is compressed; without the flag
+        (`flagged=False`) where Keras reduces by itself."""
         specs = [spec for group in self.groups for spec in group.specs]
         flags = [CollectiveRecord("sum", "float32", 1)] * len(self.buckets) if flagged else []
         return [
@@ -125,16 +125,16 @@ class Plan:
     def keys(self) -> range:
         """All keys that the plan can use: those of its buckets, then those of its rows.
 
-        Which of them a collective has follows from the plan alone, whatever is traced first.
+        The key of a collective follows from the plan, not from the order of tracing.
         """
         count = len(self.buckets) * _KEYS_OF_A_BUCKET + len(NAMES) * bool(self.sparse)
         count += len(MESSAGES) * bool(self.by_rows)
         return range(self.first_key, self.first_key + count)
 
     def key(self, bucket: int, round_: int, kind: str, dtype: str) -> int:
-        """The 31-bit name of the collective of a bucket's round: see `collective_keys`.
+        """The key of one collective of a bucket's round: see `collective_keys`.
 
-        Raises ValueError for more rounds or another kind or dtype than there are keys for.
+        Raises ValueError for a round, kind or dtype that has no key.
         """
         number = tf.as_dtype(dtype).as_datatype_enum
         if not (round_ < _ROUNDS and number < _DTYPES):
@@ -153,10 +153,9 @@ class Plan:
         return self._key(bucket, _ROUNDS, "sum", dtype)
 
     def row_key(self, name: str) -> int:
-        """The key of what `Transport.rows` calls by this name, one of `rows.NAMES`, for a plan with
-        sparse lanes.
+        """The key of the collective that `Transport.rows` calls by this name, one of `rows.NAMES`.
 
-        Raises ValueError for another name.
+        The plan must have sparse lanes.  Raises ValueError for another name.
         """
         if name not in NAMES:
             raise ValueError(f"A collective for rows is called {', '.join(NAMES)}, not {name!r}.")
@@ -168,9 +167,9 @@ class Plan:
 
 
 def keyed(plan: Plan) -> Plan:
-    """The plan with keys of its own, for collectives between processes.
+    """The plan with newly reserved keys, for collectives between processes.
 
-    Every such plan must be compared by all workers before another is made: see collective_keys.py.
+    All workers must compare such a plan before they make another: see collective_keys.py.
 
     Raises RuntimeError where no keys are left.
     """
@@ -187,11 +186,11 @@ def make_plan(
 ) -> Plan:
     """The plan for gradients of these specs, in the order of the variables.
 
-    Non-float gradients, those of fewer than `min_elements` elements, those that no route wants and
-    those that their compressor does not want travel dense, and apart as rows at the positions
-    `rows`.  What is compressed there goes by the rules of sparse_policy.py: `static` says what
-    needs a static number of rows.  Stages of a schedule share what was kept: see lanes.py.
-    Buckets are filled in backward order up to `bucket_bytes`.
+    Gradients travel dense where they are no floats, have fewer than `min_elements` elements, match
+    no route, or are not wanted by their compressor.  Gradients at the positions `rows` are sparse
+    and follow the rules of sparse_policy.py, where `static` says what needs a static number of
+    rows.  For memories that stages of a schedule share see lanes.py.  Buckets are filled in
+    backward order up to `bucket_bytes`.
     """
     lanes, sparse, by_rows = [], (), ()
     for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
@@ -240,7 +239,7 @@ def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
 
 
 def _digest(buckets: Sequence[Sequence[LaneGroup]], sparse: int, settings: Settings) -> int:
-    told = [
+    groups = [
         [
             [
                 str(g.compressor),
@@ -257,7 +256,7 @@ def _digest(buckets: Sequence[Sequence[LaneGroup]], sparse: int, settings: Setti
         json.dumps(
             [
                 *(__version__, wire.VERSION, settings.seed, settings.check_every),
-                *(settings.exchange, settings.hierarchical, told, sparse),
+                *(settings.exchange, settings.hierarchical, groups, sparse),
             ]
         )
     )

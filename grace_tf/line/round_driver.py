@@ -1,7 +1,7 @@
 """Runs the rounds of all workers of this process together, bucket by bucket.
 
-Each group and worker has a generator, which yields requests and ends in a result.  A round of a
-bucket joins what all its groups ask for: one collective for each kind and dtype.
+Each group and worker has a generator, which yields requests and returns a result.  A round of a
+bucket joins the requests of all its groups into one collective for each kind and dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grace_tf.transports.base import Transport
 
 
 class Bucket:
-    """A bucket on all workers of this process; `running[i]` are worker i's, one a lane group."""
+    """A bucket on all workers of this process; `running[i]`: worker i's rounds, by lane group."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Bucket:
 
 
 class GroupRounds:
-    """The rounds of one lane group of one worker, as far as they have come."""
+    """The generator of one lane group of one worker, and its request or its result."""
 
     def __init__(self, group: LaneGroup, rounds: Rounds) -> None:
         self.group, self._rounds = group, rounds
@@ -73,9 +73,9 @@ def communicate(
 ) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
     """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
 
-    `key(kind, dtype)` names each collective.  Returns the replies, nested alike; and with
-    `flagged`, as in a first round, for each worker a bool scalar, whether what all workers compress
-    in this bucket is finite, else an empty list.
+    `key(kind, dtype)` names each collective.  Returns the replies, nested like the requests, and a
+    list: with `flagged`, as in a first round, it holds a bool scalar for each worker, whether all
+    that the workers compress in this bucket is finite; else it is empty.
     """
     replies = [[r and [{} for _ in r.payloads] for r in mine] for mine in asked]
     flags = []
@@ -98,9 +98,9 @@ def returned(
     key: Callable[[str, str], int],
     flagged: bool,
 ) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
-    """`communicate` of a worker alone: it gets what it sends, so no buffer is made.
+    """`communicate` for a single worker: it gets what it sends, so no buffer is made.
 
-    The transport takes down what one of several workers would hand to collectives.
+    The transport records what one of several workers would hand to collectives.
     """
     (mine,) = asked
     for buffer in wire.layout(mine, flagged):

@@ -1,9 +1,8 @@
-"""The rows of a table as 32-bit words: how they are compressed for a message, and decoded.
+"""Turns the rows of a table into 32-bit words, compressed, and the words of all workers into rows.
 
-The number of rows that a worker touches differs from step to step.  They become 32-bit words, and
-the words of all workers become rows again.  Compressors need static shapes, so rows are compressed
-in chunks of 1024, 32 and 1: as many of the largest as there are, then as many of the next.  So no
-chunk is padded, and no scale sees anything but rows.
+The number of rows that a worker touches differs from step to step, but compressors need static
+shapes.  So rows are compressed in chunks of 1024, 32 and 1 rows: first as many of the largest
+chunks as fit, then of the next.  No chunk is padded, so no padding enters a quantiser's scale.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from grace_tf.core.rounds import Gather
 from grace_tf.line import wire
 
 ROWS = (1024, 32, 1)  # each divides the one before it
-_ELEMENTS = 1 << 20  # no chunk of several rows has more
+_ELEMENTS = 1 << 20  # the largest number of elements in a chunk of several rows
 _ODD = 0x9E3779B1  # a factor without common divisors with 2^32
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The chunks of one number of rows: what each becomes on the wire."""
+    """Chunks with the same number of rows: their spec and their buffer on the wire."""
 
     spec: tf.TensorSpec
     buffer: wire.Buffer
@@ -43,8 +42,8 @@ class Kind:
 class Chunks:
     """Turns rows of a table of this shape into words, compressed by this compressor, and back.
 
-    What eager steps run is traced once here: operation by operation, chunk after chunk, it would
-    take a second a step.
+    Eager steps call a function that is traced once here: eager execution of each operation of each
+    chunk would take a second a step.
     """
 
     def __init__(self, compressor: Compressor, shape: tuple[int, ...]) -> None:
@@ -60,7 +59,7 @@ class Chunks:
                 self._kinds.append(Kind(spec, buffer))
 
     def length(self, counts: tf.Tensor) -> tf.Tensor:
-        """How many words each of these numbers of rows becomes."""
+        """The number of words for each of these numbers of rows."""
         total = counts * (self._index.size // 4)
         for kind, number, _ in self._split(counts):
             total += number * kind.words
@@ -77,10 +76,10 @@ class Chunks:
     def encode(
         self, indices: tf.Tensor, values: tf.Tensor, ctx: Context
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """(the words, what they stand for) of one worker's rows, none twice.
+        """(words, the words decoded) of one worker's rows, where no row comes twice.
 
-        `values` are float32 `[rows, ...]`; `ctx` is the sender's, of the whole lane.  What the
-        words stand for has their shape, or is None where `ctx` needs it not.
+        `values` are float32 `[rows, ...]`; `ctx` is the sender's context of the whole lane.  The
+        decoded rows have the shape of `values`, or are None without `ctx.needs_sent`.
         """
         indices = tf.cast(indices, self._index)
         return self._traced_if_eager(self._encode, [indices, values], ctx)
@@ -122,12 +121,12 @@ class Chunks:
             def chunk(k: tf.Tensor, kind: Kind = kind, start: tf.Tensor = start):
                 first = start + k * kind.rows
                 x = tf.ensure_shape(values[first : first + kind.rows], kind.spec.shape)
-                own = _at(ctx, kind, first)
-                payload = self._compressor.compress(x, own)
-                # Rows travel as int32, behind their numbers.
+                chunk_ctx = _at(ctx, kind, first)
+                payload = self._compressor.compress(x, chunk_ctx)
+                # The values travel as int32, behind the row numbers.
                 made = [tf.bitcast(wire.fuse(kind.buffer, [Gather([payload])]), tf.int32)]
                 if ctx.needs_sent:
-                    made.append(self._compressor.decompress(payload, own.public()))
+                    made.append(self._compressor.decompress(payload, chunk_ctx.public()))
                 return made
 
             made = tf.map_fn(chunk, tf.range(number), fn_output_signature=signature)
@@ -138,7 +137,7 @@ class Chunks:
     def _decode(
         self, words: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, ctx: Context
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        before = tf.cumsum(counts, exclusive=True)  # rows of the workers before
+        before = tf.cumsum(counts, exclusive=True)  # the number of rows of the workers before
         owner, k = _each(counts)
         width = self._index.size // 4
         places = tf.gather(starts, owner) + k * width
@@ -153,8 +152,8 @@ class Chunks:
             def chunk(place_and_first, kind: Kind = kind):
                 place, first = place_and_first
                 replies: list = [[{}]]
-                own = tf.bitcast(tf.slice(words, [place], [kind.words]), wire.CARRIER)
-                wire.split(kind.buffer, own, replies)
+                piece = tf.bitcast(tf.slice(words, [place], [kind.words]), wire.CARRIER)
+                wire.split(kind.buffer, piece, replies)
                 return self._compressor.decompress(replies[0][0], _at(ctx, kind, first))
 
             where = (tf.gather(starts, owner) + k * kind.words, first)
@@ -168,13 +167,13 @@ class Chunks:
 
 
 def _each(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """(w, k) for k = 0 … counts[w] - 1 of each w."""
+    """All pairs (w, k) with k = 0 … counts[w] - 1, as two tensors."""
     owner = tf.repeat(tf.range(tf.shape(counts)[0]), counts)
     before = tf.gather(tf.cumsum(counts, exclusive=True), owner)
     return owner, tf.range(tf.shape(owner)[0]) - before
 
 
 def _at(ctx: Context, kind: Kind, first: tf.Tensor) -> Context:
-    """The context of the chunk that begins with this row. Every chunk has its own random draws."""
+    """The context of the chunk that begins with this row; each chunk has its own random draws."""
     seed = (ctx.seed + tf.cast(first, tf.int64) * _ODD) & 0xFFFFFFFF
     return dataclasses.replace(ctx, specs=(kind.spec,), seed=seed)

@@ -1,4 +1,4 @@
-"""The keywords that all doors share, checked once: which variable takes which method."""
+"""`Settings`: the keywords of `wrap`, `Aggregator` and the like, checked; methods by variable."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from grace_tf.line import two_hops
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The keywords that all doors share, checked; `routes`: (pattern, compressor, memory).
+    """The keywords that all entry points share, checked; `routes`: (pattern, compressor, memory).
 
-    A compressor may be a `Scheduled`, whose stages have memories of their own; the route has that
-    of the last one which compresses.  `stages_beside`: where this is one stage of a schedule, all
-    of them.
+    A compressor may be a `Scheduled`, whose stages have their own memories; the memory of its route
+    is that of the last stage which compresses.  `stages_beside`: the settings of all stages, where
+    this is one stage of a schedule.
     """
 
     routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def apart(self) -> frozenset[str]:
-        """The kinds of state of which stages have their own, where it is not alike."""
+        """The kinds of state ("memory", "compressor") that stages do not share."""
         if not self._scheduled:
             return frozenset()
         memories = [{s.memory for s in c.stages} - {DENSE[1]} for c in self._scheduled]
@@ -92,7 +92,7 @@ class Settings:
     def route(self, path: str) -> tuple[Compressor, Memory]:
         """The compressor and memory of the variable at this path (`:0` is ignored).
 
-        Settings with a schedule have none: ask those of a stage.
+        Settings with a schedule have no route: use the settings of a stage.
         """
         path = path.removesuffix(":0")
         if not any(re.fullmatch(pattern, path) for pattern in self.exclude):
@@ -102,7 +102,7 @@ class Settings:
         return DENSE
 
     def claiming(self, path: str) -> Memory | None:
-        """The memory through which the variable at this path goes though it is not compressed."""
+        """The memory of the variable at this path where it travels dense; None without one."""
         for pattern, _, memory in self.routes:
             if re.fullmatch(pattern, path.removesuffix(":0")):
                 return memory if memory.claims_dense else None
@@ -114,7 +114,7 @@ class Settings:
         return all((c, m) == DENSE for _, c, m in self.routes)
 
     def config(self) -> dict[str, Any]:
-        """JSON-able keywords that make equal settings: `from_config(config)`."""
+        """JSON-able keywords, from which `from_config` makes equal settings."""
         config = dataclasses.asdict(dataclasses.replace(self, routes=(), stages_beside=()))
         del config["routes"], config["stages_beside"]
         config["exclude"] = list(self.exclude)
@@ -129,18 +129,18 @@ class Settings:
         return {"compressor": compressors, "memory": self._memories(), **config}
 
     def _memories(self) -> str | dict[str, str]:
-        """One spec for all patterns, "auto" where that gives them, or a spec for each."""
+        """The keyword `memory`: a spec for all patterns, "auto", or a spec for each pattern."""
         specs = {p: _memory_of(c, m) for p, c, m in self.routes}
         if len(set(specs.values())) == 1:
             return next(iter(specs.values()))
-        own = all(_pair(str(c), "auto") == (c, m) for _, c, m in self.routes)
-        return "auto" if own else specs
+        automatic = all(_pair(str(c), "auto") == (c, m) for _, c, m in self.routes)
+        return "auto" if automatic else specs
 
 
 ANY = ".*"
 DENSE = (registry.get("none"), registry.get_memory("none"))
-# An instance, a spec, a spec of memories that follow each other (`residual@0;none@100`), or that
-# as a schedule.
+# An instance, a spec, a spec of memories that follow each other (`residual@0;none@100`), or a
+# schedule of memories.
 MemoryLike = Union[str, Memory, Schedule]
 
 
@@ -158,7 +158,7 @@ def settings(
     hierarchical: bool | str = False,
     **hyperparameters: Any,
 ) -> Settings:
-    """Settings from the doors' keywords.
+    """Settings from the keywords of `wrap` and the other entry points.
 
     Raises ValueError or TypeError, in one sentence that says what is wrong and what exists.
     """
@@ -169,9 +169,9 @@ def settings(
             )
         if not compressor:
             raise ValueError("The mapping of patterns to compressors is empty.")
-        own = memory if isinstance(memory, Mapping) else dict.fromkeys(compressor, memory)
-        _check_memories(own, compressor)
-        routes = tuple((p, *_pair(c, own[p])) for p, c in compressor.items())
+        memories = memory if isinstance(memory, Mapping) else dict.fromkeys(compressor, memory)
+        _check_memories(memories, compressor)
+        routes = tuple((p, *_pair(c, memories[p])) for p, c in compressor.items())
     else:
         _check_memories(memory, ())
         routes = ((ANY, *_pair(compressor, memory, **hyperparameters)),)
@@ -187,7 +187,7 @@ def settings(
 
 
 def from_config(config: Mapping[str, Any]) -> Settings:
-    """Settings equal to those that gave this `config()`, in this version or an earlier one.
+    """Settings equal to those whose `config()` this is, written by this version or an earlier one.
 
     Raises ValueError or TypeError as `settings` does.
     """
@@ -197,24 +197,24 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 def _pair(
     what: Any, memory: MemoryLike, **hyperparameters: Any
 ) -> tuple[Compressor | Scheduled, Memory]:
-    compressor, own = registry.resolve(what, **hyperparameters)
+    compressor, default = registry.resolve(what, **hyperparameters)
     memories = parse_firsts(memory) if isinstance(memory, str) else memory
     if isinstance(memories, Schedule) or isinstance(compressor, Scheduled):
         if not isinstance(compressor, Scheduled):
-            compressor = Scheduled.of([(0, compressor, registry.get_memory(own))])
+            compressor = Scheduled.of([(0, compressor, registry.get_memory(default))])
         if not isinstance(memories, Schedule):
             memories = Schedule((0,), (memory,))
         return _remembering(compressor, memories)
-    chosen = registry.get_memory(own if memory == "auto" else memory)
+    chosen = registry.get_memory(default if memory == "auto" else memory)
     _check_pair(compressor, chosen)
     return compressor, chosen
 
 
 def _remembering(scheduled: Scheduled, memories: Schedule) -> tuple[Scheduled, Memory]:
-    """The stages with these memories, "auto" for a stage's own; and the last that compresses.
+    """(the stages with these memories, the memory of the last stage that compresses).
 
-    What is not compressed needs none, but for one that claims what is dense.  It empties the memory
-    of a stage before it, so that nothing waits there for ever.
+    "auto" is the memory that a stage has already.  An uncompressed stage takes a memory that claims
+    dense variables, or the memory of the stage before it, whose residual it then sends.
     """
     chosen = []
     for first in sorted({*scheduled.boundaries, *memories.boundaries}):
@@ -224,23 +224,23 @@ def _remembering(scheduled: Scheduled, memories: Schedule) -> tuple[Scheduled, M
         chosen.append((first, stage.compressor, memory))
     claiming = [memory for _, _, memory in chosen if memory.claims_dense]
     stages, last = [], DENSE[1]
-    for first, compressor, own in chosen:
+    for first, compressor, memory in chosen:
         if compressor == DENSE[0]:
-            own = claiming[0] if claiming else last
-        stages.append((first, compressor, own))
-        last = own
+            memory = claiming[0] if claiming else last
+        stages.append((first, compressor, memory))
+        last = memory
     compressing = [memory for _, compressor, memory in chosen if compressor != DENSE[0]]
     return Scheduled.of(stages), compressing[-1]
 
 
 def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
-    """The keyword `memory` that gives this one, or those of a schedule's stages."""
+    """The keyword `memory` for this memory, or for the memories of a schedule's stages."""
     if not isinstance(compressor, Scheduled) or len(compressor.stages) == 1:
         return spec_of(memory)
-    for told in ("auto", spec_of(memory)):
+    for keyword in ("auto", spec_of(memory)):
         with contextlib.suppress(ValueError):  # the memory does not suit all stages
-            if _pair(str(compressor), told)[0] == compressor:
-                return told
+            if _pair(str(compressor), keyword)[0] == compressor:
+                return keyword
     firsts = [compressor.stages[0]]
     firsts += [
         s for last, s in zip(compressor.stages, compressor.stages[1:]) if s.memory != last.memory
@@ -257,13 +257,13 @@ def _check_pair(compressor: Compressor, chosen: Memory) -> None:
 
 
 def _check_exchange(wanted: Settings) -> None:
-    """Raises ValueError for an exchange that cannot be meant of what is compressed."""
+    """Raises ValueError for an exchange that none of the compressors can use."""
     pairs = [(c, m) for _, stage in wanted.stages for _, c, m in stage.routes if c != DENSE[0]]
     if wanted.exchange == "two_hop" and not any(two_hops.possible(*pair) for pair in pairs):
-        told = " and ".join(dict.fromkeys(f"{c} with the memory {m.name}" for c, m in pairs))
+        given = " and ".join(dict.fromkeys(f"{c} with the memory {m.name}" for c, m in pairs))
         raise ValueError(
             'exchange="two_hop" serves compressors of one round that have blocks, such as qsgd, '
-            f'and memories such as none and residual, not {told or "none"}: use exchange="auto".'
+            f'and memories such as none and residual, not {given or "none"}: use exchange="auto".'
         )
     others = [c for c, _ in pairs if not c.commutes_with_sum]
     if wanted.exchange == "sum" and others:
@@ -279,7 +279,7 @@ def _check_memories(memory: Any, patterns: Collection[str]) -> None:
 
 
 def _refuse(compressor: Compressor, memory: Memory, trait: str, served: str, rounding: str) -> None:
-    """Raises ValueError, naming a memory that serves, and a rounding where that would help."""
+    """Raises ValueError, which names a memory that can be used, and a rounding that would help."""
     outer = getattr(compressor, "outer", compressor)
     stages = [outer, *(stage for _, stage in getattr(compressor, "inner", ()))]
     rounded = any(getattr(s, "rounding", rounding) != rounding for s in stages)

@@ -1,8 +1,7 @@
-"""Sparse gradients (tf.IndexedSlices) as the plan wants them; sparse_policy.py decides on rows.
+"""Prepares sparse gradients (tf.IndexedSlices) for the line; sparse_policy.py has the rules.
 
-Gradients come as tapes give them.  Those that a plan counts among its rows cross the workers as
-rows, compressed (compressed_rows.py) or not (`Transport.rows`); every other one is made dense
-before the line sees it.
+Gradients come as tapes return them.  Those that the plan lists as rows travel as rows, compressed
+(compressed_rows.py) or not (`Transport.rows`); every other one is made dense before the line.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from grace_tf.line.inputs import is_rows
 from grace_tf.line.lanes import Lane
 from grace_tf.line.plan import Plan
 
-# What every worker of this process gets for every gradient.
+# The results of a step: `aggregates[i][j]` is what worker i of this process gets for gradient j.
 Aggregates = list[list[tf.Tensor | tf.IndexedSlices]]
 
 
 def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
-    """One worker's gradients as the plan's lanes want them: rows in sparse lanes, else tensors.
+    """One worker's gradients in the form that the plan's lanes have: rows or dense tensors.
 
-    A row number outside its table, as -1, is an InvalidArgumentError, however the rows travel: some
-    of TensorFlow's operations pass over such a row, and some fail, each in its own words.  XLA has
-    no errors: there the step is refused as one that is not finite.
+    A row number outside its table, such as -1, raises InvalidArgumentError, however the rows
+    travel: some of TensorFlow's operations would skip the row, others fail with other messages.
+    Code compiled by XLA cannot raise; there NaN makes the step count as not finite.
     """
     arranged = list(grads)
     for lane in (lane for group in plan.groups for lane in group.lanes):
@@ -40,16 +39,17 @@ def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
 
 
 def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSlices:
-    """The same rows, with all that is static about them: only their number is not."""
+    """The same rows with static shapes, except for their number."""
     indices, values = tf.convert_to_tensor(grad.indices), tf.convert_to_tensor(grad.values)
-    # As 64 bits, which hold any number of rows.
+    # 64 bits hold any number of rows.
     numbers = tf.cast(indices, tf.int64)
     inside = tf.reduce_all((numbers >= 0) & (numbers < lane.shape[0]))
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        # XLA has no errors: NaN, where no operation passes over it, refuses the step.
+        # Code compiled by XLA cannot raise: NaN makes the step count as not finite.
         indices = tf.where(inside, indices, tf.zeros_like(indices))
         values = tf.where(inside, values, tf.constant(np.nan, values.dtype))
-    # The values wait too: a step that fails commits nothing, and its flag comes from them.
+    # The values wait for the check too: the step's flag comes from them, so a failed step commits
+    # nothing.
     with tf.control_dependencies(_required(inside, lane, plan.paths[lane.position])):
         indices = tf.identity(indices)
         values = tf.reshape(values, [tf.shape(indices)[0], *lane.shape[1:]])
@@ -57,7 +57,7 @@ def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSli
 
 
 def _required(inside: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
-    """Raises InvalidArgumentError where an index is outside the table; traced, gives what does."""
+    """Raises InvalidArgumentError where an index is outside the table; in graphs returns the op."""
     sentence = f"The sparse gradient of {path} has a row number outside 0 to {lane.shape[0] - 1}."
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(inside, [sentence])]
@@ -67,7 +67,7 @@ def _required(inside: tf.Tensor, lane: Lane, path: str) -> list[tf.Operation]:
 
 
 def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:
-    """The aggregates of one of these plans, dense wherever another plan does not send rows."""
+    """The aggregates of one of these plans, made dense where another plan does not send rows."""
     rows = set.intersection(*({lane.position for lane in plan.rows} for plan in plans))
     return [
         [
@@ -84,5 +84,5 @@ def values_of(grad: Any) -> tf.Tensor:
 
 
 def with_values(grad: Any, values: tf.Tensor) -> Any:
-    """A gradient of the same rows as `grad`, if it is rows, and of other values."""
+    """A gradient with these values, and the row numbers of `grad` if it is rows."""
     return tf.IndexedSlices(values, grad.indices, grad.dense_shape) if is_rows(grad) else values

@@ -1,16 +1,15 @@
-"""How a sparse gradient travels whose variable is compressed: one of three ways, by these rules.
+"""Decides how the sparse gradient of a compressed variable travels: one of three ways.
 
-  * As compressed rows, where the compressor is `elementwise`, a quantiser of one round, and the
-    memory goes `by_rows`, and where each worker compresses its own gradient.
-  * As rows in full precision, which need no memory: where the compressor selects elements, has low
-    rank or needs several rounds, and where the memory does not go `by_rows`.
-    The rows of a batch are few already, and a selection would leave some of them to a step that
-    touches the same rows again.
-  * Dense, where the method needs every element of every worker: a consensus, in which those vote
-    too that have no such row; a memory that `needs_every_row`, as a momentum; and where the number
-    of rows must be static.
+  * As compressed rows, where the compressor is `elementwise`, such as a quantiser, the memory is
+    `by_rows`, and each worker compresses its own gradient.
+  * As rows in full precision, without a memory: where the compressor selects elements, has low rank
+    or needs several rounds, or the memory is not `by_rows`.  A batch touches few rows anyway, and
+    the residual of a selection would wait until a later step touches the same row.
+  * Dense, where the method needs every element of every worker: for a consensus, since workers
+    without the row vote too; for a memory that `needs_every_row`, such as a momentum; and where the
+    number of rows must be static.
 
-The last two are told once for each variable.
+For the last two ways, a log line says so once for each variable.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ def rule(
     """ROWS, PLAIN_ROWS or DENSE_LANE for sparse gradients, and why they are not compressed rows.
 
     Args:
-      dense: neither compressed nor remembered, so that nothing is to be told.
-      hierarchical: whether the gradients of a host's workers are added up before.
-      static: what needs a static number of rows, which they do not have; "" where nothing does.
+      dense: whether the variable has neither compression nor memory, so no reason is needed.
+      hierarchical: whether the gradients of a host's workers are added up first.
+      static: what needs a static number of rows, which gradients lack; "" where nothing does.
     """
     if dense:
         return PLAIN_ROWS, ""

@@ -1,14 +1,15 @@
-"""Two hops: each worker adds up one chunk of what a group gathers, and sends the sum to all.
+"""Two hops replace a gather: each worker adds up one chunk of all payloads and sends all the sum.
 
-It takes the payloads that are to be gathered and the context of their group.  It returns one
-payload, that of the sum over workers, as if a single worker had sent it.  A worker sends the size
-of its payload about twice, whatever the number of workers; a gather sends it to each of the others.
+It takes the payloads of a gather and the context of their group.  It returns one payload, that of
+the sum over workers, as if a single worker had sent it.  A worker sends about twice the size of its
+payload, whatever the number of workers; in a gather it sends its payload to each of the others.
 
     payload → chunks at block boundaries → AllToAll → decoded and added up in worker order
             → compressed again → Gather → the chunks of all workers, end to end
 
-The worker that owns a chunk uses what it has sent of it, as all others do, so all end with the same
-bits.  What the second compression loses counts as not sent by the owner: memories take it back.
+The owner of a chunk also decodes its own second payload, as all others do, so all workers end with
+the same bits.  The error of the second compression counts as not sent by the owner: its memory
+takes it back.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import AllToAll, Gather, Outcome, Payload, Rounds
 from grace_tf.ops.backend.carrier import CARRIER, as_carrier, from_carrier, row
 
-FEWEST = 4  # workers, from which two hops send half of what a gather sends, or less
-_FEWEST_OF_VOTES = 5  # whose second hop may take two rows, for ties
+FEWEST = 4  # workers: from here on two hops send at most about half of what a gather sends
+_FEWEST_OF_VOTES = 5  # workers, for votes: their second hop may take two rows, for ties
 SMALLEST = 64 << 10  # bytes of a group's payload; below, a second wait costs more than it saves
-COARSEST = 3.0  # bits an element, where a memory keeps what the second hop loses
+COARSEST = 3.0  # bits an element: the least where a memory stores the error of the second hop
 
-_OVERFLOW = "two_hops.overflow"  # a part of the second hop, no method's own
+_OVERFLOW = "two_hops.overflow"  # a part of the second hop that belongs to no method
 
 
 def possible(compressor: Compressor, memory: Memory) -> bool:
     """Whether sums of payloads may be compressed again: blocks decode alone, and a memory that
-    looks at what was sent takes back what is lost."""
+    uses `sent` can take back the error."""
     again = compressor.recompressible and compressor.block is not None and compressor.one_round
     return again and (memory.takes_back or not memory.needs_sent)
 
@@ -51,10 +52,10 @@ def taken(
 ) -> bool:
     """Whether a group of these tensors takes two hops between `size` workers.
 
-    With `exchange="auto"` it does where that is `possible`, from FEWEST workers (one more for
-    votes) and SMALLEST bytes on, and where a memory takes back from COARSEST bits an element on.
-    "two_hop" sets no such limits, and "gather" means no hops.  A group that has no chunk for every
-    worker is gathered.
+    With `exchange="auto"` it does where that is `possible`, there are at least FEWEST workers (one
+    more for votes) and SMALLEST bytes, and, with a memory that takes back, COARSEST bits an
+    element.  "two_hop" sets none of these limits; "gather" means no hops.  A group that has no
+    chunk for every worker is gathered.
     """
     if size == 1 or exchange == "gather" or not possible(compressor, memory):
         return False
@@ -68,8 +69,8 @@ def _pays(
 ) -> bool:
     nbytes = compressor.group_nbytes(specs)
     elements = sum(spec.shape.num_elements() for spec in specs)
-    # The owner's residual takes in the error of a sum, that is of N gradients.  A coarse method
-    # sends a small part of a residual a step, so the residual grows with N, and training suffers.
+    # The owner's residual gets the error of a sum of N gradients.  A coarse method sends only a
+    # small part of a residual in each step, so the residual grows with N, and training suffers.
     coarse = memory.takes_back and 8 * nbytes < COARSEST * elements
     fewest = FEWEST if compressor.aggregates == "sum" else _FEWEST_OF_VOTES
     return size >= fewest and nbytes >= SMALLEST and not coarse
@@ -89,8 +90,8 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
     whole = {n: _joined([as_carrier(p[n]) for p in request.payloads]) for n in lengths}
     (received,) = yield AllToAll([{n: _rows(whole[n], lengths[n]) for n in whole}], request.finite)
     chunk = {n: received[n][:, : lengths[n][ctx.worker]] for n in whole}
-    own = {n: from_carrier(chunk[n], dtypes[n]) for n in whole}
-    sums = compressor.aggregate_list(own, hop.public())
+    payloads = {n: from_carrier(chunk[n], dtypes[n]) for n in whole}
+    sums = compressor.aggregate_list(payloads, hop.public())
     again = compressor.recompress_list(sums, hop)
     # A sum of finite numbers may be infinite, and some methods would decode that to finite numbers.
     overflow = tf.cast(~ops.all_finite(sums), CARRIER)[None]
@@ -109,7 +110,7 @@ def in_two_hops(rounds: Rounds, compressor: Compressor, memory: Memory, ctx: Con
 
 
 class Piece(NamedTuple):
-    """Neighbouring elements of one lane, which one worker adds up for all."""
+    """A run of elements of one lane, which one worker adds up for all."""
 
     lane: int
     start: int
@@ -121,13 +122,13 @@ class Piece(NamedTuple):
 
 
 class Division:
-    """Which worker owns which elements of a group: runs of about equal length, cut at blocks.
+    """The chunk of each worker in a group: runs of about equal length, cut at block boundaries.
 
-    It depends on the compressor, the specs and the number of workers only.
+    It depends only on the compressor, the specs and the number of workers.
 
     Attributes:
-      pieces: `pieces[w]` is what worker w owns, in the order of lanes; may be empty.
-      lengths: `lengths[part][w]` is how many elements of a payload part its chunk has.
+      pieces: `pieces[w]` are the runs that worker w owns, in the order of lanes; may be empty.
+      lengths: `lengths[part][w]` is the number of elements of a payload part in its chunk.
     """
 
     def __init__(self, compressor: Compressor, specs: Sequence[tf.TensorSpec], size: int) -> None:
@@ -146,7 +147,7 @@ class Division:
         return all(self.pieces)
 
     def context(self, ctx: Context) -> Context:
-        """That of the sender's chunk: lanes of one axis, and other draws than the first hop's."""
+        """The context of the sender's chunk: lanes of one axis, and draws of its own."""
         mine = self.pieces[ctx.worker]
         return dataclasses.replace(
             ctx.hop(),
@@ -158,7 +159,7 @@ class Division:
 
 @functools.lru_cache(maxsize=256)
 def division_of(compressor: Compressor, specs: tuple[tf.TensorSpec, ...], size: int) -> Division:
-    """The `Division`.  It is kept, since every eager step needs it again."""
+    """The `Division`, cached, since every eager step needs it again."""
     return Division(compressor, specs, size)
 
 
@@ -169,7 +170,7 @@ def _divided(counts: Sequence[int], size: int, block: int) -> list[list[Piece]]:
         start = 0
         for w in range(size):
             wanted = total * (w + 1) // size - before
-            # The block boundary that is nearest, of this lane.
+            # The nearest block boundary of this lane.
             stop = min(n, max(start, (wanted + block // 2) // block * block))
             if w == size - 1:
                 stop = n
@@ -222,7 +223,7 @@ def _rows(part: tf.Tensor, lengths: Sequence[int]) -> tf.Tensor:
 
 
 def _padded(rows: tf.Tensor, length: int) -> tf.Tensor:
-    """The rows of a worker's chunk, one after the other; zeros fill each row to this length."""
+    """The rows of a worker's chunk end to end, each filled up with zeros to this length."""
     missing = length - rows.shape[1]
     rows = tf.pad(rows, [[0, 0], [0, missing]]) if missing else rows
     return tf.reshape(rows, [-1])
@@ -240,7 +241,7 @@ def _whole(gathered: tf.Tensor, lengths: Sequence[int]) -> tf.Tensor:
 
 
 def _split(total: Payload, asked: Sequence[Payload]) -> list[Payload]:
-    """The reply as it was asked for, where there was a payload for each lane."""
+    """The reply in the form of the request: one payload for each lane, or one for the group."""
     replies = [{} for _ in asked]
     for name, whole in total.items():
         lengths = [payload[name].shape[0] for payload in asked]

@@ -1,13 +1,12 @@
-"""From payloads to flat buffers and back.
+"""Packs payloads into flat buffers, one for each kind of collective and dtype, and unpacks replies.
 
-One buffer per kind of collective and dtype.  `Gather` and `AllToAll` parts of every dtype become
-32-bit words (TensorFlow's gather has no 8-bit types): float32 and int32 are reinterpreted, 64-bit
-numbers are two words, 16-bit floats are packed two to a word, little-endian, an odd last half of a
-group padded with zero.  Words travel as float32, whatever their bits mean, because TensorFlow keeps
-the int32 tensors of many operations in the host's memory, where a GPU would have to copy them.
-`Sum` and `Max` parts keep their dtype.  Buffers are the concatenation of their parts in the order
-of (group, part, lane); the first buffer of a bucket's first round ends in one more element, the
-flag: 0, or 1 where the sender met a non-finite value.
+`Gather` and `AllToAll` parts of every dtype become 32-bit words (TensorFlow's gather has no 8-bit
+types): float32 and int32 are reinterpreted, 64-bit numbers are two words, 16-bit floats are packed
+two to a word, little-endian, and zero pads an odd last half of a group.  Words travel as float32,
+whatever their bits mean, because TensorFlow keeps the int32 tensors of many operations in the
+host's memory, so a GPU would have to copy them.  `Sum` and `Max` parts keep their dtype.  A buffer
+concatenates its parts in the order of (group, part, lane); the first buffer of a bucket's first
+round ends in one more element, the flag: 0, or 1 where the sender has a non-finite value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import tensorflow as tf
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
 from grace_tf.ops.backend.carrier import CARRIER, as_carrier, from_carrier, one_row
 
-VERSION = 4  # changes whenever the meaning of any buffer does; compared at the first step
+VERSION = 4  # of the meaning of buffers; workers compare it at the first step
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 
@@ -29,8 +28,8 @@ KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", All
 class Slot:
     """Where one payload part of a lane group lies: the pieces of that name, end to end.
 
-    `lanes[i]` is the number of the payload that piece i belongs to and `sizes[i]` the piece's
-    length in its own dtype; `length` is that of all of them in the buffer.
+    Piece i belongs to payload `lanes[i]` and has `sizes[i]` elements of its dtype; `length` is the
+    number of elements of the slot in the buffer.
     """
 
     group: int
@@ -43,7 +42,7 @@ class Slot:
 
 @dataclasses.dataclass
 class Buffer:
-    """One collective's worth of slots; `flagged` buffers end in the flag."""
+    """The slots of one collective; `flagged` buffers end in the flag."""
 
     kind: str
     dtype: str
@@ -63,7 +62,7 @@ class Buffer:
 def layout(requests: Sequence[Request | None], flagged: bool) -> list[Buffer]:
     """The buffers of one round of a bucket: `requests[g]` is group g's, None where it has finished.
 
-    Depends on kinds, names, shapes and dtypes only, so it is the same on every worker.
+    They depend on kinds, names, shapes and dtypes only, so they are the same on every worker.
     """
     buffers: dict[tuple[str, str], Buffer] = {}
     for g, request in enumerate(requests):
@@ -112,28 +111,28 @@ def received_alone(request: Request) -> list[Payload]:
     """The reply to a request where there is no other worker."""
     if not isinstance(request, Gather):
         return list(request.payloads)
-    return [one_row(own) for own in request.payloads]
+    return [one_row(payload) for payload in request.payloads]
 
 
 def split(buffer: Buffer, reply: tf.Tensor, replies: list[list[Payload]]) -> tf.Tensor | None:
     """Puts a buffer's reply into `replies[group][lane][part]`.
 
-    Returns whether all workers' values were finite, as the flags tell; None where there is no flag.
+    Returns a bool scalar, whether the flags of all workers are 0; None where there is no flag.
     """
     lengths = [length for slot in buffer.slots for length in _lengths(buffer, slot)]
     lengths += [1] * buffer.flagged
     pieces = iter(tf.split(reply, lengths, axis=-1) if len(lengths) > 1 else [reply])
     for slot in buffer.slots:
-        own = [next(pieces) for _ in _lengths(buffer, slot)]
+        parts = [next(pieces) for _ in _lengths(buffer, slot)]
         if buffer.words:
-            own = _from_words(own, slot.sizes, tf.as_dtype(slot.dtype))
-        for lane, piece in zip(slot.lanes, own):
+            parts = _from_words(parts, slot.sizes, tf.as_dtype(slot.dtype))
+        for lane, piece in zip(slot.lanes, parts):
             replies[slot.group][lane][slot.part] = piece
     return tf.reduce_all(next(pieces) == 0) if buffer.flagged else None
 
 
 def _lengths(buffer: Buffer, slot: Slot) -> Sequence[int]:
-    """The lengths of what a slot is cut into: its pieces, or one run of packed halves."""
+    """The lengths of the pieces of a slot; of packed halves, of the one run of them."""
     size = tf.as_dtype(slot.dtype).size
     if not buffer.words:
         return slot.sizes

@@ -1,4 +1,4 @@
-"""The memories.  One file and one import line each."""
+"""The memories: each has one file, and one import line here that registers it."""
 
 from grace_tf.memories import dgc as dgc
 from grace_tf.memories import diana as diana

@@ -1,4 +1,4 @@
-"""Momentum correction and what belongs to it, for gradients that wait before they are sent."""
+"""`dgc`: momentum correction, masking and local clipping, for gradients that are sent late."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from grace_tf.ops.sampled_top_k import Momentum, clip_factor
 
 @register("dgc", family="momentum", paper="arXiv:1712.01887")
 class MomentumCorrection(Memory):
-    """Accumulates the worker's own momentum until it is sent: u ← m·u + g, v ← v + u, sends of v.
+    """Accumulates this worker's momentum until it is sent: u ← m·u + g, v ← v + u; compresses v.
 
-    With `nesterov` v ← v + g + m·u, with the new u.  Where something is sent, v keeps the rest, 0
-    for selections, and u becomes 0 (momentum factor masking), unless `masking` is off.
-    With `clip`, the norm of each variable's gradient is brought down to clip·N^-1/2 first.
+    With `nesterov` v ← v + g + m·u, with the new u.  Where an element is sent, v keeps what was not
+    sent (0 for selections), and u becomes 0 (momentum factor masking), unless `masking` is off.
+    With `clip`, each variable's gradient is first scaled down to a norm of at most clip·N^-1/2.
     Variables that travel dense have their momentum after the mean: u ← m·u + ḡ, and the optimizer
-    gets u, or with `nesterov` m·u + ḡ.  There the norm of ḡ is brought down to `clip`.
-    State: u and v float32, the lane's shape; u alone where it travels dense.  Without masking, the
-    momenta of all steps = what was sent + v.
+    gets u, or with `nesterov` m·u + ḡ.  There ḡ is scaled down to a norm of at most `clip`.
+    State: u and v float32, the lane's shape; only u where it travels dense.  Without masking, the
+    sum of u over all steps = what was sent + v.
     Raises: ValueError for a momentum outside [0, 1), nesterov without momentum, and a clip that is
     not positive; at construction of the door for a compressor that is not nonexpansive and, where
     the momentum is not 0, for an optimizer with a momentum of its own.
     Paper: Lin et al. 2018, Deep Gradient Compression, arXiv:1712.01887, sections 3.2 (momentum
     correction, local gradient clipping) and 3.3 (momentum factor masking).
-    Differs: the norm is that of one variable's gradient, as in Keras' `clipnorm`, and not that of
-    all gradients of the worker: those of the last layers are sent before those of the first are
+    Differs: the norm is that of one variable's gradient, as in Keras' `clipnorm`, not of all
+    gradients of the worker: the last layers' gradients are sent before the first layers' are
     known.  Weight decay never enters the momentum: Keras applies `weight_decay=` to the weights
     themselves.  A regularizer's penalty is part of the gradient.
     """
@@ -82,11 +82,11 @@ class MomentumCorrection(Memory):
         return total, {"u": u, "v": velocity - sent}
 
     def _advanced(self, x, u, v):
-        """The next u, and with the update added the next v: None counts as no addition."""
+        """The next u and the next v; where v is None, the update alone takes its place."""
         u = self.momentum * u + x
         if not self.nesterov:
             return u, u if v is None else v + u
-        # A difference, since graphs would add three tensors in an order of their own.
+        # Written as a difference, since TensorFlow's graphs may reorder a sum of three tensors.
         return u, (x if v is None else v + x) - -self.momentum * u
 
     def clipped(self, x, size):
@@ -96,8 +96,8 @@ class MomentumCorrection(Memory):
         limit = self.clip * size**-0.5
         return x * clip_factor(tf.reshape(x, [-1]), limit)
 
-    def told(self, memories, size):
-        """What `sampled_k_list` needs of this and of the states of a lane group."""
+    def momentum_of(self, memories, size):
+        """The `Momentum` argument of `sampled_k_list`: this memory and a group's states."""
         limit = None if self.clip is None else self.clip * size**-0.5
         states = [state["u"] for state in memories]
         return Momentum(states, self.momentum, self.nesterov, self.masking, limit)

@@ -1,4 +1,4 @@
-"""Compressed differences to slowly learnt estimates, for unbiased compressors."""
+"""`diana`: sends differences to slowly learnt estimates, for unbiased compressors."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Error feedback by estimates that follow the gradients."""
+"""`ef21`: error feedback by estimates that follow the gradients."""
 
 import tensorflow as tf
 
@@ -12,9 +12,9 @@ class EF21(Memory):
     """Sends differences to an estimate: c = C(x − h), h ← h + c, H ← H + mean c, aggregate H.
 
     h is this worker's estimate of its own gradient; H is the mean of all workers' estimates, which
-    every worker holds alike.  Both start from zero.  The aggregate is as old as the estimates are:
-    where the workers' data differ and batches are whole, they converge to the gradients, and the
-    training to a stationary point, at the rate of gradient descent.
+    every worker holds alike.  Both start from zero.  The aggregate lags behind the gradients as the
+    estimates do.  With whole batches, also where the workers' data differ, the estimates converge
+    to the gradients, and the training to a stationary point, at the rate of gradient descent.
     State: own (h) and server (H), float32, the variable's shape.  When the number of workers
     changes, every worker's h becomes the mean of all of them, which is H.  Where some workers have
     a restored state and others have not, all start from zero.

@@ -1,4 +1,4 @@
-"""Error feedback through a low-pass filter."""
+"""`lowpass`: error feedback through a low-pass filter."""
 
 import tensorflow as tf
 
@@ -11,15 +11,15 @@ from grace_tf.ops import weighted_sum
 
 @register("lowpass", family="error feedback", paper="arXiv:2104.11125")
 class LowPass(Memory):
-    """A residual that takes in β of what was not sent: x' = x + e, e ← (1 − β)·e + β·(x' − sent).
+    """A residual that averages what was not sent: x' = x + e, e ← (1 − β)·e + β·(x' − sent).
 
-    `beta` is β.  A small one filters what single batches and high learning rates put into the
-    residual; 1 is the memory `residual`.  The next residual is e + β·(x − sent), so that nothing is
-    lost but it comes later: after any number of steps
+    `beta` is β.  A small β filters the noise that single batches and high learning rates put into
+    the residual; β = 1 is the memory `residual`.  The next residual is e + β·(x − sent), so that
+    nothing is lost but is sent later: after any number of steps
 
         the sum of the gradients = the sum of what was sent + e / β
 
-    to rounding, for each worker.  Of an element that is sent whole, (1 − β)·e stays.
+    up to rounding, for each worker.  An element that is sent whole keeps the residual (1 − β)·e.
     State: residual float32, the variable's shape.
     Raises: TypeError or ValueError for a β outside (0, 1]; ValueError (at construction of the door)
     for a compressor that is not nonexpansive.
@@ -43,8 +43,8 @@ class LowPass(Memory):
         return compensated, compensated
 
     def settle(self, carry, sent, total, state, ctx):
-        kept = (1 - self.beta) * state["residual"] + self.beta * (carry - sent)
-        return total, {"residual": kept}
+        residual = (1 - self.beta) * state["residual"] + self.beta * (carry - sent)
+        return total, {"residual": residual}
 
     def take_back(self, state, lost):
         return {**state, "residual": state["residual"] + self.beta * lost}
@@ -52,7 +52,7 @@ class LowPass(Memory):
 
 @settles_after(LowPass, "residual")
 def filtered(memory, before, after):
-    """What a fused form kept goes through the filter, in one more pass over memory."""
-    old, kept = ([state["residual"] for state in states] for states in (before, after))
-    mixes = weighted_sum.mix_list(kept, memory.beta, old, 1 - memory.beta)
+    """Filters the residuals of a fused form, in one more pass over memory."""
+    old, unsent = ([state["residual"] for state in states] for states in (before, after))
+    mixes = weighted_sum.mix_list(unsent, memory.beta, old, 1 - memory.beta)
     return [{"residual": each} for each in mixes]

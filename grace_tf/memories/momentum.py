@@ -1,4 +1,4 @@
-"""A moving average of the worker's own gradients."""
+"""`momentum`: a moving average of each worker's gradients."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ from grace_tf.core.registry import register
 class Momentum(Memory):
     """Compresses the moving average of the gradients: m ← β·m + (1 − β)·x, from m = 0.
 
-    State: momentum float32, the lane's shape.  What is not sent of it is not kept.
+    State: momentum float32, the lane's shape.  The error of its compression is not stored.
     Raises: TypeError for a β that is no number, ValueError for one outside [0, 1).
     Paper: Bernstein et al. 2018, arXiv:1802.04434, algorithm 2 (Signum).
     Differs: none.  Variables that travel uncompressed have no moving average, unless

@@ -1,4 +1,4 @@
-"""Nothing is kept."""
+"""`none`: the memory without state."""
 
 from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
@@ -6,7 +6,7 @@ from grace_tf.core.registry import register
 
 @register("none", family="none")
 class NoMemory(Memory):
-    """Keeps nothing: what a payload does not carry is lost (right where C is unbiased or votes)."""
+    """Has no state: what a payload does not carry is lost (right where C is unbiased or votes)."""
 
     needs_sent = False
     by_rows = True

@@ -1,4 +1,4 @@
-"""Error feedback."""
+"""`residual`: error feedback, which adds to the next gradient what was not sent."""
 
 import tensorflow as tf
 
@@ -18,17 +18,17 @@ from grace_tf.ops import narrow_storage
 class Residual(Memory):
     """Adds what was not sent to the next gradient: x' = x + e, e ← x' − sent.
 
-    `dtype` is how e is stored between steps.  "bf16" and "int8" round it at random, each worker and
-    element by itself, with expectation e: nothing is lost on average, and what is kept, ê, has
+    `dtype` is the form of e between steps.  "bf16" and "int8" round it at random, independently for
+    each worker and element.  The stored ê has the expectation e, so nothing is lost on average, and
 
         bf16  |ê − e| < 2^-7·|e|     variance ≤ 2^-16·e²
         int8  |ê − e| ≤ c / 127      variance ≤ (c / 254)², c the largest |e| of a block of 256
 
-    to float32 rounding.  (A bf16 that would round up to infinity is cut off; an int8 block with c
-    below 2^-110 becomes zero.)  So the sum of the gradients is the sum of what was sent, plus ê,
-    plus a sum of errors that have no bias.  A step itself computes in float32.
-    State: residual, at rest float32 of the variable's shape; uint16, the bits of bfloat16; or int8
-    [8·⌈n/32⌉ + ⌈n/256⌉, 4], codes and scales.  A state of one dtype loads into any other.
+    up to float32 rounding.  (A bf16 that would round up to infinity is truncated; an int8 block
+    with c below 2^-110 becomes zero.)  So the sum of the gradients is the sum of what was sent,
+    plus ê, plus a sum of unbiased errors.  A step itself computes in float32.
+    State: residual, between steps float32 of the variable's shape; uint16, the bits of bfloat16; or
+    int8 [8·⌈n/32⌉ + ⌈n/256⌉, 4], codes and scales.  A state of one dtype loads into any other.
     compensated = sent + residual, exactly for selections.
     Raises: ValueError for another dtype; ValueError (at construction of the door) for a compressor
     that is not nonexpansive, since the residual could then grow without bound.

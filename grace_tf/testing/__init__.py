@@ -1,4 +1,4 @@
-"""Public checks for compressors, ours and yours, and several workers in one process."""
+"""Public checks for compressors, also users' own, and several workers in one process."""
 
 from grace_tf.testing.conformance import Check, Report, check_compressor, load
 from grace_tf.testing.workers import Workers

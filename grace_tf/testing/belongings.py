@@ -1,4 +1,4 @@
-"""What a compressor could keep from call to call."""
+"""Lists the objects in which a compressor could hide state between calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grace_tf.core.compressor import Compressor
 
 
 def belongings(stages: Sequence[Compressor]) -> dict[str, list]:
-    """What a compressor could keep: its attributes, its class's, the globals that it names."""
+    """Where a compressor could hide state: attributes, class attributes, globals that it uses."""
     kept = {}
     for c in stages:
         owner = type(c)

@@ -1,4 +1,4 @@
-"""Gradients to try: shapes that break packing, values that break arithmetic."""
+"""Test gradients: shapes that break packing, values that break arithmetic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ SHAPES = (
     *((1, 1), (1, 5), (5, 1), (64, 64), (1, 1, 1, 1), (2, 1, 3, 1, 5), (1031, 1021)),
 )
 
-# Vectors of which each is at most half as long again as the one before: what holds for one holds
-# for the next.
+# Vectors each at most 1.5 times as long as the one before, so that no length is skipped over.
 LADDER = (
     *(1009, 1511, 2267, 3407, 5107, 7669, 11_503, 17_257, 25_889, 38_833, 58_249, 87_377),
     *(131_101, 196_661, 294_997, 442_501, 663_767, 995_663, 2**20 + 7),
@@ -24,7 +23,7 @@ LADDER = (
 QUICK_LADDER = (58_249, 87_377, 131_101)
 LARGE = ((131_101,), (2**20 + 7,), (1031, 1021))
 
-# Primes and products of primes: whatever such a length is divided by leaves a rest.
+# Primes and products of primes: dividing such a length leaves a remainder.
 ODD = ((1,), (2,), (3,), (5,), (7,), (37,), (521,), (5, 7), (2, 3, 5))
 QUICK_ODD = ((1,), (7,), (37,), (5, 7))
 
@@ -77,7 +76,7 @@ def adversarial(shape: tuple[int, ...], huge: float = 1e30) -> dict[str, np.ndar
 
 
 def evidence(x: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """By element of `[steps, n]`: by how many deviations of chance x and sent agree in sign."""
+    """For each of n elements: how often x and sent agree in sign, in standard deviations."""
     agreement = np.sign(x) * np.sign(sent)
     return agreement.sum(0) / np.sqrt(np.maximum(np.abs(agreement).sum(0), 1))
 

@@ -37,7 +37,7 @@ def stays_finite(s: Subject) -> None:
                 np.all(np.isfinite(state)),
                 f"The case {name!r} makes the state {leaf!r} non-finite.",
             )
-    for scale in (s.huge / 16, 1e-30):  # what a state remembers meets the next gradient
+    for scale in (s.huge / 16, 1e-30):  # the state of one step is added to the next gradient
         x, states = (s.gradients * scale).astype(np.float32), None
         for step in range(3):
             outcome = s.run(x, step, states)
@@ -69,8 +69,8 @@ def is_unbiased(s: Subject) -> Verdict:
     )
     for shape, (x, sent) in s.draws.items():
         if np.count_nonzero(sent) < 40 * x.shape[1]:
-            continue  # too few draws to speak of a mean
-        # The error in the direction of the gradient, of every element by itself.
+            continue  # too few draws for a mean
+        # The error in the direction of the gradient, for each element.
         errors = (sent.astype(np.float64) - x) * np.sign(x)
         bound = 7 * errors.std(0, ddof=1) / np.sqrt(len(x)) + 4 * s.epsilon * np.abs(x).max()
         off = np.flatnonzero(np.abs(errors.mean(0)) > bound)
@@ -83,7 +83,7 @@ def is_nonexpansive(s: Subject) -> Verdict:
         return NOT_CLAIMED
     for name, x, sent in s.pairs:
         exact, sent = x.astype(np.float64), sent.astype(np.float64)
-        # What the smallest normal number cannot express may be lost.
+        # Parts below the smallest normal number may be lost.
         error, norm = np.linalg.norm(exact - sent), np.linalg.norm(exact)
         bound = norm * (1 + 1e-6) + np.finfo(np.float32).tiny
         demand(

@@ -1,9 +1,9 @@
-"""The conformance suite: whatever a compressor declares is tried, for ours and for yours.
+"""The conformance suite: tests the claims of any compressor, also of users' own.
 
     report = grace_tf.testing.check_compressor("topk:ratio=0.01")
 
-No check knows a method's name; traits decide what is asked of it.  The checks of the contract come
-first: where one of them fails, that is the cause, and the others are not run.
+No check knows a method's name; the method's traits decide which checks apply.  The checks of the
+contract run first: where one of them fails, the others are not run.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _ALL = _QUICK + claim_checks.SLOW_CHECKS + line_checks.SLOW_CHECKS
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What one check found: `sentence` says what holds, what is wrong, or why nothing was asked.
+    """The result of one check.
 
     Attributes:
-      name: of the check, as the table has it.
+      name: of the check, as in the table.
       ok: whether it holds.
-      sentence: for people.
-      ran: False where an earlier failure left nothing to check; such a check is not ok.
+      sentence: what holds, what is wrong, or why the check does not apply.
+      ran: False where the check was left out after an earlier failure; it is then not ok.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Report:
 
     Attributes:
       spec: of the compressor.
-      checks: a `Check` each, in the order in which they ran.
+      checks: the `Check`s, in the order in which they ran.
     """
 
     spec: str
@@ -119,7 +119,7 @@ def check_compressor(
     Args:
       compressor: an instance of a registered class, a name or a spec.
       quick: leaves out the statistics, the toy training and some shapes.
-      report_only: returns the report also where checks fail.
+      report_only: returns the report instead of raising where checks fail.
     Returns: a `Report`.
     Raises: AssertionError with a sentence for each failed check, unless `report_only`; ValueError
       or TypeError for what `grace_tf.get` refuses.
@@ -135,7 +135,7 @@ def check_compressor(
 
 @contextlib.contextmanager
 def _without_what_checks_cause() -> Iterator[None]:
-    """Leaves out of the logs what checks cause on purpose: NaN, and new functions for each case."""
+    """Suppresses the log lines that checks cause on purpose: NaN, and retracing for each case."""
 
     def others(record: logging.LogRecord) -> bool:
         return not any(words in record.getMessage() for words in _CAUSED)
@@ -151,14 +151,14 @@ def _without_what_checks_cause() -> Iterator[None]:
 
 
 def run_checks(checks: Sequence[Callable[[Subject], Verdict]], subject: Subject) -> list[Check]:
-    """Runs the checks in order; after a breach of the contract no further one."""
+    """Runs the checks in order; after a failed check of the contract it leaves out all others."""
     done: list[Check] = []
     cause = None
     for check in checks:
         found = _run(check, subject) if cause is None else _left_out(check, cause)
         for other in done:
             if other.ran and not other.ok and other.sentence == found.sentence:
-                found = _left_out(check, other)  # the same error again
+                found = _left_out(check, other)  # it fails with the same error
         done.append(found)
         if not found.ok and check in contract_checks.CHECKS:
             cause = cause or found
@@ -178,8 +178,8 @@ def _run(check: Callable[[Subject], Verdict], subject: Subject) -> Check:
         skipped = check(subject)
     except (Finding, Disagreement) as found:
         return Check(_name(check), False, str(found))
-    except Exception as error:  # whatever a foreign compressor raises is a finding
-        return Check(_name(check), False, subject.told(error))
+    except Exception as error:  # any exception of the compressor makes the check fail
+        return Check(_name(check), False, subject.described(error))
     sentence = f"({skipped})" if skipped else (check.__doc__ or "").strip()
     return Check(_name(check), True, sentence)
 
@@ -195,9 +195,9 @@ def load(target: str) -> Compressor:
     """The compressor that a spec, "module:Class" or "path/to/file.py:Class" names.
 
     Args:
-      target: such a text; a class is made with its defaults, an instance is taken as it is.
+      target: one of these; a class is called without arguments, an instance is used as it is.
     Returns: the compressor.
-    Raises: ValueError, naming what exists, where there is no such thing.
+    Raises: ValueError, which names what exists, where nothing has this name.
     """
     place, colon, name = target.partition(":")
     if name_of(target) in registry.available() or "=" in name or ";" in target:

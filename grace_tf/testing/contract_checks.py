@@ -1,6 +1,6 @@
-"""The contract, in the order in which a step meets it.
+"""Checks of the contract of a compressor, in the order in which a step uses it.
 
-Each check builds on the ones before it: where one fails, it names the cause and no later one runs.
+Each check needs the earlier ones: where one fails, it names the cause and no later one runs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _carried(s: Subject) -> str:
 
 
 def described(parts: dict[str, Any]) -> str:
-    """Names, dtypes and sizes of the parts, as users write them: values float32[8], …"""
+    """Names, dtypes and sizes of the parts in one line: values float32[8], …"""
     return ", ".join(
         f"{name} {tf.as_dtype(part.dtype).name}{list(part.shape)}"
         for name, part in sorted(parts.items())
@@ -177,7 +177,7 @@ def sums_decode(s: Subject) -> Verdict:
             c.decompress({name: part + part for name, part in payload.items()}, s.context(shape))
         except Exception as error:
             sentence = (
-                f"It claims commutes_with_sum, but of the sum of two payloads {s.told(error)}"
+                f"It claims commutes_with_sum, but of the sum of two payloads {s.described(error)}"
             )
             raise Finding(sentence) from error
     return None
@@ -199,7 +199,7 @@ _NAMES = {"totals": "The aggregate", "sent": "What a worker sent"}
 def keeps_nothing(s: Subject) -> None:
     """a result depends on gradient, state and context alone: nothing is kept from call to call"""
     first, other = s.gradients, s.gradients[::-1] * 2
-    s.run(first, eager=True)  # what is computed once and kept for good, such as a table, is there
+    s.run(first, eager=True)  # fills caches that never change afterwards, such as tables
     before = belongings(s.stages)
     results = [s.run(x, eager=True) for x in (first, other, first)]
     after = belongings(s.stages)

@@ -1,4 +1,4 @@
-"""Checks of a compressor whose payloads cross in two hops, as those of many workers do."""
+"""Checks of a compressor in two hops, as many workers use them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sums_go_on(s: Subject) -> Verdict:
             for w in range(size)
         ]
         rows = {name: tf.stack([p[name] for p in payloads]) for name in payloads[0]}
-        # As on the way: each decoding has the other hop's context.
+        # As in two hops: the second decoding has the context of the second hop.
         hop = ctx.hop()
         (total,) = c.aggregate_list(rows, hop.public())
         (again,) = c.aggregate_list(c.recompress_list([total], hop), ctx.public())

@@ -63,21 +63,21 @@ def nothing_is_lost(s: Subject) -> Verdict:
     if memory.has_momentum:
         return "its memory adds a momentum"
     spec = tf.TensorSpec(cases.MAIN, tf.float32)
-    kept = [memory.init_state(spec) for _ in range(SIZE)]
+    memories = [memory.init_state(spec) for _ in range(SIZE)]
     ctx = s.context(cases.MAIN)
     states, zero = None, tf.zeros(cases.MAIN)
     for step in range(3):
         grads = [tf.constant(cases.normal(cases.MAIN, 50 + 10 * step + w)) for w in range(SIZE)]
-        pairs = [memory.compensate(g, m, ctx) for g, m in zip(grads, kept)]
+        pairs = [memory.compensate(g, m, ctx) for g, m in zip(grads, memories)]
         compensated = [x for x, _ in pairs]
         outcome = s.run(tf.stack(compensated), step, states)
-        kept = [
+        memories = [
             memory.settle(carry, tf.constant(y), tf.constant(total), m, ctx)[1]
-            for (_, carry), y, total, m in zip(pairs, outcome["sent"], outcome["totals"], kept)
+            for (_, carry), y, total, m in zip(pairs, outcome["sent"], outcome["totals"], memories)
         ]
         states = outcome["states"]
-        for x, y, m in zip(compensated, outcome["sent"], kept):
-            # What the memory adds to a zero gradient is what it holds.
+        for x, y, m in zip(compensated, outcome["sent"], memories):
+            # With a zero gradient the memory compensates exactly its residual.
             x, residual = x.numpy(), memory.compensate(zero, m, ctx)[0].numpy()
             error = np.abs(x.astype(np.float64) - y - residual)
             exact = (y == 0) | (y == x)
@@ -128,7 +128,7 @@ def converges(s: Subject) -> None:
     ]  # diagonal curvatures, one set a worker
     weights = [np.zeros(shape, np.float32) for shape in LINE_SHAPES]
 
-    # Momentum makes steps up to ten times as long, less where it is masked.
+    # A momentum makes steps up to ten times as long, less with masking.
     rate = np.float32(_TOY_RATE / 5 if s.memory.has_momentum else _TOY_RATE)
 
     def loss() -> float:

@@ -1,4 +1,4 @@
-"""Checks of a compressor's default memory: its actions on lists, on rows, and what it stores."""
+"""Checks of a compressor's default memory: its actions on lists and rows, its store and load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grace_tf.testing.subject import NOT_CLAIMED, Subject, Verdict, demand
 
 _SHAPES = ((40, 30), (7,), ())
 _ROWS = (3, 0, 39, 17)  # of the first shape
-_LOST = 1 / 16  # of the norm: an 8-bit store of numbers of similar size loses a hundredth
+_LOST = 1 / 16  # of the norm may be lost; storing similar numbers in 8 bits loses a hundredth
 
 
 def _group(s: Subject) -> Context:
@@ -31,7 +31,7 @@ def _tensors(seed: int) -> list[tf.Tensor]:
 
 
 def _states(s: Subject, ctx: Context) -> list[State]:
-    """States as some step might have left them: positive, since variances are."""
+    """States as a step might leave them: positive, since a leaf may be a variance."""
     firsts = [s.memory.init_state(spec) for spec in ctx.specs]
     for first, spec in zip(firsts, ctx.specs):
         for name, leaf in first.items():

@@ -1,4 +1,4 @@
-"""Checks of what a compressor is and of what it puts on the wire."""
+"""Checks of a compressor's documentation, random draws and payloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grace_tf.testing.subject import (
 )
 
 _SECTIONS = ("Wire:", "Paper:", "Differs:")
-_GRADIENTS = 32  # on which a draw may show
+_GRADIENTS = 32  # tried until a draw changes the payload
 
 
 def documents(s: Subject) -> None:
@@ -46,7 +46,7 @@ def decodes_elsewhere(s: Subject) -> Verdict:
             decoded = twin.decompress({k: tf.constant(v) for k, v in received.items()}, context)
             with tf.compat.v1.Session() as session:
                 decoded = session.run(decoded)
-        # Whether graphs round alike is the question of another check.
+        # Another check tests whether graphs round like eager steps.
         sent = s.usual["sent"][worker]
         off = np.abs(decoded.astype(np.float64) - sent).max()
         demand(
@@ -60,7 +60,7 @@ def graph_equals_eager(s: Subject) -> None:
     eager = s.run(s.gradients, eager=True)
     for what in ("totals", "sent"):
         for worker, (a, b) in enumerate(zip(eager[what], s.usual[what])):
-            # Matrix products, the stuff of further rounds, are summed in another order in graphs.
+            # Methods of several rounds use matrix products, which graphs sum in another order.
             rounding = 0.0 if s.compressor.one_round else 64 * s.epsilon * np.abs(a).max()
             same = same_bits(a, b) or np.abs(a - b).max() <= rounding
             off = np.abs(a.astype(np.float64) - b).max()
@@ -82,7 +82,7 @@ def draws_as_it_should(s: Subject) -> Verdict:
         return b"".join(parts[name].numpy().tobytes() for name in sorted(parts)), set(context.drawn)
 
     def same(**what):
-        # What is drawn may leave the payload of one gradient or another as it is.
+        # For some gradients the payload does not depend on the draw.
         return all(
             payload(gradient=i, **what)[0] == payload(gradient=i)[0] for i in range(_GRADIENTS)
         )

@@ -1,8 +1,8 @@
-"""Checks that a method does at every length what it does at a convenient one.
+"""Checks that a method treats every element of tensors of any length.
 
-Gradient and decoded element agree in sign more often than not where the element was sent, and their
-product is positive on average; it is zero on average where something else, or nothing, stands in
-the element's place.
+Where an element was sent, it and the decoded element mostly agree in sign, and their product is
+positive on average.  Where another value, or nothing, is in its place, the product is zero on
+average.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from grace_tf.testing import cases
 from grace_tf.testing.subject import Subject, demand
 
-_SEEN = 30  # sent elements of a segment behind a judgement; by chance none is sent once in 1e13
+_SEEN = 30  # expected number of sent elements before a judgement; all missing by chance: 1e-13
 _STEPS = 300
 _SEGMENTS = 16
 

@@ -26,11 +26,11 @@ SEED = 7
 VARIABLE = 5
 Verdict = Optional[str]  # what a check returns: why there was nothing to check, or None
 NOT_CLAIMED = "not claimed"
-LINE_SHAPES = ((32, 16), (33,))  # what the checks through the whole line send
+LINE_SHAPES = ((32, 16), (33,))  # the shapes for checks of the whole line
 
 
 class Finding(AssertionError):
-    """What a check found, in words for the author of the compressor."""
+    """A failed check, in a sentence for the author of the compressor."""
 
 
 def demand(condition: Any, sentence: str) -> None:
@@ -52,7 +52,7 @@ class WatchedContext(Context):
 
 
 class Subject:
-    """A compressor, its default memory, and what they did so far."""
+    """A compressor and its default memory, with cached results that several checks use."""
 
     def __init__(self, compressor: Compressor, memory: Memory, quick: bool = False) -> None:
         self.compressor = compressor
@@ -70,31 +70,31 @@ class Subject:
 
     @property
     def stages(self) -> list[Compressor]:
-        """The compressor, or the outer one and the inner ones of a composite."""
+        """The compressor in a list; of a composite its outer and inner compressors."""
         c = self.compressor
         return [c.outer, *(stage for _, stage in c.inner)] if isinstance(c, Then) else [c]
 
-    def told(self, error: Exception) -> str:
-        """An error in a line: where in the author's own files it arose, and what it says."""
+    def described(self, error: Exception) -> str:
+        """An error in one line: its place in the author's own files, and its message."""
         owners = [owner for stage in self.stages for owner in type(stage).__mro__[:-1]]
         files = {inspect.getsourcefile(o) for o in owners if o is not Compressor}
         frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
         text = str(error)
-        if "[[{{node" in text:  # raised by a node of a graph, whose message tells who made it
+        if "[[{{node" in text:  # raised by a node of a graph; the message names the node's origin
             text = text.partition("[[{{node")[0].rstrip()
             frames += re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
             text = text.rpartition("\n")[2]
         text = re.sub(r"\{\{function_node [^}]*\}\} | \[Op:\w+\]", "", text)
-        own = [frame for frame in frames if frame[0] in files]
+        authors = [frame for frame in frames if frame[0] in files]
         place = ""
-        if own:
-            file, line, function = own[-1]
+        if authors:
+            file, line, function = authors[-1]
             place = f"{function} ({pathlib.Path(file).name}, line {line}) raises "
         said = " ".join(text.split()) or "no reason given"
         return f"{place}{type(error).__name__}: {said}"[:400]
 
     def nbytes(self, shape: Sequence[int]) -> int:
-        """What the compressor announces for a float32 tensor of this shape."""
+        """The announced bytes for a float32 tensor of this shape."""
         return self.compressor.nbytes(tf.TensorSpec(shape, tf.float32))
 
     def first_state(self, shape: Sequence[int]) -> dict[str, tf.Tensor]:
@@ -146,7 +146,7 @@ class Subject:
 
     @property
     def huge(self) -> float:
-        """The largest magnitude to try: 1e30, less where the wire's floats hold less."""
+        """The largest magnitude to try: 1e30, or less for narrow floats on the wire."""
         return min([1e30, *(float(d.max) / 64 for d in self.floats)])
 
     @functools.cached_property
@@ -175,7 +175,7 @@ class Subject:
         }
 
     def _draw(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """As many steps as it takes until every element was sent often, 4096 at most."""
+        """Runs steps until every element was sent often enough, at most 4096."""
         many = tf.function(self._many, autograph=False)
         state, n = self.first_state(shape), int(np.prod(shape))
         xs, sents = np.empty((0, n), np.float32), np.empty((0, n), np.float32)
@@ -210,7 +210,7 @@ class Subject:
 
     @functools.cached_property
     def usual(self) -> dict[str, list]:
-        """The outcome of `gradients`."""
+        """The outcome of a step with `gradients`."""
         return self.run(self.gradients)
 
     @functools.cached_property
@@ -235,7 +235,7 @@ class Subject:
 
     @property
     def pairs(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """(case, gradient, what was sent of it) of everything that was tried."""
+        """(case, gradient, what was sent of it) for all gradients tried."""
         for name, x, outcome, worker in self.trials:
             yield name, x, outcome["sent"][worker]
         for n, x, outcome in self.ladder:
@@ -252,7 +252,7 @@ class Subject:
         return workers, workers.state.arrays()
 
     def fresh_line(self) -> Workers:
-        """The same workers, as before their first step."""
+        """The same workers, reset to their state before the first step."""
         workers, start = self.line
         workers.state.restore(start)
         return workers

@@ -27,16 +27,16 @@ from grace_tf.transports.loopback import Loopback
 class Workers:
     """`size` workers that share a plan and differ in gradients, memories and random streams.
 
-    All live in this process; a call is one step of them all.
+    All live in this process; a call is one step of all of them.
 
     Args:
       size: the number of workers.
-      compressor, **keywords: as for `grace_tf.wrap`, but that `min_elements` is 1 unless given, so
-        that small examples are compressed.
-      paths: of the variables, for patterns to match; "0", "1", … unless given.
-      summed: a step gives the sum over workers of gradients that were divided by `size`, as hosts
-        with a scaled loss have it, instead of the mean.
-      transport: what carries buffers between them; a `Loopback` unless given.
+      compressor, **keywords: as for `grace_tf.wrap`, but `min_elements` is 1 by default, so that
+        small examples are compressed.
+      paths: of the variables, for patterns to match; by default "0", "1", ….
+      summed: the gradients were divided by `size` before, as with a scaled loss, and a step returns
+        their sum instead of the mean.
+      transport: carries buffers between the workers; by default a `Loopback`.
 
     Raises ValueError or TypeError as `wrap` does.
     """
@@ -70,17 +70,17 @@ class Workers:
         return self._step([[tf.convert_to_tensor(g) for g in mine] for mine in grads])
 
     def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """The same without the function around it: eager, or part of the caller's graph."""
+        """The same without a tf.function: eager, or part of the caller's graph."""
         stage_plans = self._place(grads[0])
         return self._stages.run(stage_plans, self.transport, [list(m) for m in grads], self._summed)
 
     @property
     def handed(self) -> list[CollectiveRecord]:
-        """What one worker handed to collectives, in the stage that ran last; as last traced."""
+        """The collectives of one worker, in the stage that ran last, as last traced."""
         return self._stages.handed
 
     def prepare(self, grads: Sequence[tf.Tensor]) -> Plan:
-        """The plan for gradients like these, of a schedule's first stage; makes its state."""
+        """Makes the plan for such gradients, in a schedule the first stage's, and the state."""
         return self._place(grads).plans[0]
 
     def _place(self, grads: Sequence[tf.Tensor]) -> StagePlans:
@@ -100,7 +100,7 @@ class Workers:
 
 @dataclasses.dataclass
 class RoundsResult:
-    """What came of one lane group on all workers: `totals[w][lane]`, …, `requests[w][round]`."""
+    """The results of one lane group on all workers: `totals[w][lane]`, …, `requests[w][round]`."""
 
     totals: list[list[tf.Tensor]]
     sent: list[list[tf.Tensor]]
@@ -116,11 +116,11 @@ class RoundsResult:
 
 
 class Disagreement(AssertionError):
-    """Workers whose requests do not match."""
+    """The requests of the workers do not match."""
 
 
 def _asked(request: Request) -> str:
-    """A request as one reads it: Gather(values float32[8])."""
+    """A request as text: Gather(values float32[8])."""
     if not isinstance(request, Request):
         raise Disagreement(
             f"rounds yields requests (Sum, Max, Gather, AllToAll), not {type(request).__name__}."
@@ -172,5 +172,5 @@ def run_rounds(
             mine.append(request)
         answered, _ = communicate(now, transport, lambda kind, dtype: 1, flagged=False)
         replies = [reply for (reply,) in answered]
-    totals, sent, kept = (list(column) for column in zip(*results))
-    return RoundsResult(totals, sent, kept, requests)
+    totals, sent, next_states = (list(column) for column in zip(*results))
+    return RoundsResult(totals, sent, next_states, requests)

@@ -1,1 +1,1 @@
-"""How buffers cross: in one process, through tf.distribute, or between plain processes."""
+"""Carries buffers between workers: in one process, through tf.distribute, or between processes."""

@@ -1,4 +1,4 @@
-"""What the line asks of a network, and nothing more: collectives over flat buffers."""
+"""`Transport`: the collectives over flat buffers that the line needs from a network."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import tensorflow as tf
 
 PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); others may use those below
 
-# What `recorded()` takes down in this thread, the innermost last: (transport, its list).
+# The open `recorded()` contexts of this thread, the innermost last: (transport, its list).
 _records: contextvars.ContextVar[tuple] = contextvars.ContextVar("records", default=())
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveRecord:
-    """One buffer that one worker handed to a collective: what a link should see.
+    """One buffer that one worker handed to a collective.
 
-    Where every step hands over another number of elements, a variable holds the last one.
+    Where the number of elements changes from step to step, a variable holds the last one.
     """
 
     kind: str
@@ -48,16 +48,17 @@ class Transport(abc.ABC):
     there also in loops and conditions that all workers enter alike.
 
     `key` names a collective: a positive 31-bit integer, equal on all workers and on every step.
-    What travels under one key always has one kind, dtype and shape.
+    A key always belongs to the same kind, dtype and shape.
 
     Collectives of different keys may be under way together.  What makes that safe:
 
-      * All workers run the same set of collectives in a step, none of them under a condition that
-        they have not agreed on.  No worker then waits for one that another never starts.
+      * All workers run the same set of collectives in a step, and none of them under a condition
+        that may differ between workers.  So no worker waits for a collective that another never
+        starts.
       * Two collectives that may be under way together have different keys, so none takes another's
-        data.  One key used twice in a step runs in the order of the program, alike on all workers.
-      * Waiting holds no thread that another collective needs, so the order in which the workers
-        start a set of collectives is free: each starts all of them before it waits for the first.
+        data.  Two uses of a key in one step run in the order of the program, on all workers.
+      * A waiting collective holds no thread that another one needs.  So workers may start a set of
+        collectives in different orders: each starts all of them before it waits for the first.
 
     The engines keep the last rule in different ways.  `ProcessGroup`: TensorFlow starts collectives
     of different keys as their inputs come, each on threads of its own.  `ReplicaContext`:
@@ -66,16 +67,15 @@ class Transport(abc.ABC):
     for another process.  Eagerly, collectives run one after the other, as the program calls them.
 
     A subclass sets the attributes and writes `_sum`, `_max`, `_gather`, `_all_to_all`, `_rows` and
-    `_messages`.  Each takes the arguments of the public method of its name, and returns what that
-    returns; `size` may be 1.  The public methods check the number of buffers and keep the book of
-    what was handed over, see `recorded`.  What carries between processes is a `Group`, which has
-    more to write.
+    `_messages`.  Each has the arguments and results of the public method of its name; `size` may be
+    1.  The public methods check the number of buffers and record what is handed over, see
+    `recorded`.  A transport between processes is a `Group`, which has more to write.
 
     Attributes:
       size: the number of all workers.
-      workers: the numbers of those in this process; results and random streams are found by them.
-      inside: carries between the processes of this worker, where a worker is a host with several,
-        see hosts.py; None where each process is a worker or several.
+      workers: the numbers of the workers in this process; they choose results and random streams.
+      inside: a transport between the processes of this worker, where a worker is a host with
+        several processes, see hosts.py; else None.
     """
 
     size: int
@@ -84,7 +84,7 @@ class Transport(abc.ABC):
 
     @property
     def gradients(self) -> int:
-        """How many gradients a step takes the mean of: one a worker, of hosts one a process."""
+        """The number of gradients in the mean of a step: one a worker, with hosts one a process."""
         return self.size
 
     def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
@@ -96,8 +96,8 @@ class Transport(abc.ABC):
           key: the name of this collective.
 
         Returns:
-          `[n]` for each worker of this process, all the same bits.  The order of additions is the
-          engine's own, but one for all workers.
+          `[n]` for each worker of this process, all the same bits.  The engine chooses the order of
+          additions, the same for all workers.
 
         Raises ValueError for another number of buffers.
         """
@@ -132,7 +132,7 @@ class Transport(abc.ABC):
           key: the name of this collective.
 
         Returns:
-          `[size, n]` for each worker of this process: row w is what worker w had for it.
+          `[size, n]` for each worker of this process: row w is the row that worker w had for it.
 
         Raises ValueError for another number of buffers or rows.
         """
@@ -147,7 +147,7 @@ class Transport(abc.ABC):
     def rows(
         self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
     ) -> list[list[tf.IndexedSlices]]:
-        """The sums of sparse tensors: all workers' rows in worker order, none added to another.
+        """The sums of sparse tensors: all workers' rows in worker order, repeated rows included.
 
         Args:
           slices: `slices[i]` are the lanes of this process's i-th worker.  Their number of rows may
@@ -164,12 +164,12 @@ class Transport(abc.ABC):
     def messages(
         self, messages: Sequence[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        """Everyone's message, whose length differs between workers and steps.
+        """The messages of all workers, whose length differs between workers and steps.
 
         Args:
           messages: int32 `[any n]` of each worker of this process.
-          longest: the length of the longest of all workers' messages, a scalar that all workers
-            know alike.
+          longest: the length of the longest of all workers' messages, a scalar that is the same on
+            all workers.
           key: as in `rows`, with the names of `grace_tf.transports.rows.MESSAGES`.
 
         Returns:
@@ -191,20 +191,20 @@ class Transport(abc.ABC):
 
         every other error keeps its own kind and message.
         """
-        told = self._explain(error)
-        if told is None:
+        sentence = self._explain(error)
+        if sentence is None:
             raise error
-        return told
+        return sentence
 
     def device(self, position: int):
-        """A context for ops of the worker at this position of `workers`."""
+        """A device context for the operations of the worker at this position of `workers`."""
         return tf.device(None)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[list[CollectiveRecord]]:
-        """Within it, the list that it gives takes down what one worker hands to collectives.
+        """A context that records in its list what one worker hands to collectives.
 
-        It takes down the calls of this thread only.  One within another counts in both.
+        It records the calls of this thread only; nested contexts record the same calls.
         """
         record: list[CollectiveRecord] = []
         before = _records.get()
@@ -215,12 +215,12 @@ class Transport(abc.ABC):
             _records.set(before)
 
     def take_down(self, kind: str, dtype: str, elements: int) -> None:
-        """Takes down for `recorded` what a worker alone would hand to a collective."""
+        """Records for `recorded` what a single worker would hand to a collective."""
         self._take_down([CollectiveRecord(kind, dtype, elements)])
 
     @property
     def _recording(self) -> bool:
-        """Whether this thread takes down what is handed to this transport."""
+        """Whether this thread records what is handed to this transport."""
         return any(transport is self for transport, _ in _records.get())
 
     def _take_down(self, handed: Sequence[CollectiveRecord]) -> None:
@@ -234,13 +234,13 @@ class Transport(abc.ABC):
                 f"{type(self).__name__} carries {len(self.workers)} buffers, one per worker of "
                 f"this process, but got {len(buffers)}."
             )
-        if self._recording:  # alone too: what one of several would hand over
+        if self._recording:  # also of a single worker: what one of several would hand over
             elements = int(buffers[0].shape.num_elements())
             self._take_down([CollectiveRecord(kind, buffers[0].dtype.name, elements)])
 
     def _explain(self, error: Exception) -> str | None:
-        """The sentence for an error that a lost worker has caused, or None; within a process there
-        are none to lose."""
+        """The sentence for an error that a lost worker has caused; None for other errors, and for
+        all errors within one process."""
         return None
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""What TensorFlow's collectives and Horovod's have in common: dtypes, no XLA, and their order."""
+"""Shared by TensorFlow's and Horovod's collectives: dtypes, the refusal of XLA, marks for order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-# What TensorFlow's and Horovod's collectives move bit for bit, and as what other dtypes travel.
+# dtype of a buffer -> the dtype that collectives can move bit for bit.
 _MOVED = {name: name for name in ("float16", "float32", "float64", "int32", "int64")}
 _MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int32", uint64="int64")
 
@@ -16,7 +16,7 @@ _MOVED.update(bfloat16="float16", uint16="float16", int16="float16", uint32="int
 def moved(
     buffer: tf.Tensor, move: Callable[[tf.Tensor], tf.Tensor], device: str | None = "/CPU:0"
 ) -> tf.Tensor:
-    """`move(buffer)`, bit for bit, as a dtype that collectives can move."""
+    """`move(buffer)`, bit for bit: moves the buffer as a dtype that collectives can move."""
     if buffer.dtype.name not in _MOVED:
         raise TypeError(f"{buffer.dtype.name} cannot be sent; there are {', '.join(_MOVED)}.")
     carrier = tf.as_dtype(_MOVED[buffer.dtype.name])
@@ -25,7 +25,7 @@ def moved(
 
 
 def refuse_xla() -> None:
-    """Raises RuntimeError in what XLA compiles."""
+    """Raises RuntimeError inside a function that XLA compiles."""
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise RuntimeError(
             "XLA cannot compile collectives between processes: compile the model with "
@@ -34,7 +34,7 @@ def refuse_xla() -> None:
 
 
 class Marks:
-    """One variable for each key, which orders the uses of the key and holds when the last began."""
+    """One variable for each key: it orders its uses and holds when the last one began."""
 
     def __init__(self) -> None:
         self._marks: dict[int, tf.Variable] = {}

@@ -1,4 +1,4 @@
-"""A world of processes that train together: what it has beyond carrying a step."""
+"""`Group`: several processes that train together; compares them, and gives them equal values."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ HANDSHAKE_WORDS = 64
 
 
 class Group(GathersRows):
-    """Several processes that train together, this one being number `rank` of them.
+    """Several processes that train together; this one is number `rank`.
 
     A `Transport` carries a step; a `Group` also knows its processes, compares them before they
     train, gives them equal values, and says why one is lost.  The engines behind it are
-    interchangeable: everything outside `grace_tf.transports` asks a `Group`, never an engine.
+    interchangeable: code outside `grace_tf.transports` calls a `Group`, never an engine.
 
-    What a subclass writes, beside the attributes and the five collectives of `Transport`:
+    A subclass writes, beside the attributes and the collectives of `Transport`:
 
-      * `_handshake(words)`: everyone's int64 words, eagerly;
+      * `_handshake(words)`: the int64 words of all processes, eagerly;
       * `_broadcast(piece, root)`: worker `root`'s bytes, eagerly, or `broadcasts = False`;
       * `_explain(error)`: the sentence for an error that a lost worker has caused, else None;
       * for `hierarchical=True` also `hosts` and `part(ranks)`.
 
-    An engine of its own in one file, as a skeleton:
+    The skeleton of a new engine:
 
         class Example(Group):
             def __init__(self, network, timeout):
@@ -72,12 +72,12 @@ class Group(GathersRows):
 
     Attributes:
       rank: the number of this process, 0 to processes - 1.
-      local_rank: its number among those of the same host.
-      processes: how many there are; `size`, unless a subclass says otherwise.
+      local_rank: its number among the processes of the same host.
+      processes: the number of processes; `size`, unless a subclass overrides it.
       timeout: seconds after which waiting for another process ends in an error.
-      lifeline: the connection that tells who is gone and why; None where there is none.
+      lifeline: the connection that reports which worker is lost, and why; None without one.
       broadcasts: whether `broadcast` can be called.
-      same_in_loops: whether what a traced loop exchanges must have one length in all its rounds.
+      same_in_loops: whether a collective in a traced loop must have one length in all iterations.
     """
 
     rank: int
@@ -89,7 +89,7 @@ class Group(GathersRows):
 
     @property
     def processes(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return self.size
 
     @property
@@ -103,29 +103,29 @@ class Group(GathersRows):
     def part(self, ranks: Sequence[int]) -> Transport:
         """A transport with the same collectives among some of the processes, a part of the group.
 
-        All processes call it equally often and in the same order, each with its own part.  In each
-        call every process belongs to exactly one part.
+        All processes call it equally often and in the same order, each with the ranks of its part.
+        In each call every process belongs to exactly one part.
 
         Args:
-          ranks: of the part, this process's own among them; the results come in this order.
+          ranks: of the part, with this process; the results come in this order.
         Returns: a transport whose `workers` are this process's place in `ranks`.
         Raises: RuntimeError if the engine has no collectives among only some processes.
         """
         raise RuntimeError(f"{type(self).__name__} has no collectives of some workers only.")
 
     def handshake(self, words: Sequence[int], purpose: str = "handshake()") -> np.ndarray:
-        """Compares processes: everyone's words.  Eager, also while a function is traced.
+        """Gathers the words of all processes.  Eager, also while a function is traced.
 
         Args:
           words: at most 64 signed 64-bit integers, equally many in every process.
-          purpose: what this process came for, as it is told to people.
+          purpose: the name of the call, for error messages.
 
         Returns:
           int64 `[processes, len(words)]`, by rank.
 
         Raises:
           ValueError: more words than 64.
-          RuntimeError: a process is gone, late, or came for another purpose or with another number
+          RuntimeError: a process is lost or late, or called with another purpose or another number
             of words.
         """
         if len(words) > HANDSHAKE_WORDS:
@@ -150,7 +150,7 @@ class Group(GathersRows):
     def barrier(self) -> None:
         """Returns when all processes have called it.
 
-        Raises RuntimeError where one is gone, late or came for something else.
+        Raises RuntimeError where one is lost, late or has made another call.
         """
         if self.processes > 1:
             self.handshake([], "barrier()")
@@ -192,7 +192,7 @@ class Group(GathersRows):
                 self._exchange(piece, root)
 
     def _exchange(self, piece: Sequence[Any], root: int) -> None:
-        """Gives the boxes of one piece process `root`'s bytes."""
+        """Writes process `root`'s bytes into the boxes of one piece."""
         mine = self.rank == root
         size = sum(box.nbytes for box in piece)
         data = np.concatenate([box.read() for box in piece]) if mine else np.zeros([size], np.uint8)
@@ -222,7 +222,7 @@ class Group(GathersRows):
 
     @abc.abstractmethod
     def _handshake(self, words: np.ndarray) -> np.ndarray:
-        """Everyone's words: int64 `[n]` to int64 `[processes, n]`, n always the same; eager."""
+        """All processes' words: int64 `[n]` to int64 `[processes, n]`, n always the same; eager."""
 
     @abc.abstractmethod
     def _broadcast(self, piece: np.ndarray, root: int) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""Hosts as workers: the gradients of a host's processes are added up; the sums go compressed.
+"""`Hosts`: each host is one worker, which compresses the sum of its processes' gradients.
 
 All processes of a host hold the same buffers; the transport returns the buffers of all hosts.  Each
-process of a host moves one piece of a buffer between hosts, and the pieces come together inside the
-host.  So a buffer crosses the network between hosts once, on as many connections as a host has
-processes.
+process of a host moves one piece of a buffer between hosts, and the processes then gather the
+pieces inside the host.  So a buffer crosses the network between hosts once, on as many connections
+as a host has processes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Hosts(Transport):
     the same results once more, and the sum of the gradients.
 
     Args:
-      everyone: all processes; rows of sparse gradients go between them without regard to hosts.
+      everyone: all processes; rows of sparse gradients go directly between them.
       inside: the processes of this host.
-      across: those of the other hosts that have this process's place within their host, by host.
-      gradients: how many there are in a step, where a process has several; else one a process.
+      across: one process of each host: those with the same place in their host as this one.
+      gradients: their number in a step, where a process has several; else one a process.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Hosts(Transport):
 
     @classmethod
     def of(cls, group: Group) -> Hosts:
-        """The hosts of a group; every process calls it, alike.
+        """The hosts of a group; every process must call it.
 
-        Raises RuntimeError where hosts have different numbers of processes or are in another order
-        at one place than at another, and where the group cannot tell hosts or has no collectives
-        of some processes only.
+        Raises RuntimeError where hosts have different numbers of processes, where the ranks of the
+        processes order the hosts differently at different places, and where the group does not
+        know hosts or has no collectives among only some processes.
         """
         ranks: dict[object, list[int]] = collections.defaultdict(list)
         for rank, host in enumerate(group.hosts):
             ranks[host].append(rank)
-        if len({len(own) for own in ranks.values()}) > 1:
-            told = ", ".join(f"{len(own)} on {host}" for host, own in ranks.items())
+        if len({len(there) for there in ranks.values()}) > 1:
+            counts = ", ".join(f"{len(there)} on {host}" for host, there in ranks.items())
             raise RuntimeError(
-                f"hierarchical needs equally many workers on each host, but there are {told}: "
+                f"hierarchical needs equally many workers on each host, but there are {counts}: "
                 "start equally many everywhere, or leave hierarchical out."
             )
         across = list(zip(*ranks.values()))
@@ -65,9 +65,9 @@ class Hosts(Transport):
                 "hierarchical needs the hosts in the same order at each of their places, but the "
                 f"workers of the hosts are {list(ranks.values())}: number them host by host."
             )
-        own = ranks[group.hosts[group.rank]]
-        inside = group.part(own)
-        return cls(group, inside, group.part(across[own.index(group.rank)]))
+        here = ranks[group.hosts[group.rank]]
+        inside = group.part(here)
+        return cls(group, inside, group.part(across[here.index(group.rank)]))
 
     @property
     def gradients(self) -> int:

@@ -1,4 +1,4 @@
-"""All workers in one process: simulation, tests, one worker alone, the replicas of one graph."""
+"""`Loopback`: all workers in one process, for simulation, tests, a single worker, and replicas."""
 
 from __future__ import annotations
 

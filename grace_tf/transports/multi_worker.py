@@ -40,10 +40,10 @@ class MultiWorkerGroup(Group):
     """
 
     broadcasts = False
-    # Its collectives get their names when a step is traced, and TensorFlow ties a name to one
-    # length until the whole function ends.
+    # A collective gets its name when a step is traced, and TensorFlow ties a name to one length
+    # until the whole function ends.
     same_in_loops = True
-    _tables = itertools.count()  # of this process; each process counts alike
+    _tables = itertools.count()  # counts the handshakes; equal in all processes
 
     def __init__(self, strategy: tf.distribute.Strategy, timeout: float | None = None) -> None:
         extended = strategy.extended
@@ -157,7 +157,7 @@ class MultiWorkerGroup(Group):
         return json.loads(text)
 
     def _part(self, where: str) -> None:
-        """Process 0 holds the store: it must not end before the others have read all of it."""
+        """Waits for all: process 0 holds the store, which the others must have read first."""
         milliseconds = round(1000 * self.timeout)
         with contextlib.suppress(tf.errors.OpError):
             if self.rank:

@@ -1,7 +1,7 @@
-"""The bytes of variables in pieces of a bounded size, so that no copy of a whole model is held.
+"""Reads and writes the bytes of variables in pieces of bounded size; never copies a whole model.
 
-Variables are cut into boxes of elements, each of which lies in one stretch of memory; lists of
-boxes travel together.  Everything here is eager.
+Variables are cut into boxes of elements that are contiguous in memory; lists of boxes travel
+together.  Everything here is eager.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Box:
         return array.reshape(-1).view(np.uint8)
 
     def write(self, data: np.ndarray) -> None:
-        """Gives these elements the bytes that `read` has given."""
-        # A copy, since a variable may keep the memory of what it is assigned.
+        """Sets these elements from the bytes that `read` has returned."""
+        # A copy, since a variable may go on using the memory of the assigned array.
         array = data.copy().view(self.variable.dtype.as_numpy_dtype).reshape(self.size)
         if self._whole:
             self.variable.assign(array)
@@ -55,7 +55,7 @@ class Box:
             tf.raw_ops.ResourceStridedSliceAssign(
                 ref=held.handle, begin=self.begin, end=end, strides=[1] * len(end), value=array
             )
-            # Otherwise every later read of the variable would copy all of it.
+            # Without this, every later read of the variable would copy all of it.
             tf.raw_ops.DisableCopyOnRead(resource=held.handle)
 
 

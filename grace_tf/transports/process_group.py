@@ -24,18 +24,18 @@ _JOB = "worker"
 
 
 class ProcessGroup(Ring, Group):
-    """Collectives between `len(addresses)` processes, this one being worker `rank` of them.
+    """Collectives between `len(addresses)` processes; this one is worker `rank`.
 
-    The processes meet when the group is made: it returns when all have come and raises RuntimeError
-    when one has not within `timeout` seconds.  Every collective later on gives up after `timeout`
-    seconds too, and at once when a peer's process is gone; TensorFlow then refuses all further
-    collectives, so the process has to be started again.  Inside a `tf.function` (so in `fit`) the
-    error that surfaces is TensorFlow's own, `explain(error)` says it in a sentence; `handshake` and
-    what `grace_tf` offers eagerly raise RuntimeError with that sentence.
+    The processes meet when the group is made: the constructor returns when all have come, and
+    raises RuntimeError when one has not within `timeout` seconds.  Every later collective also ends
+    after `timeout` seconds, and at once when another process is gone.  TensorFlow then refuses all
+    further collectives, so the processes must be started again.  Inside a `tf.function` (so in
+    `fit`) the error is TensorFlow's own, and `explain(error)` returns a sentence for it;
+    `handshake` and other eager calls raise RuntimeError with that sentence.
 
-    Collectives of different keys run beside each other in a `tf.function`, each started as its
-    input comes; those of one key run in program order.  (TensorFlow runs each on threads of its
-    own, so that none waits for a thread that another holds: seen with 40 collectives started in
+    Collectives of different keys run concurrently in a `tf.function`, each started when its input
+    is ready; those of one key run in program order.  (TensorFlow runs each on threads of its own,
+    so that none waits for a thread that another holds: tested with 40 collectives started in
     opposite orders by two workers with two threads each, on 2.15 and 2.21.)
 
     Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N;
@@ -55,23 +55,23 @@ class ProcessGroup(Ring, Group):
             return
         rendezvous.meet(self.addresses, rank, self.timeout)
         try:
-            # Held, because it owns the server; never entered.
+            # Referenced, because it owns the server; its scope is never entered.
             self._server = _start_server(self.addresses, rank, self.timeout)
             self._start()
         except tf.errors.OpError as error:
-            raise RuntimeError(self._told(error)) from error
+            raise RuntimeError(self._sentence(error)) from error
 
     def _start(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            # TensorFlow's server has put a handler there after which the process lives on.
+            # TensorFlow's server has set a signal handler after which the process would go on.
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
         server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
-        told = self.handshake([self.rank, port, token], "init()")
+        table = self.handshake([self.rank, port, token], "init()")
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
-        members = told[:, 0].tolist()
+        members = table[:, 0].tolist()
         self._members = None if members == sorted(members) else members
         host = self.addresses[0].rpartition(":")[0].strip("[]")
-        first = (host, *told[members.index(0), 1:].tolist())
+        first = (host, *table[members.index(0), 1:].tolist())
         self.lifeline = lifeline.begin(
             self.rank, self.size, self.timeout, token=token, server=server, find=lambda: first
         )
@@ -105,7 +105,7 @@ class ProcessGroup(Ring, Group):
         # TensorFlow ties a key to one size; each worker sends 2 n (N - 1) / N bytes.
         units = -(-piece.size // _BROADCAST_UNIT)
         padded = np.pad(piece, [0, units * _BROADCAST_UNIT - piece.size])
-        # Adding the others' zeros to integers changes no bit of them.
+        # The sum with the other workers' integer zeros changes no bit.
         words = tf.constant(padded.view(np.int32))
         summed = self._reduce(words, _BROADCAST_KEYS + units, "Add")
         return summed.numpy().view(np.uint8)[: piece.size]
@@ -117,9 +117,9 @@ class ProcessGroup(Ring, Group):
             return known
         if not tensorflow_engine.lost_a_peer(error):
             return None
-        return self._told(error)
+        return self._sentence(error)
 
-    def _told(self, error: Exception) -> str:
+    def _sentence(self, error: Exception) -> str:
         peers = {int(number) for number in re.findall(r"/task:(\d+)", str(error))} - {self.rank}
         if self.size == 2:
             peers = {1 - self.rank}
@@ -140,7 +140,7 @@ class ProcessGroup(Ring, Group):
 
 
 def local_rank(addresses: Sequence[str], rank: int) -> int:
-    """How many workers before `rank` have its host."""
+    """The number of workers before `rank` on the same host."""
     hosts = [address.rpartition(":")[0] for address in addresses]
     return hosts[:rank].count(hosts[rank])
 
@@ -152,7 +152,7 @@ def runtime_started() -> bool:
 
 def _start_server(addresses: Sequence[str], rank: int, timeout: float):
     milliseconds = max(1, round(1000 * timeout))
-    # An empty ConfigProto gives the message type: its Python module moved between TF's versions.
+    # The type of a ConfigProto, taken from an instance: its Python module moved between versions.
     jobs = tf.compat.v1.ConfigProto().experimental.coordination_config.coordinated_job_list
     context.context().configure_coordination_service(
         service_type="standalone",

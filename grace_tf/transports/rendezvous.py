@@ -1,7 +1,7 @@
-"""All workers wait for each other, for a bounded time, before TensorFlow's server starts.
+"""Lets all workers wait for each other, for a bounded time, before TensorFlow's server starts.
 
-TensorFlow's first worker waits for the others without end, so they meet before that over plain TCP,
-at the first worker's address, which its server takes over afterwards.
+TensorFlow's first worker would wait for the others forever.  So the workers first meet over plain
+TCP at the first worker's address, where its server listens afterwards.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _receive(addresses, port: int, hello: bytes, deadline: float, timeout: float
 
 
 def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | None, str | None]:
-    """Who has connected (None: a stranger), and what is wrong with it, if anything."""
+    """(the rank that has connected, None for a stranger; the reason to refuse it, or None)."""
     try:
         peer.settimeout(2.0)
         magic, digest, rank, theirs, installed = _HELLO.unpack(_exactly(peer, _HELLO.size))
@@ -101,7 +101,7 @@ def _check(peer: socket.socket, hello: bytes, size: int, here) -> tuple[int | No
 
 
 def _tell(peer: socket.socket, refusal: str | None) -> bool:
-    """Sends the refusal or lets the peer go on; whether it is still there."""
+    """Sends the refusal, or None to let the peer go on; False where the peer is gone."""
     try:
         peer.sendall(_GO if refusal is None else refusal.encode()[:_LONGEST])
         peer.shutdown(socket.SHUT_WR)
@@ -112,12 +112,12 @@ def _tell(peer: socket.socket, refusal: str | None) -> bool:
 
 
 def _ask(host: str, port: int, hello: bytes, deadline: float) -> bytes | None:
-    """Worker 0's answer, empty if it went away; None if it is not there in time."""
+    """Worker 0's answer, empty if its connection ended; None if it cannot be reached in time."""
     while (left := deadline - time.monotonic()) > 0:
         try:
             with socket.create_connection((host, port), timeout=left) as peer:
                 peer.sendall(hello)
-                # Worker 0 came later, so its time is up later; its word is what counts.
+                # Worker 0 may have started later, so its timeout ends later, and its answer counts.
                 peer.settimeout(None)
                 answer = _exactly(peer, _LONGEST)
                 if answer == _GO:

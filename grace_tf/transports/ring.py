@@ -1,7 +1,7 @@
-"""TensorFlow's own collectives between processes: the ring of gRPC that its runtime has on CPUs.
+"""`Ring`: TensorFlow's own collectives between processes, over gRPC between CPUs.
 
-A collective takes this process's buffers and a key, and returns what all processes of the ring
-compute together.  The runtime connects the processes before: `ProcessGroup` does, or a strategy.
+A collective takes this process's buffers and a key, and returns the common result of all processes
+of the ring.  `ProcessGroup` or a strategy has connected the processes before.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 class Ring(GathersRows):
-    """Collectives between `size` processes, of which this one is number `position`.
+    """Collectives between `size` processes; this one is number `position`.
 
-    Several rings may exist in one process, each with a `group_key` of its own; the keys of
-    collectives belong to their ring.
+    Several rings may exist in one process, each with its own `group_key`; the keys of collectives
+    belong to their ring.
 
     Args:
       size, position: the number of processes, and this one's place among them.
@@ -94,7 +94,7 @@ class Ring(GathersRows):
         return rows if self._members is None else tf.gather(rows, np.argsort(self._members))
 
     def _check(self, key: int, kind: str, buffer: tf.Tensor) -> None:
-        # TensorFlow ties a key to what it first carried, and aborts the whole process otherwise.
+        # TensorFlow ties a key to its first kind, dtype and shape; other ones abort the process.
         new = (kind, buffer.dtype.name, tuple(buffer.shape))
         old = self._signatures.setdefault(key, new)
         if old != new:
@@ -107,7 +107,7 @@ class Ring(GathersRows):
             group_key=self._group_key,
             instance_key=key,
             # TensorFlow runs collectives that read the same handle one after the other, in the
-            # order of the program.  All collectives that read no handle it orders in the same way.
+            # order of the program.  It also serialises all collectives that read no handle.
             ordering_token=[self._marks[key].handle],
             communication_hint="ring",
             timeout_seconds=0 if self._waits else self.timeout,

@@ -1,9 +1,9 @@
-"""Rows of sparse gradients between processes: their number differs by worker and by step.
+"""Carries rows of sparse gradients between processes; their number differs by worker and by step.
 
 It takes one worker's IndexedSlices, one for each lane, and returns those of all workers, each row
-once.  TensorFlow ties a collective to one size, so workers gather their row counts first, from
-which all know the longest message; then they gather the messages, padded to the next of a few
-sizes.  A message is 32-bit words: of every lane the indices, then the values.
+once.  TensorFlow ties a collective to one size.  So workers gather their row counts first, from
+which all compute the longest message; then they gather the messages, padded to the next of a few
+sizes.  A message consists of 32-bit words: for every lane the indices, then the values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from grace_tf.transports.base import CollectiveRecord, Transport
 
-# Words of one gather: 4 KiB … 16 MiB, each a third or a half more than the one before, so that
-# a fifth of a message is padding.  One gather is worth it: many small ones cost 2 ms each.
+# The sizes of a gather in words: 4 KiB … 16 MiB, each a third or a half larger than the one before,
+# so that about a fifth of a message is padding.  Several small gathers would cost 2 ms each.
 SIZES = tuple(words << k for k in range(12) for words in (1024, 1536)) + (1024 << 12,)
 
-# What keys are asked for: the collectives, and the counter of the words handed over.
+# The names of keys: one for each collective, and one for the counter of words handed over.
 NAMES = ("counts", "words", *(f"rows/{size}" for size in SIZES))
 
-# The same for messages, whatever they hold, whose lengths the caller has compared.
+# The same for messages of any content, whose lengths the caller has compared.
 MESSAGES = ("lengths", "words", *(f"messages/{size}" for size in SIZES))
 
 Gather = Callable[[tf.Tensor, str], tf.Tensor]
@@ -33,11 +33,11 @@ Gather = Callable[[tf.Tensor, str], tf.Tensor]
 def all_rows(
     slices: Sequence[tf.IndexedSlices], gather: Gather
 ) -> tuple[list[tf.IndexedSlices], tf.Tensor]:
-    """All workers' rows, lane by lane, and how many words this worker handed over for them.
+    """All workers' rows, lane by lane, and the number of words that this worker handed over.
 
-    `gather(words, name)` gives int32 `[size, n]` for everyone's `[n]`; a name, one of NAMES, comes
-    with one n.
-    What is static about the slices, all but the number of rows, is equal on all workers.
+    `gather(words, name)` returns int32 `[size, n]` for each worker's `[n]`; each name, one of
+    NAMES, always has the same n.  Everything about the slices but the number of rows is static and
+    equal on all workers.
     """
     given = [tensor for s in slices for tensor in (_narrow(s), s.values)]
     parts = [_to_words(tensor) for tensor in given]
@@ -66,10 +66,10 @@ def all_rows(
 
 
 def summed(values: tf.Tensor, indices: tf.Tensor, shape: tf.Tensor) -> tf.IndexedSlices:
-    """The rows with repeated ones added up, in the order in which they come.
+    """The rows with repeated rows added up, in their order.
 
-    Optimizers scatter rows into a table by kernels that add repeated ones in no fixed order, so
-    workers would not end with the same bits.  It runs on the CPU, where the order is fixed.
+    The kernels by which optimizers scatter rows into a table add repeated rows in no fixed order,
+    so workers would end with different bits.  This runs on the CPU, where the order is fixed.
     """
     with tf.device("/CPU:0"):
         unique, where = tf.unique(indices)
@@ -78,13 +78,13 @@ def summed(values: tf.Tensor, indices: tf.Tensor, shape: tf.Tensor) -> tf.Indexe
 
 
 class Counters:
-    """How many words were handed over for rows: a variable per plan, since every step differs."""
+    """The number of words handed over for rows: a variable per plan, since it differs by step."""
 
     def __init__(self) -> None:
         self._words: dict[int, ResourceVariable] = {}  # held: traced steps assign to them
 
     def handed(self, key: int, words: tf.Tensor) -> CollectiveRecord:
-        """What to announce for a gather of so many words, of the plan with this key."""
+        """The record of a gather of `words` words, for the plan with this key."""
         if key not in self._words:
             with tf.init_scope(), tf.device("/CPU:0"):
                 self._words[key] = ResourceVariable(0, trainable=False, name="grace_tf_row_words")
@@ -95,10 +95,10 @@ class Counters:
 def gathered(
     message: tf.Tensor, longest: tf.Tensor, gather: Gather, name: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Everyone's int32 message with padding behind it, and the length of that.
+    """(the int32 messages of all workers, each padded; their padded length).
 
-    `longest` is the length of the longest message, alike on all workers; what is gathered is called
-    `<name>/<size>`.
+    `longest` is the length of the longest message, the same on all workers; the collectives are
+    named `<name>/<size>`.
     """
     largest = SIZES[-1]
 
@@ -124,7 +124,7 @@ def gathered(
 
 def padded(message: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """The message, filled up with zeros to this length."""
-    # Cut, since branches that are not taken are traced too, also those too short for the message.
+    # The message is cut, since branches that never run are traced too, also with shorter lengths.
     message = message[:length]
     padded = tf.pad(message, [[0, length - tf.shape(message)[0]]])
     return tf.ensure_shape(padded, [length]) if isinstance(length, int) else padded
@@ -163,7 +163,7 @@ def _from_words(words: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 class GathersRows(Transport):
-    """Carries rows and messages by its own gathers, one of which may not change its length."""
+    """A transport that carries rows and messages by its gathers, each of one fixed length."""
 
     def _rows(
         self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]

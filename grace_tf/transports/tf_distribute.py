@@ -1,4 +1,4 @@
-"""tf.distribute: replicas of one process in one graph, of several by its own collectives."""
+"""Transports between replicas of tf.distribute: in one process, or by its own collectives."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from grace_tf.transports.rows import padded
 class Replicas(Loopback):
     """The replicas of a strategy that all live in this process, seen from outside them.
 
-    Gathers are copies between devices.  Sums are too on CPUs; on GPUs they go through the
-    strategy's own reduction (NCCL where it has it).
+    Gathers are copies between devices, and so are sums on CPUs; on GPUs sums use the strategy's own
+    reduction (NCCL where it has it).
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, devices: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class Replicas(Loopback):
     def added_on_first(self, per_replica: Sequence[Sequence[Any]]) -> list[Any]:
         """The sums over replicas, lane by lane, on the first one's device; rows stay rows.
 
-        Narrow floats are added up as float32: two large ones may be too large together.
+        Narrow floats are added up as float32, since the sum of two large ones may overflow.
         """
 
         def added(lane):
@@ -81,7 +81,7 @@ class ReplicaContext(Transport):
     def __init__(self, context: tf.distribute.ReplicaContext) -> None:
         self._context = context
         self.size = context.num_replicas_in_sync
-        # A constant tensor; state and random streams are found by the number itself.
+        # The id is a constant tensor; state and random streams need the number.
         self.workers = (int(tf.get_static_value(context.replica_id_in_sync_group)),)
 
     def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
@@ -114,7 +114,7 @@ class ReplicaContext(Transport):
     def _messages(
         self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
     ) -> list[tf.Tensor]:
-        # A traced step gathers messages of any length here; in a loop the plan makes rows dense.
+        # A traced step can gather messages of any length; in a loop the plan makes rows dense.
         # TensorFlow ends the process where all messages are empty.
         return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]
 
@@ -123,15 +123,15 @@ class ReplicaContext(Transport):
         if self._launcher is None:
             rows = self._context.all_gather(buffer[None], axis=0)
         else:
-            # The strategy's own gather would gather lengths before, which are alike.
+            # The strategy's own gather would first gather the lengths, which are equal here.
             rows = self._moved(collective_ops.all_gather_v2, buffer)
             rows = tf.reshape(rows, [self.size, -1])
         return self._by_replica(tf.ensure_shape(rows, [self.size, *buffer.shape]))
 
     @property
     def _launcher(self) -> Any:
-        """What starts this replica's collectives in a strategy of several processes; None eagerly,
-        where replicas run one after the other and the strategy has to gather."""
+        """TensorFlow's launcher of this replica's collectives; None in eager steps, where replicas
+        run one after the other and the strategy must gather."""
         starter = getattr(self._context.strategy.extended, "_cross_device_ops", None)
         launchers = getattr(starter, "_launchers", None)
         if launchers is None or tf.executing_eagerly():
@@ -139,7 +139,7 @@ class ReplicaContext(Transport):
         return launchers[self._context._replica_id]  # its number within this process
 
     def _moved(self, collective: Callable, buffer: tf.Tensor) -> tf.Tensor:
-        """The strategy knows no such collective of equal lengths, but has all that starts one."""
+        """Runs `collective` on the buffer; the strategy has no gather for equal lengths."""
         launcher = self._launcher
 
         def move(carried: tf.Tensor) -> tf.Tensor:
@@ -171,8 +171,8 @@ class ReplicaContext(Transport):
 def members(jobs: Mapping[str, Sequence[str]], local: int) -> list[int] | None:
     """The numbers of the replicas of a cluster, `local` a task, in the order of collectives.
 
-    Replicas count the chief's first; collectives go by tasks' names, so that task 10 comes before
-    task 2.  None where both are the same.
+    Replicas are numbered from the chief's on; collectives are ordered by the names of tasks, where
+    task 10 comes before task 2.  None where both orders are the same.
     """
     tasks = [(job, i) for job in ("chief", "worker") for i in range(len(jobs.get(job, ())))]
     names = [f"/job:{job}/replica:0/task:{i}" for job, i in tasks]
@@ -182,9 +182,9 @@ def members(jobs: Mapping[str, Sequence[str]], local: int) -> list[int] | None:
 
 
 def not_empty(grad: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | tf.IndexedSlices:
-    """The same gradient; rows of which there are none become row 0 of zeros.
+    """The same gradient; where it has no rows, row 0 with zeros.
 
-    TensorFlow's own sum of rows between processes ends them where no worker has any.
+    TensorFlow's own sum of rows between processes crashes where no worker has any row.
     """
     if not isinstance(grad, tf.IndexedSlices):
         return grad
@@ -200,8 +200,7 @@ def across_replicas(
 ) -> list[tf.Tensor]:
     """Calls `function(transport, tensors of every replica)` once for all replicas of this process.
 
-    Called by every replica with its own tensors; returns this replica's of the lists that come
-    back.
+    Every replica calls it with its own tensors, and gets its own list of the results.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -209,7 +208,7 @@ def across_replicas(
         devices = list(strategy.extended.worker_devices)
         transport = Replicas(strategy, devices)
         rows = [strategy.experimental_local_results(v) for v in per_replica]
-        # What is one tensor for all replicas, made outside them, comes as one row.
+        # A tensor made outside the replicas is the same for all of them, and comes as one row.
         mine = [[row[min(i, len(row) - 1)] for row in rows] for i in range(len(devices))]
         results = function(transport, mine)
         return [distribute_utils.regroup(tuple(row), values.Mirrored) for row in zip(*results)]
@@ -224,7 +223,7 @@ def in_every_replica(
 ) -> list[list[tf.Tensor]]:
     """Calls `function(context, its tensors)` in each replica of this process, from outside them.
 
-    A condition outside the replicas may so decide what they do, and they may communicate.
+    So a condition outside the replicas can decide what they do, and they can communicate in it.
     """
 
     @tf.autograph.experimental.do_not_convert

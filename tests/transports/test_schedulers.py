@@ -44,7 +44,7 @@ def bare():
 def surroundings(monkeypatch):
     def put(*variables):
         patch.update({k: v for given in variables for k, v in given.items()})
-        return launch_environment.told()
+        return launch_environment.launch()
 
     monkeypatch.setattr(group, "_current", None)
     with mock.patch.dict(os.environ, bare(), clear=True):

@@ -1,11 +1,11 @@
-// Picks out of floats those whose magnitude reaches a bound.
+// Collects the floats whose magnitude reaches a bound.
 #pragma once
 
 #include <cstdint>
 
 namespace grace {
 
-// Elements a Collect may write beyond the last that it keeps.
+// The number of elements that a Collect may write beyond the last result.
 constexpr int64_t kSlack = 16;
 
 // Writes the index (first + i) and the bits of each of the `count` elements x[i] whose key, the

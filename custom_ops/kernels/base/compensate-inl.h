@@ -1,7 +1,7 @@
 static inline uint32_t IsBad(float x) { return (BitsOf(x) & kInfinity) == kInfinity; }
 
-// The compiler vectorises these loops by itself, told that no element depends on another: acc may
-// be x itself. Where acc is null, nothing is computed and only x is looked at.
+// The compiler vectorises these loops by itself; a pragma states that no element depends on
+// another, since acc may be x. Where acc is null, nothing is computed and only x is checked.
 static bool ComputeAcc(const float* x, const float* residual, float multiplier, int64_t count,
                        float* acc) {
   uint32_t bad = 0;

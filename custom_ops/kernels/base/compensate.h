@@ -1,4 +1,4 @@
-// The part that every list encoder begins with: acc = x * multiplier + residual, piece by piece.
+// The first part of every list encoder: acc = x * multiplier + residual, piece by piece.
 //
 // A thread computes acc for a chunk of its stretch at a time, in a buffer that stays in its nearest
 // cache, encodes it there, and writes it to `residual_out` once, with what was sent taken out.
@@ -16,14 +16,13 @@ namespace grace {
 constexpr CutAt kLines{16};
 
 // Writes acc of source[begin, begin + count) and returns whether all of it is finite. A multiplier
-// of 1 means no product, so that without a residual the bits stay as they are. Like TensorFlow's
-// own sums and products, it counts denormals, given or arising, as zeros of their sign; the caller
-// holds a DenormalsAreZero.
+// of 1 means no product, so that without a residual the bits stay as they are. As in TensorFlow,
+// denormal inputs and results count as zeros of their sign; the caller holds a DenormalsAreZero.
 using Compensate = bool (*)(const float* x, const float* residual, float multiplier, int64_t count,
                             float* acc);
 Compensate ChooseCompensate();
 
-// Whether a list of so many elements should bypass the caches when it is written.
+// Whether a list of this many elements should bypass the caches when it is written.
 bool TooLargeToCache(int64_t elements);
 
 // Copies bytes; with `bypass` and where `to` begins a cache line, past the caches, which saves

@@ -1,7 +1,7 @@
 // The only place that chooses an instruction set.
 //
 // A kernel is compiled in a namespace for each instruction set of the platform, see each_isa.h;
-// GRACE_CHOOSE(Name) is the one to call. It is asked once a buffer, never once a group.
+// GRACE_CHOOSE(Name) is the one to call. Call it once a buffer, never once a group.
 #pragma once
 
 // Clang spells the per-function target differently; it gets the generic kernels.
@@ -32,7 +32,7 @@
 
 namespace grace {
 
-// Those of this platform, the better ones later.
+// The instruction sets of this platform, the better ones later.
 #if GRACE_NEON
 enum class Isa { kGeneric = 0, kNeon = 1 };
 #else
@@ -48,9 +48,9 @@ bool SetIsa(const char* name);
 
 const char* IsaName();
 
-// Makes the processor treat denormals as zero of their sign, given and arising, while it lives, as
-// TensorFlow's threads do. Kernels whose results do not depend on it use it for speed: a processor
-// that computes with denormals is many times slower on them.
+// While an object lives, the processor treats denormal inputs and results as zeros of their sign,
+// as in TensorFlow's threads. Kernels whose results do not depend on it use it for speed, since
+// processors are many times slower with denormals.
 class DenormalsAreZero {
  public:
   DenormalsAreZero() : before_(Mode()) { SetMode(before_ | kZero); }

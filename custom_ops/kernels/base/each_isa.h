@@ -3,8 +3,8 @@
 //     #define GRACE_KERNEL "kernels/signs/signs-inl.h"
 //     #include "kernels/base/each_isa.h"
 //
-// After it, GRACE_CHOOSE(Pack) is the kernel's function Pack for the instruction set in use. Such a
-// header includes nothing, has no guard, and says everything in the words of vector.h.
+// After it, GRACE_CHOOSE(Pack) is the kernel's function Pack for the instruction set in use.
+// Headers *-inl.h include nothing, have no guard, and use only the operations of vector.h.
 #include "kernels/base/vector.h"
 
 namespace grace {

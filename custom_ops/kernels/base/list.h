@@ -1,9 +1,9 @@
 // One parallel loop over all elements of a list of tensors.
 //
-// The tensors are thought of as laid end to end and cut into pieces of equal size, so that threads
-// get equal work whatever the lengths are, and a list of many small tensors costs no more than one
-// tensor of their size. A kernel says where its tensors may be cut: a cut that falls between two
-// such places moves on to the next.
+// The loop treats the tensors as laid end to end and cuts them into pieces of equal size. So
+// threads get equal work for any lengths, and a list of many small tensors costs no more than one
+// tensor of their size. A kernel says where its tensors may be cut: a cut between two of these
+// places moves to the next one.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace grace {
 
-// A tensor of a list, as a kernel sees it.
+// A tensor of a list.
 struct Floats {
   const float* data;
   int64_t size;
@@ -36,7 +36,7 @@ struct DecodeOutput {
   int64_t n;
 };
 
-// Tensors may be cut at multiples of so many elements, counted from the tensor's first.
+// Tensors may be cut at multiples of this many elements, counted from the tensor's first.
 struct CutAt {
   int64_t multiple;
   int64_t operator()(size_t, int64_t element) const {

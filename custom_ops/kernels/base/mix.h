@@ -17,7 +17,7 @@ struct Mixed {
   int64_t n;
 };
 
-// out = y * b + x * a, each product and the sum rounded on its own, as TensorFlow computes them.
+// out = y * b + x * a, where each product and the sum are rounded separately, as in TensorFlow.
 void MixList(const Executor& executor, const std::vector<Mixed>& list, float a, float b);
 
 }  // namespace grace

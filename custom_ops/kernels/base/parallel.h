@@ -1,4 +1,4 @@
-// How a kernel spreads its work over threads, without knowing whose threads they are.
+// Executor: spreads the work of a kernel over threads, which may be TensorFlow's or others.
 #pragma once
 
 #include <algorithm>

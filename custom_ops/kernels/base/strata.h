@@ -1,4 +1,4 @@
-// Uniform numbers of several workers that lie evenly apart.
+// Stratified random numbers: those of the workers are evenly spaced.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace grace {
 
-// What a worker adds to the random words that all draw alike: 2^32 * p / workers, rounded down,
-// where p is the worker's place in a permutation that all draw alike too: the rank of the worker's
-// word among the first `workers` words of the key's stream, of equal ones the first being least.
+// The number that a worker adds to the random words common to all workers: 2^32 * p / workers,
+// rounded down. p is the worker's place in a permutation common to all: the rank of its word among
+// the first `workers` words of the key's stream, where of equal words the first is the least.
 // Worker w counts as w modulo workers.
 uint32_t StratumOf(const PhiloxKey& key, int64_t worker, int64_t workers);
 

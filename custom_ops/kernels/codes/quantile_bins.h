@@ -1,4 +1,4 @@
-// What the encoder of quantiles.h counts, in bins, and the buckets that come of it.
+// The bins that the encoder of quantiles.h counts, and the buckets that it makes of them.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Buckets of about equally many elements, and the mean of each: ids of few bits instead of floats.
 //
-// Zeros, denormals among them, have a bucket of their own; what is not finite counts as the largest
+// Zeros and denormals have a bucket of their own; a value that is not finite counts as the largest
 // number of its sign. Elements of one sign whose magnitudes agree in their upper 16 bits make a
 // bin. With q buckets, in q / span runs of `span`, and N negative and P positive elements,
 //

@@ -29,12 +29,12 @@ constexpr int32_t kTrits = 0;  // instead of a number of bits
 constexpr int64_t DigitsOf(int32_t bits) { return bits == kTrits ? 20 : 32 / bits; }
 constexpr int64_t TernaryWords(int64_t n, int32_t bits) { return CeilDiv(n, DigitsOf(bits)); }
 
-// Of so many elements in turn each is added to a sum of its own.
+// The number of sums over which consecutive elements are distributed in turn.
 constexpr int kSums = 16;
 constexpr int32_t kSixth = 0x2aaaaaaa;                      // of 2^32
 constexpr double kFractionOfTrits = 0x1p32 / 3486784401.0;  // 3^20
 
-// What fields decode by: the bias makes all digits of a word positive, by half of what they hold.
+// The constants for decoding fields: the bias, half of a field's range, makes all digits positive.
 constexpr uint32_t HalfOf(int32_t bits) { return bits == kTrits ? 0 : 1u << (bits - 1); }
 constexpr uint32_t BiasOf(int32_t bits) {
   uint32_t bias = 0;
@@ -42,11 +42,11 @@ constexpr uint32_t BiasOf(int32_t bits) {
   return bias;
 }
 
-// One tensor of a list whose scale is wanted, or that is encoded.
+// One tensor of a list, for finding its scale or for encoding it.
 struct Ternary {
   Accumulated source;
   int64_t n;
-  // What an element is clipped to, and what a digit is worth.
+  // The limit to which an element is clipped, and the value of a digit.
   float own, scale;
   uint32_t* words;         // its part of the list's
   uint32_t variable_draw;  // of the key
@@ -56,10 +56,9 @@ struct Ternary {
 // elements, unless clip is 0 or the deviation is below 2^-16 of the root mean square. Below 2^-110
 // a scale is 0. Returns whether all elements are finite.
 //
-// In double: of each 2048 elements sixteen sums, each of every sixteenth element, one after
-// another; these added over adjacent pairs, then pairs of pairs; and so are the sums of all 2048s.
-// The variance is the mean of squares less the square of the mean, a mean being a product with
-// 1 / n.
+// Sums are in double: each 2048 elements have sixteen sums, of every sixteenth element in order.
+// These are added over adjacent pairs, then pairs of pairs, and likewise the sums of all 2048s. The
+// variance is the mean of squares less the square of the mean; a mean is a product with 1 / n.
 bool TernaryScales(const Executor& executor, const std::vector<Ternary>& list, float clip,
                    float* scales);
 
@@ -69,8 +68,8 @@ bool TernaryScales(const Executor& executor, const std::vector<Ternary>& list, f
 void TernaryEncode(const Executor& executor, const std::vector<Ternary>& list, int32_t bits,
                    const PhiloxKey& key);
 
-// One tensor of a list to decode: its words begin so far into a worker's row, its scale is so far
-// into the worker's scales.
+// One tensor of a list to decode, with the offsets of its words in a worker's row and of its scale
+// in the worker's scales.
 struct TernaryDecoded {
   int64_t n, words_at, scale_at;
   float* total;

@@ -14,7 +14,7 @@
 namespace grace {
 
 // p, q and dense of each M = x * multiplier + residual as ProjectList and ReprojectList take them;
-// and residual_out = M less what they stand for where there is a `residual_out`, zeros for dense
+// and residual_out = M less the decoded value where there is a `residual_out`, zeros for dense
 // tensors. Returns whether all of every M is finite.
 bool AlternateList(const Executor& executor, const std::vector<EncodeInput>& sources,
                    float multiplier, const std::vector<MatrixSize>& sizes, const float* left,

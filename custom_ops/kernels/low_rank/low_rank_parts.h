@@ -1,4 +1,4 @@
-// What the kernels on matrices of low rank share: where a list has its parts, and how it is cut.
+// Shared by the kernels on matrices of low rank: where a list has its parts, and how it is cut.
 #pragma once
 
 #include <algorithm>

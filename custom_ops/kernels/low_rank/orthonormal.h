@@ -1,4 +1,4 @@
-// Orthonormal columns from the sums of P, which every worker computes alike.
+// Orthonormal columns from the sums of P; every worker computes the same ones.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace grace {
 
-// What is left of a column below this share of its square is rounding.
+// A column whose rest is below this share of its square consists of rounding errors.
 constexpr float kNegligible = 0x1p-32f;
 
 // The basis of each P of a list, by classical Gram-Schmidt; grace_tf/ops/reference/low_rank.py says
@@ -18,17 +18,17 @@ constexpr float kNegligible = 0x1p-32f;
 void OrthonormalList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* p,
                      float* basis);
 
-// w [rows, rank] of each matrix less what it has of a basis [rows, rank]: w - basis (basist w).
+// Removes a basis [rows, rank] from w [rows, rank] of each matrix: w - basis (basist w).
 void RemoveList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* w,
                 const float* basis, float* rest);
 
 // The bases of both factors of each matrix: factors[i] has P [rows, rank] and then Q
-// [columns, rank], and is not looked at for dense tensors.
+// [columns, rank], and is ignored for dense tensors.
 void BasesList(const Executor& executor, const std::vector<MatrixSize>& sizes,
                const std::vector<const float*>& factors, float* left, float* right);
 
-// P and then Q of each matrix; less what it has of its basis, `right`, Q where `p_first`, else P of
-// `left`. factors[i] may be null for dense tensors.
+// P and then Q of each matrix. With `p_first`, Q without the part in its basis `right`; else P
+// without the part in its basis `left`. factors[i] may be null for dense tensors.
 void TurnList(const Executor& executor, const std::vector<MatrixSize>& sizes, const float* p,
               const float* q, const float* left, const float* right, bool p_first,
               const std::vector<float*>& factors);

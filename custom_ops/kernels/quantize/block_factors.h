@@ -20,7 +20,7 @@ inline float Unit(float scale, float levels) {
   return scale < kSmallestScale ? 0.0f : scale / levels;
 }
 
-// m: what the lowest level is worth, which is told beside the scale.
+// m: the value of the lowest level, which is stored beside the scale.
 inline float Lowest(float lowest, float) { return lowest; }
 
 // Walks over the elements from `begin` on, a group at a time.

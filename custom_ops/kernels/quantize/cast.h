@@ -1,4 +1,4 @@
-// Numbers of 16 bits.
+// Casts lists of tensors to numbers of 16 bits, and back.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Lists of tensors in fewer bits, for what is kept between steps: halves, rounded at random.
+// Stores lists of tensors in 16 bits between steps: bfloat16, rounded at random.
 #pragma once
 
 #include <cstddef>

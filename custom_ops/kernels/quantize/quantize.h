@@ -27,9 +27,9 @@ struct Quantization {
 //   a = |x| * (s / c), 0 where c < 2^-110; denormal x and denormal s / c count as 0
 //   q = min(floor(a + u), s) with u from the key's stream, or min(rint(a), s) where key is null
 //   code = s - q where the sign bit of x is set, s + q elsewhere
-// A NaN or infinity on the way makes q = s. For minmax, with s = 2^bits - 1,
-//   a = (x - m) * (s / 2 / c), q as above, code = q, which stands for m + q * (c / (s / 2))
-// where x and m and x - m and what a code stands for count as 0 if denormal.
+// Where an intermediate value is NaN or infinite, q = s. For minmax, with s = 2^bits - 1,
+//   a = (x - m) * (s / 2 / c), q as above, code = q, which decodes to m + q * (c / (s / 2))
+// where x, m, x - m and the decoded value count as 0 if denormal.
 // words is [PackedWords(n, bits)], scales [ceil(n / block)].
 void Quantize(const Executor& executor, const float* x, const float* scales, int64_t n,
               const Quantization& quantization, const PhiloxKey* key, uint32_t* words);

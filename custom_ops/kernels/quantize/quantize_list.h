@@ -12,8 +12,8 @@
 
 namespace grace {
 
-// How a list is encoded. A block of 0 elements is the whole of each tensor. The norm is kMinMax
-// where the quantization is minmax.
+// The parameters of a list's encoding. A block of 0 elements is the whole of each tensor. The norm
+// is kMinMax where the quantization is minmax.
 struct ListCode {
   Quantization quantization;
   Norm norm;
@@ -39,12 +39,13 @@ struct Encoded {
   uint32_t stratum = 0;    // added to every random word
 };
 
-// BlockScales and Quantize of the sources, and what the codes fail to carry. The words of `key` are
-// those of its streams; null rounds to the nearest. Returns whether all sources are finite.
+// BlockScales and Quantize of the sources; residual_out gets the error of the codes. Random words
+// come from the streams of `key`; null rounds to the nearest. Returns whether all sources are
+// finite.
 bool QuantizeList(const Executor& executor, const std::vector<Encoded>& list, const ListCode& code,
                   const PhiloxKey* key);
 
-// One tensor of a list of n elements, whose words and scales are so far into a worker's row.
+// One tensor of n elements of a list, and the offsets of its words and scales in a worker's row.
 struct Decoded {
   int64_t n;
   int64_t words_at, scales_at;

@@ -1,4 +1,4 @@
-// Part of a tensor to codes, on the calling thread: what Quantize and QuantizeList share.
+// Quantizes a part of a tensor on the calling thread; Quantize and QuantizeList share it.
 #pragma once
 
 #include "kernels/base/philox_blocks.h"
@@ -17,10 +17,10 @@ struct QuantizeJob {
   uint32_t stratum = 0;  // added to every random word
 };
 
-// Elements [begin, end) of the tensor, which x points at the first of, begin at the beginning of a
-// group and end at the end of one or of the tensor. `words` and `residual_out` are those of the
-// tensor. Unless it is null, residual_out becomes x less its decoded value, in the same way as
-// TensorFlow subtracts.
+// Quantizes elements [begin, end) of the tensor; x points at element `begin`. `begin` is the first
+// element of a group, and `end` the end of a group or of the tensor. `words` and `residual_out`
+// belong to the whole tensor. Unless it is null, residual_out becomes x less its decoded value,
+// subtracted as in TensorFlow.
 void QuantizeRange(const QuantizeJob& job, int64_t begin, int64_t end, const float* x,
                    uint32_t* words, float* residual_out);
 

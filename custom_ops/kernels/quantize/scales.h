@@ -14,9 +14,9 @@ enum class Norm { kMax, kL2, kMinMax };
 void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
                  float* scales);
 
-// What tells the scale of some elements, in parts: the largest magnitude's bits, the sum of
-// squares, or the minimum and the maximum, as integers in the order of the floats, NaN beyond
-// infinity.
+// The measure of a part of a block, from which scales follow: the bits of the largest magnitude,
+// the sum of squares, or the minimum and the maximum, as integers in the order of the floats, with
+// NaN above infinity.
 struct Measure {
   uint32_t largest = 0;
   double sum = 0.0;

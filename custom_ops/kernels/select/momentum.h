@@ -1,4 +1,4 @@
-// Momentum correction: gradients become momenta, and these add up until they are sent.
+// Momentum correction: turns gradients into momenta, which add up until they are sent.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct MomentumStep {
   bool nesterov;
 };
 
-// Does so for `count` elements and returns whether all of acc is finite; next may be u. Denormals
-// count as zeros of their sign; the caller holds a DenormalsAreZero.
+// Computes this for `count` elements and returns whether all of acc is finite; next may be u.
+// Denormals count as zeros of their sign; the caller holds a DenormalsAreZero.
 using Advance = bool (*)(const float* x, const float* u, const float* v, const MomentumStep& step,
                          int64_t count, float* next, float* acc);
 Advance ChooseAdvance();

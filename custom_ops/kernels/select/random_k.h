@@ -46,9 +46,9 @@ bool RandomKList(const Executor& executor, const std::vector<EncodeInput>& sourc
                  float multiplier, const std::vector<PhiloxKey>& keys,
                  const std::vector<int64_t>& ks, float* values);
 
-// The totals of what RandomKList of one worker, or the sum of several workers', stands for, times
-// factor. The values of tensor i are multiplied by scales[i] first, or by nothing where there are
-// no scales. Returns whether every total is finite.
+// Decodes the values of RandomKList, of one worker or summed over several, times factor. The values
+// of tensor i are multiplied by scales[i] first, where there are scales. Returns whether every
+// total is finite.
 bool ScatterRandomList(const Executor& executor, const std::vector<DecodeOutput>& targets,
                        const std::vector<PhiloxKey>& keys, const std::vector<int64_t>& ks,
                        const std::vector<float>& scales, const float* values, float factor);

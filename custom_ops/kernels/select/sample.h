@@ -1,4 +1,4 @@
-// The first guess of a selection, from a sample of what it selects from.
+// Guesses the bound of a selection from a sample of the elements.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,8 @@ inline uint32_t RankedKey(std::vector<uint32_t>& keys, double fraction) {
   return std::max<uint32_t>(keys[rank], 1);
 }
 
-// A key that a little more than k of the keys of acc[0, n) reach, if a sample tells; 0 if not.
+// A key that a little more than k of the keys of acc[0, n) reach, by a sample; 0 where the sample
+// gives none.
 // compute(at, acc) gives acc[at, at + kRun) from the arrays, each of n floats or null.
 template <class Compute>
 uint32_t SampledKey(int64_t n, int64_t k, std::initializer_list<const float*> arrays,

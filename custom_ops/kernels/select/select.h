@@ -10,7 +10,8 @@
 
 namespace grace {
 
-// Some elements of a tensor in order of index: all from `first` on where indices is null, or these.
+// Some elements of a tensor in order of index: those at `indices`, or where it is null, all from
+// `first` on.
 struct Stretch {
   int64_t first = 0;
   int64_t count = 0;
@@ -63,16 +64,16 @@ Bound Largest(const Executor& executor, Stretches stretches, int64_t k);
 // keys are close to `least`.
 Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k);
 
-// Where what is sent goes to, and the tensor that keeps the rest.
+// Where the sent elements go to, and the tensor that gets the rest.
 struct Sent {
   float* values;
   int32_t* indices;
-  float* residual_out;  // null: nothing is kept
+  float* residual_out;  // null: no residual
   bool cleared;  // residual_out holds 0 at every element of the stretches, and not their values
 };
 
 // Sends the elements within the bound, in order; residual_out gets value - value at them, and zeros
-// keep their sign, as if what was sent were subtracted. Returns how many they are.
+// keep their sign, as in a subtraction. Returns the number of sent elements.
 int64_t Send(const Executor& executor, Stretches stretches, Bound bound, const Sent& sent);
 
 }  // namespace grace

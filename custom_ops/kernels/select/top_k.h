@@ -12,7 +12,7 @@
 
 namespace grace {
 
-// What a list sends: the parts of its tensors one after another, ks[i] elements for tensor i.
+// The selection of a list: the parts of its tensors one after another, ks[i] entries for tensor i.
 struct Selection {
   std::vector<int64_t> ks;
   float* values;
@@ -31,9 +31,9 @@ inline uint32_t FirstAbove(float threshold) {
   return std::max((BitsOf(threshold) & kMagnitude) + 1, kSmallestNormal);
 }
 
-// Of what TopKList sends, the elements with |acc| > threshold alone, which are counts[i]; the
-// entries beyond are 0. NaN is not above a threshold but may take one of the ks[i] places. A
-// denormal counts as 0.
+// As TopKList, but sends only the elements with |acc| > threshold, counts[i] of them; the entries
+// beyond are 0. NaN is not above a threshold but may take one of the ks[i] places. A denormal
+// counts as 0.
 bool ThresholdList(const Executor& executor, const std::vector<EncodeInput>& sources,
                    float multiplier, float threshold, const Selection& selection, int32_t* counts);
 

@@ -2,11 +2,11 @@
 //
 // Of an acc with P positive and N negative elements, a denormal counting as neither, k elements
 // are sent, or all P + N if they are fewer: floor(k P / (P + N) + 1/2) of the positive ones and the
-// rest of the negative ones, so that of each side as large a share is sent. They are the largest of
-// their side, of equal ones those of lower index, and in their place stands the mean of what was
-// sent of their side: its sum over the entries in order of index, with 0 for those of the other
-// side, added over adjacent pairs, then pairs of pairs, in double precision, divided by their
-// number there.
+// rest of the negative ones, so that the same share of each side is sent. They are the largest of
+// their side, of equal ones those of lower index. Each decodes to the mean of the sent elements of
+// its side: the sum over the entries in order of index, with 0 for those of the other side, added
+// over adjacent pairs, then pairs of pairs, in double precision, divided by the number of the
+// side's entries.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace grace {
 
-// What a list sends: the parts of its tensors one after another.
+// The payload of a list: the parts of its tensors one after another.
 struct TwoMeans {
   std::vector<int64_t> ks;  // from 1 to the number of elements
   float* means;             // the mean of the positive side, then that of the negative one; or 0
@@ -27,7 +27,7 @@ struct TwoMeans {
   int32_t* counts;
 };
 
-// For each acc = x * multiplier + residual; residual_out gets acc minus what stands in its place.
+// Encodes each acc = x * multiplier + residual; residual_out gets acc minus its decoded value.
 // Returns whether every acc is finite.
 bool TwoMeansList(const Executor& executor, const std::vector<EncodeInput>& sources,
                   float multiplier, const TwoMeans& sent);

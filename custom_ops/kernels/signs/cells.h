@@ -1,4 +1,4 @@
-// Which elements of a tensor share something, and where what they share is.
+// Cells: the elements of a tensor that share levels, and where these levels are.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,7 @@
 
 namespace grace {
 
-// Elements that share their levels make a cell: a block of consecutive elements, a whole tensor, or
-// a column of it.
+// A cell is a block of consecutive elements, a whole tensor, or a column of it.
 struct Cells {
   int64_t block;    // elements that share levels, a power of two of at least kGroup; 0: all
   int64_t columns;  // above 1: every column has levels instead, as many as this

@@ -1,6 +1,6 @@
-// One bit an element, its sign, and what the bits stand for: levels, which are means of elements.
+// One bit an element, its sign, and levels: the values to which the bits decode, means of elements.
 //
-// With one side, a cell has one level, the mean of |x|, which bit 1 stands for, and bit 0 for its
+// With one side, a cell has one level, the mean of |x|: bit 1 decodes to it, and bit 0 to its
 // negative. With two sides it has two, each the mean of the elements with that bit.
 #pragma once
 
@@ -23,10 +23,11 @@ struct ScaledSigns {
   float* high;
 };
 
-// Signs and levels of the accs of the sources, and what these fail to carry. Sums are in double:
-// those of blocks over chunks of kChunk elements, those of columns over chunks of kColumnRows rows,
-// the upper half of a chunk, filled up with zeros, added to the lower half until one is left, and
-// the chunks' sums likewise. A denormal counts as 0, and so does a level below 2^-110.
+// Signs and levels of the accs of the sources; residual_out gets their error. Sums are in double:
+// those of blocks over chunks of kChunk elements, those of columns over chunks of kColumnRows rows.
+// In a chunk, filled up with zeros, the upper half is added to the lower half until one number is
+// left, and the chunks' sums are added likewise. A denormal counts as 0, and so does a level below
+// 2^-110.
 // Returns whether all accs are finite.
 bool ScaledSignList(const Executor& executor, const std::vector<EncodeInput>& sources,
                     float multiplier, const std::vector<Cells>& cells,
@@ -35,15 +36,15 @@ constexpr int64_t kColumnRows = 32;
 // Columns that are summed at a time.
 constexpr int64_t kStrip = kChunk / kColumnRows;
 
-// The rows of all workers, each of so many words and levels. One side: `low` is null.
+// The rows of all workers, with the words and levels of each. With one side `low` is null.
 struct ScaledRows {
   const uint32_t* words;
   const float *low, *high;
   int64_t workers, words_stride, levels_stride;
 };
 
-// The sums over the workers of what these stand for, times `factor`: ((0 + d0) + d1) + ... in order
-// of the workers; a sum that is denormal counts as 0. Returns whether all totals are finite.
+// The sums over the workers of the decoded signs, times `factor`: ((0 + d0) + d1) + ... in order of
+// the workers; a denormal sum counts as 0. Returns whether all totals are finite.
 bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
                        const std::vector<Cells>& cells, const std::vector<DecodeOutput>& targets,
                        float factor);

@@ -23,7 +23,7 @@ struct Signed {
 // PackSigns of the sources. Returns whether all of them are finite.
 bool PackSignsList(const Executor& executor, const std::vector<Signed>& list);
 
-// One tensor of a list, whose words are so far into a worker's row.
+// One tensor of a list, and the offset of its words in a worker's row.
 struct Voted {
   int64_t n;
   int64_t words_at;

@@ -1,4 +1,4 @@
-// Elements taken out of a vector.
+// Gathers elements of a vector.
 #pragma once
 
 #include <cstdint>

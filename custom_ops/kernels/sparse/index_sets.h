@@ -46,8 +46,7 @@ struct IndexLayouts {
 
 // Writes the sets of a list, one after another; `indices` has ks[i] entries for tensor i, of which
 // the first counts[i] count, below 0 as 0 and above ks[i] as ks[i]; all where counts is null.
-// Returns nothing, or what is wrong with an index that counts, as ScatterList; then `words` means
-// nothing.
+// Returns "", or the fault of an index that counts, as ScatterList; `words` is then meaningless.
 std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
                           const int32_t* indices, const int32_t* counts, uint32_t* words);
 

@@ -29,16 +29,16 @@ inline int64_t UsedOf(const int32_t* counts, const std::vector<int64_t>& ks, int
   return counts ? std::clamp<int64_t>(counts[w * tensors + i], 0, ks[i]) : ks[i];
 }
 
-// What is wrong with an index that counts, of the first faulty tensor, in one sentence; or nothing.
-// Values are not looked at.
+// One sentence on a fault of an index that counts, of the first faulty tensor; "" without a fault.
+// Values are ignored.
 std::string IndexFault(const Executor& executor, const std::vector<int64_t>& lengths,
                        const Entries& entries);
 
 // total = (the sum of the workers' vectors, from zero, in worker order; denormals, given or
 // arising, count as 0) * factor; the product treats denormals as TensorFlow's does, as zeros of
 // their sign. Within a worker's part of a tensor indices must ascend strictly and be inside the
-// tensor. Sets `finite` to whether every total is. Returns nothing, or what is wrong with an index
-// of the first faulty tensor, in one sentence; then the totals mean nothing.
+// tensor. Sets `finite` to whether every total is finite. Returns "", or one sentence on a fault in
+// the first faulty tensor; the totals are then meaningless.
 std::string ScatterList(const Executor& executor, const std::vector<DecodeOutput>& targets,
                         const Entries& entries, float factor, bool* finite);
 
@@ -59,7 +59,7 @@ Scale ChooseScale();
 }  // namespace grace
 
 // For GPUs; base/device/library.h says what all launchers have in common.
-// fault[3] gets what the sentence says: 0 where nothing is wrong, 1 for an index
+// fault[3] gets the facts of the sentence: 0 without a fault, 1 for an index
 // outside its tensor, 2 for indices that do not ascend; the tensor; the index. With a fault
 // `finite` is false. `indices`, `values` and `counts` are those of Entries.
 extern "C" {

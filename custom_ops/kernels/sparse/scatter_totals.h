@@ -1,4 +1,4 @@
-// What the decoders of sparse vectors share. They take one chunk of a tensor after another, add up
+// Shared by the decoders of sparse vectors: they take one chunk of a tensor after another, add up
 // the entries of all workers for it, and write it to memory once.
 #pragma once
 

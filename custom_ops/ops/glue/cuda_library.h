@@ -31,7 +31,7 @@ void* CudaFunction(const char* name);
 std::string CudaError(int error);
 
 // The CUDA stream of the device that runs this kernel; throws Unimplemented where TensorFlow does
-// not let us have it or is of a version that was not checked.
+// not provide it or has a version that was not checked.
 void* StreamOf(TF_OpKernelContext* context);
 
 // For tests: whether kernels for the CPU call the CUDA library, an emulated one, on the CPU's

@@ -1,7 +1,7 @@
 // dlopen, dlsym, dlerror and dladdr in the version that every glibc of this processor has.
 //
-// By default glibc 2.34 and later bind the version of 2.34, so that no older glibc could load the
-// library.
+// With glibc 2.34 and later the linker would bind the version of 2.34, and no older glibc could
+// load the library.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// What operations on lists need beside Call: tensors of any shape, and outputs shaped like them.
+// Call and attributes for operations on lists: tensors of any shape, and outputs shaped like them.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ class ListAttributes : public Attributes {
       : Attributes(construction), construction_(construction) {}
   TF_DataType Type(const char* name) const;
   std::vector<float> Floats(const char* name) const;
-  // The shapes that the attributes `ranks` and `dims` tell, one after another.
+  // The shapes in the attributes `ranks` and `dims`, one after another.
   std::vector<Shape> Shapes(const char* ranks = "ranks", const char* dims = "dims") const;
 
  private:
@@ -37,9 +37,9 @@ class ListCall : public Call {
 
   // The i-th output as a new tensor.
   Tensor Allocate(int i, TF_DataType type, const Shape& shape) const;
-  // The i-th output with what input i holds, in place where nothing else holds it.
+  // The i-th output with the values of input i, in place where nothing else holds the input.
   Tensor Updated(int i) const;
-  // The float that the i-th input, a scalar, is.
+  // The value of the i-th input, a float scalar.
   float Scalar(int i) const { return *Input(i, 0).data<float>(); }
 
  private:
@@ -71,9 +71,9 @@ class DecodedList {
 };
 
 int64_t Sum(const std::vector<int64_t>& numbers);
-// Of what a launcher of the CUDA library tells of a faulty index.
+// The sentence for the faulty index that a launcher of the CUDA library has reported.
 constexpr size_t kFaultBytes = 3 * sizeof(int32_t);
-// What a kernel found wrong, if anything.
+// Throws Invalid with the sentence that a kernel has returned, unless it is empty.
 void RequireNone(const std::string& fault);
 
 // As Register, for an operation with a constructor from ListAttributes and

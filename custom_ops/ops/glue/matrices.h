@@ -1,4 +1,4 @@
-// What operations on the matrices of a list have alike.
+// Shared by the operations on the matrices of a list.
 #pragma once
 
 #include <vector>
@@ -64,7 +64,7 @@ class Matrices {
   int64_t p_ = 0, q_ = 0, dense_ = 0;
 };
 
-// What the operations on gradients have alike.
+// Shared by the operations on gradients.
 struct Encoder {
   explicit Encoder(const ListAttributes& attributes)
       : matrices(attributes),

@@ -1,4 +1,4 @@
-// What an operation needs of TensorFlow, with the C API's bookkeeping done in one place.
+// Connects operations with TensorFlow's C API: attributes, inputs, outputs, memory, registration.
 //
 // An operation is a struct with a constructor from Attributes and `Compute(const Call&) const`,
 // which throws Invalid when its inputs do not fit. Register<Op>(definition) makes it known.
@@ -84,14 +84,14 @@ class Call {
   // The i-th input, which must have this rank, or may have any.
   Tensor Input(int i, int rank) const;
   Tensor Input(int i) const;
-  // The low word of the integer that the i-th input, an int64 scalar, is.
+  // The low 32 bits of the i-th input, an int64 scalar.
   uint32_t Word(int i) const;
   // The i-th output as a new vector of 4-byte elements.
   Tensor Vector(int i, TF_DataType type, int64_t size) const;
   // The i-th output as a new tensor of 4-byte elements of this shape.
   Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
   // The i-th output, of an input's shape and type. It takes the memory of that input where nothing
-  // else holds the input; a Tensor of it in this call would. Elsewhere it gets new memory.
+  // else holds the input (a Tensor of it in this call would); else it gets new memory.
   Tensor Forward(int i, int input) const;
   // The i-th output as a bool scalar.
   void SetBool(int i, bool value) const;
@@ -143,7 +143,7 @@ class FloatList {
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// Every output is a vector, of a length that is told by attributes, which shape functions of the C
+// Every output is a vector, whose length follows from attributes, which shape functions of the C
 // API cannot read: after `extra` inputs, `outputs` for every `inputs` of them.
 template <int inputs, int outputs, int extra = 0>
 void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
@@ -156,7 +156,8 @@ void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 void OneVector(TF_ShapeInferenceContext* context, TF_Status* status);
-// What attributes tell, which shape functions of the C API cannot read; Python sets the shapes.
+// Shapes that follow from attributes, which shape functions of the C API cannot read; Python sets
+// them.
 void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status);
 void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status);
 
@@ -210,8 +211,8 @@ bool Register(const Definition& definition) {
   return true;
 }
 
-// Adds the kernel for GPUs to an operation whose Compute asks Call::on_gpu(). The inputs of these
-// names are in the host's memory all the same.
+// Adds the kernel for GPUs to an operation whose Compute checks Call::on_gpu(). The inputs of these
+// names stay in the host's memory.
 template <class Op, class OpAttributes = Attributes, class OpCall = Call>
 bool OnGpu(const char* name, std::initializer_list<const char*> host_inputs) {
   RegisterGpuKernel(name, host_inputs, FunctionsOf<Op, OpAttributes, OpCall, Place::kGpu>());

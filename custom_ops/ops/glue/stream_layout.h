@@ -1,9 +1,9 @@
-// What the device of a GPU kernel looks like in memory: how TensorFlow's CUDA stream is reached.
+// The memory layout of a GPU kernel's device, from which TensorFlow's CUDA stream is read.
 //
-// The C API gives it to pluggable devices alone. TensorFlow exports the C++ accessor of Eigen's
-// device, and these classes have looked like this in every release that LayoutIsKnown names, see
-// thread_pool_layout.h; tests/native/test_stream_layout.py compares them with an installed
-// TensorFlow's headers.
+// The C API gives the stream to pluggable devices only. TensorFlow exports the C++ accessor of
+// Eigen's device, and these classes have looked like this in every release that LayoutIsKnown
+// names, see thread_pool_layout.h; tests/native/test_stream_layout.py compares them with an
+// installed TensorFlow's headers.
 #pragma once
 
 namespace grace {

@@ -87,7 +87,7 @@ int TF_NumOutputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,
                              size_t bytes, TF_Status*);
-// Where memory is to be.
+// The kind of memory: the device's or the host's.
 typedef struct TF_AllocatorAttributes {
   size_t struct_size;
   unsigned char on_host;

@@ -6,8 +6,8 @@
 
 namespace grace {
 
-// The intra-op threads of the device that runs this kernel; the calling thread works with them, and
-// alone if TensorFlow does not let us have them or is of a version that was not checked.
+// The intra-op threads of the device that runs this kernel; the calling thread works with them, or
+// alone if TensorFlow does not provide them or has a version that was not checked.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(TF_OpKernelContext* context) : context_(context) {}

@@ -1,4 +1,4 @@
-// What TensorFlow's intra-op threads look like in memory.
+// The memory layout of TensorFlow's intra-op thread pool.
 //
 // The C API gives no access to them. TensorFlow exports the C++ accessor, and the two classes
 // behind it have looked like this in every release that LayoutIsKnown names;

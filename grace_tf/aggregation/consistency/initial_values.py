@@ -1,10 +1,10 @@
-"""Compares the values that must be alike on all workers before the first step.
+"""Compares, before the first step, the values that must be the same on all workers.
 
 The workers compare digests of the variables of the model, of its optimizer and of the compression
 state.  The comparison is eager, also while TensorFlow traces a graph.  Where only values differ,
 all workers take worker 0's, as PyTorch's DistributedDataParallel does, and one log line says so.
-That is exact, since nothing has been applied yet.  Where taking them would hide a mistake, every
-worker raises the same sentence.
+That is exact, since no step has been applied yet.  Where it would hide a mistake, every worker
+raises the same sentence.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def _no_model() -> tuple[Sequence[Any], Sequence[Any], int]:
     return (), (), 0
 
 
-# Says (weights, statistics) of the model in training, beyond the variables whose gradients come,
-# and the worker whose values count.  The Keras door sets it.
+# Returns (weights, statistics, root): the variables of the model in training, also those without
+# gradients, and the worker whose values count.  grace_tf.keras sets it.
 model_in_training: Callable[[], tuple[Sequence[Any], Sequence[Any], int]] = _no_model
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one worker says of its values; all but `step` and `rate` are digests.
+    """The facts of one worker that are compared; all but `step` and `rate` are digests.
 
-    `structure`: how many variables there are, of which shapes.  `weights`: what is trained, or was
-    before it was frozen.  `statistics`: the model's other variables, such as BatchNorm's averages.
-    `optimizer`: its own variables.  `step` and `state`: of the compression.  `rate`: the learning
-    rate's bits.
+    `structure`: the number and shapes of the variables.  `weights`: the trained variables, also
+    those of frozen layers.  `statistics`: the model's other variables, such as BatchNorm's
+    averages.  `optimizer`: the optimizer's variables.  `step` and `state`: of the compression.
+    `rate`: the learning rate's bits.
     """
 
     structure: int
@@ -63,7 +63,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """What the other workers take from worker `root`, and the sentence that says so."""
+    """Which values the other workers take from worker `root`."""
 
     weights: bool = False
     statistics: bool = False
@@ -73,14 +73,14 @@ class Taken:
 
     @property
     def parts(self) -> tuple[bool, ...]:
-        """What is taken, in the order of (weights, statistics, optimizer, state)."""
+        """Flags in the order of (weights, statistics, optimizer, state)."""
         return self.weights, self.statistics, self.optimizer, self.state
 
 
 def decide(rows: Sequence[Row], root: int = 0) -> Taken:
-    """What all workers must take from worker `root`; the same answer on every worker.
+    """Which values all workers must take from worker `root`; the same answer on every worker.
 
-    Raises RuntimeError where values differ in a way that no taking mends.
+    Raises RuntimeError where taking worker `root`'s values would not help.
     """
     first, size = rows[root], len(rows)
 
@@ -104,7 +104,7 @@ def decide(rows: Sequence[Row], root: int = 0) -> Taken:
             f"{_CANNOT}, their learning rates differ, {_rate(first)} on worker {root} and "
             f"{_rate(rows[other])} on worker {other}: give the optimizer the same one everywhere."
         )
-    # What a resumed worker has of statistics is its own, as in a run that was never interrupted.
+    # The statistics of resumed workers may differ, as they do in a run without interruption.
     statistics = first.step == 0 and bool(odd("statistics"))
     return Taken(bool(odd("weights")), statistics, bool(odd("optimizer")), bool(odd("state")))
 
@@ -135,7 +135,7 @@ class Agreement:
     """Which variables of an Aggregator the workers have agreed on already."""
 
     def __init__(self) -> None:
-        # By name, which no other variable ever has; one that is gone takes its entry with it.
+        # By name, which is unique; the entry of a variable goes when the variable is deleted.
         self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._settled: list[str] = []  # the variables of the last step that brought nothing new
 
@@ -147,26 +147,26 @@ class Agreement:
         optimizer_info: Callable[[], OptimizerInfo],
         late: bool,
     ) -> None:
-        """Compares what is new among the values, and takes worker 0's where they differ.
+        """Compares the values that were not compared before; where they differ, takes worker 0's.
 
         Called wherever a step is traced or runs.  Variables that are made while a step is traced
-        have no values at that moment; TensorFlow traces such a step again when they have, before
-        anything runs, and then they are compared.
+        have no values at that moment; TensorFlow traces the step again before it first runs, and
+        then they are compared.
 
         `late` says that gradients have been computed from these weights already, as in an eager
         step.
 
-        Raises RuntimeError, alike on every worker: see `decide`; and where weights differ, but it
-        is too late or the group cannot broadcast.
+        Raises RuntimeError, the same on every worker: see `decide`; and where weights differ, but
+        it is too late or the group cannot broadcast.
         """
         names = [plain(v)._unique_id for v in variables]
         if late and self._settled == names:
-            return  # an eager step like the one before: asking for the settings costs more than it
+            return  # an eager step with the variables of the last one: nothing is new
         with tf.init_scope():
             weights, statistics, root = model_in_training()
             described = optimizer_info()
             if not group.broadcasts:
-                statistics = ()  # a strategy's own business: each replica may have its own
+                statistics = ()  # under a strategy each replica may have its own statistics
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
             fresh.append(self._fresh(described.variables))
             if not any(fresh):
@@ -187,15 +187,15 @@ class Agreement:
             self._agreed.update({v._unique_id: v for variables in fresh for v in variables})
 
     def _fresh(self, variables: Sequence[Any]) -> list[tf.Variable]:
-        """Those that have a value and were not compared before, each once."""
+        """The variables that have a value and were not compared before, each once."""
         each = {v._unique_id: v for v in map(plain, variables)}
         return [v for name, v in each.items() if name not in self._agreed and has_value(v)]
 
 
 def compare_inside(group: Group, state: State) -> None:
-    """Raises RuntimeError, alike on every worker, where workers of one host hold different states.
+    """Raises RuntimeError, on every worker, where workers of one host hold different states.
 
-    With `hierarchical` they compress the same sum, each a piece of it, so they need the same state.
+    With `hierarchical` each of them compresses a piece of the same sum, so states must be equal.
     """
     with tf.init_scope():
         mine = digest_of_variables(state.variables)

@@ -23,7 +23,7 @@ from grace_tf.transports.group import Group
 from grace_tf.transports.lifeline import versions
 from grace_tf.transports.pieces import boxes
 
-CONFIG_WORDS = 24  # settings of an optimizer that are compared one by one; the last stands for more
+CONFIG_WORDS = 24  # words for the optimizer's settings: one each; the last word covers the rest
 
 _WAYS_OUT = (
     ("version", f"their versions differ ({versions.HERE} here): install the same ones everywhere"),
@@ -50,10 +50,10 @@ _WAYS_OUT = (
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerInfo:
-    """The optimizer behind a door, as workers compare it; without arguments, that of a custom loop.
+    """The facts of an optimizer that workers compare; without arguments, those of a custom loop.
 
     `config` holds its settings, without `rate`, the learning rate where that is a number.
-    `variables` are the optimizer's own.
+    `variables` are the optimizer's variables.
     """
 
     optimizer: str = ""
@@ -63,7 +63,7 @@ class OptimizerInfo:
 
 
 def described(optimizer_info: Callable[[], OptimizerInfo]) -> OptimizerInfo:
-    """Calls `optimizer_info` outside of what is being traced, since settings may be variables."""
+    """Calls `optimizer_info` outside the traced function, since settings may be variables."""
     with tf.init_scope():
         return optimizer_info()
 
@@ -71,9 +71,9 @@ def described(optimizer_info: Callable[[], OptimizerInfo]) -> OptimizerInfo:
 def compare_plans(
     group: Group, plan: Plan, optimizer_info: OptimizerInfo, reduce: str = ""
 ) -> None:
-    """Raises RuntimeError, alike on every worker of the group, where plans or optimizers differ.
+    """Raises RuntimeError, on every worker of the group, where plans or optimizers differ.
 
-    `reduce` is what the door does with the gradients, "mean" or "sum".
+    `reduce` is "mean" or "sum", as the gradients are reduced.
     """
     settings = sorted(optimizer_info.config)
     table = group.handshake(_words(plan, optimizer_info, reduce), "the first step's comparison")
@@ -112,12 +112,12 @@ def _words(plan: Plan, optimizer_info: OptimizerInfo, reduce: str) -> list[int]:
 
 
 def _text(value: Any) -> str:
-    """A setting as text that is equal where the setting is; of an object its class counts."""
+    """A setting as text: equal settings give equal texts; an object gives the name of its class."""
     return json.dumps(_without_code(value), sort_keys=True, default=_told)
 
 
 def _without_code(value: Any) -> Any:
-    """The same without the bytecode of lambdas, which holds the path of their file."""
+    """The value without the bytecode of lambdas, which holds the path of their file."""
     if isinstance(value, Mapping):
         if value.get("class_name") == "__lambda__":
             return "lambda"
@@ -133,23 +133,23 @@ def _told(value: Any) -> Any:
 
 def digest_of_arrays(arrays: Sequence[np.ndarray]) -> int:
     """A 56-bit digest of arrays: shapes, dtypes and bits."""
-    told = hashlib.blake2b(digest_size=7)
+    hashed = hashlib.blake2b(digest_size=7)
     for array in arrays:
         array = np.ascontiguousarray(array)
-        told.update(f"{array.dtype}{array.shape}".encode())
-        told.update(array.view(np.uint8).data if array.ndim else array.tobytes())
-    return int.from_bytes(told.digest(), "little")
+        hashed.update(f"{array.dtype}{array.shape}".encode())
+        hashed.update(array.view(np.uint8).data if array.ndim else array.tobytes())
+    return int.from_bytes(hashed.digest(), "little")
 
 
 def digest_of_variables(variables: Sequence[tf.Variable]) -> int:
-    """The `digest_of_arrays` of their values, read in pieces of 16 MiB."""
-    told = hashlib.blake2b(digest_size=7)
+    """The `digest_of_arrays` of the variables' values, read in pieces of 16 MiB."""
+    hashed = hashlib.blake2b(digest_size=7)
     for variable in variables:
         dtype = np.dtype(variable.dtype.as_numpy_dtype)
-        told.update(f"{dtype}{tuple(variable.shape)}".encode())
+        hashed.update(f"{dtype}{tuple(variable.shape)}".encode())
         for box in boxes(variable):
-            told.update(box.read().data)
-    return int.from_bytes(told.digest(), "little")
+            hashed.update(box.read().data)
+    return int.from_bytes(hashed.digest(), "little")
 
 
 def digest_of_text(text: str) -> int:

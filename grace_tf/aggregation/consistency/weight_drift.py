@@ -1,8 +1,8 @@
-"""Compares the weights of all workers again as training goes on.
+"""Compares the weights of all workers again during training.
 
-The comparison of the first step cannot foresee what changes later on one worker alone.  So every
-few steps each worker sends a digest of its variables' values to the others over the lifeline.
-There is no collective and nobody waits.  Where digests differ, all workers stop with one sentence.
+After the comparison of the first step, a weight may still change on one worker only.  So every few
+steps each worker sends a digest of its variables' values to the others over the lifeline.  There is
+no collective, and no worker waits.  Where digests differ, all workers stop with one sentence.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Divergence:
     """Compares the weights that one Aggregator trains."""
 
     def __init__(self) -> None:
-        # By plan, until it is gone.  Workers compare in the same steps of the same plans, so they
-        # count alike.
+        # Counters by plan, until it is deleted.  Workers compare in the same steps of the same
+        # plans, so their counters are equal.
         self._counts: dict[str, itertools.count] = {}
 
     def watch(self, plan: Plan, variables: Sequence[Any], step: tf.Tensor) -> None:
-        """In a step that is traced or runs: compares the variables if the step's turn has come.
+        """Compares the variables in every `check_every`-th step; every step calls it.
 
-        `step` counts the committed steps, alike on all workers.  Between two turns it costs one
-        condition; at a turn each weight is read once.
+        `step` counts the committed steps, the same on all workers.  A step without a comparison
+        costs one condition; a comparison reads each weight once.
         """
         line = lifeline.current()
         if line is None or not plan.check_every:
@@ -49,17 +49,17 @@ class Divergence:
             weakref.finalize(plan, self._counts.pop, label, None).atexit = False
         count = self._counts[label]
 
-        def tell(step: np.ndarray, told: np.ndarray) -> np.ndarray:
-            compare_weights(line, f"{label}/{next(count)}", f"step {int(step)}", int(told))
+        def send(step: np.ndarray, digest: np.ndarray) -> np.ndarray:
+            compare_weights(line, f"{label}/{next(count)}", f"step {int(step)}", int(digest))
             return np.bool_(True)
 
-        def due():
-            told = tf.numpy_function(tell, [step, digest_of_weights(variables)], tf.bool)
-            with tf.control_dependencies([told]):
+        def compare():
+            sent = tf.numpy_function(send, [step, digest_of_weights(variables)], tf.bool)
+            with tf.control_dependencies([sent]):
                 return tf.constant(True)
 
-        turn = tf.equal((step + 1) % plan.check_every, 0)
-        tf.cond(turn, due, lambda: tf.constant(False))
+        due = tf.equal((step + 1) % plan.check_every, 0)
+        tf.cond(due, compare, lambda: tf.constant(False))
 
 
 def checked(variable: Any) -> bool:
@@ -67,21 +67,21 @@ def checked(variable: Any) -> bool:
     return getattr(plain(variable), _MARK, False)
 
 
-def compare_weights(line: Any, label: str, when: str, told: int) -> None:
-    """Tells the other workers this one's digest; stops all where one differs from worker 0's.
+def compare_weights(line: Any, label: str, when: str, digest: int) -> None:
+    """Sends this worker's digest to the others; stops all where one differs from worker 0's.
 
-    `label` names the comparison on all workers, `when` says in the sentence when it was.
+    `label` names the comparison on all workers; `when` names the moment in the error message.
     """
     with line.changed:
         line.on(_TOPIC, functools.partial(_hear, line))
-        line.tell(_TOPIC, [label, when, told])
-        _hear(line, line.rank, [label, when, told])
+        line.tell(_TOPIC, [label, when, digest])
+        _hear(line, line.rank, [label, when, digest])
 
 
 def digest_of_weights(variables: Sequence[Any]) -> tf.Tensor:
     """A 32-bit digest of the variables' bits: the sum of their words, each variable weighted.
 
-    A difference in one word changes it, and one in many almost surely.
+    A difference in one word always changes it; differences in several words almost always do.
     """
     total = tf.constant(0, tf.int32)
     for variable in variables:
@@ -96,16 +96,16 @@ def _words(value: tf.Tensor) -> tf.Tensor:
     return tf.cast(value, tf.int32)
 
 
-_told: dict[tuple[int, str], dict[int, int]] = {}  # (lifeline, label): digests by worker
+_received: dict[tuple[int, str], dict[int, int]] = {}  # (lifeline, label): digests by worker
 
 
 def _hear(line: Any, worker: int, data: Sequence[Any]) -> None:
-    label, when, told = data
-    digests = _told.setdefault((id(line), label), {})
-    digests[worker] = told
+    label, when, digest = data
+    digests = _received.setdefault((id(line), label), {})
+    digests[worker] = digest
     if len(digests) < line.size:
         return
-    del _told[id(line), label]
+    del _received[id(line), label]
     odd = [str(each) for each in sorted(digests) if digests[each] != digests[0]]
     if odd:
         line.stop(

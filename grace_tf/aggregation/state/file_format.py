@@ -1,4 +1,4 @@
-"""The form of a saved state: arrays by name, a table of what they belong to, and a header.
+"""The file format of a saved state: arrays by name, a table of variables and methods, a header.
 
 It turns the rows of leaves into arrays that any file can hold, and back.  Format 2 names a leaf
 `<variable's name>/<memory|compressor>/<leaf>`; format 1 had the variable's ordinal instead of its
@@ -32,23 +32,23 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What made the leaves: (ordinal, shape) of the variables by name, in the order in which they
-    joined, and the names of the methods by leaf."""
+    """`variables`: (ordinal, shape) by variable's name, in the order of joining.  `made`: the name
+    of the method by leaf."""
 
     variables: dict[str, tuple[int, Shape]]
     made: dict[str, str]
 
     def text(self) -> str:
         """The table as JSON."""
-        variables = [[name, *told] for name, told in self.variables.items()]
+        variables = [[name, *ordinal_shape] for name, ordinal_shape in self.variables.items()]
         return json.dumps({"variables": variables, "made": self.made})
 
     @staticmethod
     def of(text: str | bytes) -> Table:
         """The table of this text."""
-        told = json.loads(text)
-        variables = {name: (ordinal, tuple(shape)) for name, ordinal, shape in told["variables"]}
-        return Table(variables, told["made"])
+        table = json.loads(text)
+        variables = {name: (ordinal, tuple(shape)) for name, ordinal, shape in table["variables"]}
+        return Table(variables, table["made"])
 
 
 def packed(
@@ -65,7 +65,7 @@ def packed(
 def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table | None]:
     """Leaves by name, and the table if there is one.
 
-    Raises ValueError for what is no saved state.
+    Raises ValueError where the arrays are no saved state.
     """
     if _HEADER not in arrays:
         raise ValueError("This is no saved state of grace_tf: it names no workers.")
@@ -86,12 +86,12 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table 
 
 
 def as_key(stem: str) -> str:
-    """The array's name without slashes, which make groups in some files."""
+    """The array's name with its slashes replaced, since some files make groups of them."""
     return stem.replace(".", "..").replace("/", ".S")
 
 
 def from_keys(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays by their own names, of a file that has them under `as_key` of these.
+    """The arrays of a file by their names, where the file has them by `as_key` of the names.
 
     Format 1 wrote a dot for a slash.
     """

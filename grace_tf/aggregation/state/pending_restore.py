@@ -1,4 +1,4 @@
-"""Restored arrays that wait for the leaves that they belong to.
+"""Holds restored arrays until the leaves exist that they belong to.
 
 A file is often read before the leaves exist.  When an owner makes its leaves later, it gets their
 values from here.
@@ -17,7 +17,7 @@ from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegis
 
 
 def stem_of(owner: SlotOwner, name: str, name_of: Callable[[int], str | None]) -> str | None:
-    """The name of an owner's leaf among all leaves, of what it is called below its variable.
+    """The full name of an owner's leaf, from its name below the variable.
 
     None where a variable has no name.
     """
@@ -27,18 +27,18 @@ def stem_of(owner: SlotOwner, name: str, name_of: Callable[[int], str | None]) -
     if None in names:
         return None
     first, *others = names
-    if others:  # merged: which variables they are
+    if others:  # merged variables: the name lists them
         first += f"+{zlib.crc32('/'.join(others).encode()):08x}"
     return f"{first}/{owner.kind}/{name}"
 
 
 class Restored:
-    """The leaves of a restored state, less those that have been taken.
+    """The leaves of a restored state that no leaf has taken yet.
 
     Args:
-      joined: the variables of today.
-      leaves: what was saved, by the names of then.
-      table: what belongs to these names; of format 1, where they are ordinals, None.
+      joined: the variables of this run.
+      leaves: the saved leaves, by their names in the file.
+      table: of these names; None for format 1, whose names are ordinals.
     """
 
     def __init__(
@@ -53,21 +53,22 @@ class Restored:
         registry.expect({} if table is None else table.variables)
 
     def stem(self, leaf: Leaf) -> str | None:
-        """The name of this leaf then; None if the file does not know its variables or its method.
+        """The name of this leaf in the file; None if the file lacks its variables or its method.
 
-        A method of another name that has a leaf of the same name means something else by it.  What
-        was saved with a schedule serves without one, and the other way round, if it fits.
+        Leaves of the same name but of another method are other leaves.  A leaf that was saved with
+        a schedule also serves without one, and the other way round, if its shape fits.
         """
         owner = leaf.owner
         if self.table is None:
             return _format_1(leaf, "/")
-        own, other = (stem_of(owner, name, self._registry.source) for name in leaf.names)
+        stem, other = (stem_of(owner, name, self._registry.source) for name in leaf.names)
         fits = other in self.leaves and self.leaves[other].rows.shape[1:] == leaf.shape
-        stem = other if fits and own not in self.leaves else own
+        if fits and stem not in self.leaves:
+            stem = other
         return stem if self.table.made.get(stem, owner.method) == owner.method else None
 
     def children(self, leaf: Leaf) -> list[str]:
-        """What checkpoints may call this leaf: by name, and in format 1 by ordinal."""
+        """The names that checkpoints may have for this leaf; those of format 1 hold its ordinal."""
         by_name = None if self.table is None else self.stem(leaf)
         return [name for name in (by_name, _format_1(leaf, ".")) if name is not None]
 
@@ -79,7 +80,7 @@ class Restored:
         return self._registry.name(lacking[0]) if lacking else None
 
     def unused(self, size: int, workers: tuple[int, ...], table: Table) -> dict[str, np.ndarray]:
-        """What these workers have not taken yet, by the names of today; entered into `table`."""
+        """The leaves not taken yet, by the names of this run, which are also added to `table`."""
         then = self.table or Table({}, {})
         rows = {}
         for stem, saved in self.leaves.items():
@@ -102,7 +103,7 @@ class Restored:
         try:
             return self._registry.name(int(source))
         except KeyError:
-            return None  # format 1 says no more than the ordinal of a variable that is not here
+            return None  # the variable does not exist, and format 1 knows only its ordinal
 
 
 def _format_1(leaf: Leaf, separator: str) -> str:

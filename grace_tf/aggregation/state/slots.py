@@ -26,11 +26,12 @@ from grace_tf.line.plan import LaneGroup
 
 @dataclasses.dataclass(frozen=True)
 class SlotOwner:
-    """What leaves belong to: `kind` is "memory", "compressor", or "step" of no variable at all.
+    """The memory or compressor that leaves belong to, with its variables.
 
-    Where variables are merged, their compressor's state belongs to all of them.  `apart`: other
-    stages of a schedule keep other leaves of the same names.  `dense`: the memory has claimed a
-    variable that is not compressed.  `first` gives the first values of the leaves by name.
+    `kind` is "memory", "compressor", or "step", which has no variable.  Where variables are merged,
+    the compressor's state belongs to all of them.  `apart`: stages of a schedule have separate
+    leaves of the same names.  `dense`: the memory has claimed a variable that is not compressed.
+    `first` returns the first values of the leaves by name.
     """
 
     kind: str
@@ -43,7 +44,7 @@ class SlotOwner:
 
     @property
     def key(self) -> tuple[str, int]:
-        """How a step finds it: by its first variable."""
+        """The key by which a step finds it: the kind and the first variable."""
         return self.kind, self.ordinals[0] if self.ordinals else -1
 
     @property
@@ -52,7 +53,7 @@ class SlotOwner:
         return "" if self.made_by is None else self.made_by.name
 
     def leaf_name(self, name: str, shape: Sequence[int], dtype: str) -> str:
-        """What a leaf is called below its variable: with all that tells it from other stages'."""
+        """The name of a leaf below its variable; with `apart` it differs between stages."""
         sizes = "x".join(map(str, shape))
         return f"{name}@{self.method}-{dtype}-{sizes}" if self.apart else name
 
@@ -68,7 +69,7 @@ def _first_stored(
 
 
 def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> dict:
-    """What a memory stores of a state outside any step."""
+    """The form in which a memory stores a first state, outside any step."""
     (stored,) = memory.store([state], Context((spec,), (ordinal,), 0, 0, 1, 0).stored())
     return stored
 
@@ -76,9 +77,9 @@ def _stored(memory: Memory, state: dict, spec: tf.TensorSpec, ordinal: int) -> d
 def owners_of(
     group: LaneGroup, seed: int, size: int, apart: Container[str] = ()
 ) -> list[SlotOwner]:
-    """The owners of what is kept for a group of lanes: of its memories, then of its compressor.
+    """The owners of a lane group's state: the memory of each lane, then the compressor.
 
-    `apart`: the kinds of leaves of which stages of a schedule keep their own.
+    `apart`: the kinds of leaves that stages of a schedule do not share.
     """
     owners = []
     memory, dense = group.memory, group.claimed
@@ -89,25 +90,25 @@ def owners_of(
             SlotOwner("memory", ordinals, memory, lane.spec, "memory" in apart, dense, first)
         )
     merged = tuple(lane.ordinal for lane in group.lanes) if group.merged else ()
-    for spec, own in zip(group.specs, group.ordinals):
-        ordinals = merged or (own,)
+    for spec, ordinal in zip(group.specs, group.ordinals):
+        ordinals = merged or (ordinal,)
         ctx = Context((spec,), ordinals[:1], 0, seed, size)
         first = functools.partial(_fresh, group.compressor.init_state, spec, ctx)
-        kept_apart = "compressor" in apart
+        separate = "compressor" in apart
         owners.append(
-            SlotOwner("compressor", ordinals, group.compressor, spec, kept_apart, first=first)
+            SlotOwner("compressor", ordinals, group.compressor, spec, separate, first=first)
         )
     return owners
 
 
 def _fresh(init_state, *arguments) -> dict[str, np.ndarray]:
-    """First values as constants, whatever is being traced around this."""
+    """First values as NumPy arrays, also where this is called while a function is traced."""
     with tf.init_scope():
         return {leaf: value.numpy() for leaf, value in init_state(*arguments).items()}
 
 
 def host_of(device: str | None) -> str | None:
-    """The CPU of a GPU's host; any other device as it is."""
+    """The CPU of the host of a GPU; other devices unchanged."""
     if device is None:
         return "/CPU:0" if tf.config.list_logical_devices("GPU") else None
     spec = tf.DeviceSpec.from_string(device)
@@ -120,7 +121,7 @@ def variables_of(
 ) -> list[ResourceVariable]:
     """A plain variable of this value for every worker, each on its own device.
 
-    The counter of steps lies beside a GPU, in the host's memory: there native operations read it.
+    The step counter of a GPU's worker lies in the host's memory: native operations read it there.
     """
     made = []
     for worker, device in zip(workers, devices):
@@ -135,11 +136,11 @@ def variables_of(
 class Leaf(Trackable):
     """One leaf of the state: a variable for every worker of this process.
 
-    `tf.train.Checkpoint` stores the stack of all of them and whose they are.
+    `tf.train.Checkpoint` stores them as one stack, with the numbers of the workers.
 
     Args:
-      state: whom it asks for the workers, and whom it tells of what is restored; not held.
-      stem: its name among all leaves.
+      state: the state that it belongs to; referenced weakly.
+      stem: its full name.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Leaf(Trackable):
 
     @property
     def alike(self) -> bool:
-        """Whether all workers hold the same: the step, and what compressors keep."""
+        """Whether all workers hold the same value: the step, and the state of compressors."""
         return self.owner.kind != "memory" or self.name in self.owner.made_by.alike
 
     @property
@@ -165,16 +166,16 @@ class Leaf(Trackable):
         return tuple(self.variables[0].shape)
 
     def fits(self, owner: SlotOwner, value: np.ndarray) -> bool:
-        """Whether this owner's leaf, which would start from `value`, may go on with this one."""
-        own = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
-        return own == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
+        """Whether an owner whose leaf would start from `value` may use this leaf instead."""
+        this = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
+        return this == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
 
     @property
     def names(self) -> tuple[str, str]:
-        """What files call it below its variable: by its own name, and as another schedule does."""
-        told = self.shape, self.variables[0].dtype.name
+        """Its names in files below its variable: as now, and as with `apart` the other way."""
+        form = self.shape, self.variables[0].dtype.name
         other = dataclasses.replace(self.owner, apart=not self.owner.apart)
-        return self.owner.leaf_name(self.name, *told), other.leaf_name(self.name, *told)
+        return self.owner.leaf_name(self.name, *form), other.leaf_name(self.name, *form)
 
     def read(self, position: int) -> tf.Tensor:
         """The value of the worker at this position: one node, where `read_value` makes two."""
@@ -186,7 +187,7 @@ class Leaf(Trackable):
     def take(
         self, saved: Saved, size: int, workers: Sequence[int], warn: Callable[[str], None]
     ) -> None:
-        """Gives each worker of `size` here what is its own of rows of the form of this leaf."""
+        """Gives each worker here its row of the saved rows, which have the form of this leaf."""
         same = saved.size == size
         whole = len(saved.workers) == saved.size
         missing = [w for w in workers if not (same and w in saved.workers or whole)]
@@ -208,7 +209,7 @@ class Leaf(Trackable):
                 variable.assign(self.owner.first()[self.name])
 
     def form(self, rows: np.ndarray) -> np.ndarray | None:
-        """Saved rows in the form of this leaf; None where they are of another variable."""
+        """Saved rows in the form of this leaf; None where they belong to another variable."""
         if rows.shape[1:] == self.shape:
             if self.owner.kind != "memory" or rows.dtype == self.variables[0].dtype.as_numpy_dtype:
                 return rows
@@ -216,7 +217,7 @@ class Leaf(Trackable):
         return None if floats is None else np.stack([self._stored(value) for value in floats])
 
     def mean(self, rows: np.ndarray) -> np.ndarray:
-        """The mean over workers of rows that have the form of this leaf, in that form."""
+        """The mean over workers of rows in the form of this leaf, in the same form."""
         floats = self._floats(rows)
         return self._stored(np.mean(floats, axis=0, dtype=np.float64).astype(floats.dtype))
 
@@ -262,11 +263,10 @@ class Leaf(Trackable):
 
 
 class PlanSlots:
-    """The leaves of the groups of one plan: what a step of it reads, and writes if it is finite.
+    """The leaves of the groups of one plan: a step reads them, and writes them if it is finite.
 
-    `leaves[kind][ordinal]` are those of a variable's memory or compressor, by name.  Of those with
-    the ordinals `by_rows` a step reads and writes rows: it gets the variables themselves, and gives
-    IndexedSlices.
+    `leaves[kind][ordinal]` are the leaves of a variable's memory or compressor, by name.  For the
+    ordinals `by_rows` a step gets the variables themselves, and returns IndexedSlices.
     """
 
     def __init__(
@@ -290,9 +290,9 @@ class PlanSlots:
     def assign(
         self, kind: str, position: int, values: Mapping[int, Mapping[str, tf.Tensor]]
     ) -> None:
-        """Takes in the next values of the worker at this position."""
-        for ordinal, own in values.items():
-            for name, value in own.items():
+        """Assigns the next values of the worker at this position."""
+        for ordinal, leaves in values.items():
+            for name, value in leaves.items():
                 variable = self._leaves[kind][ordinal][name].variables[position]
                 if isinstance(value, tf.IndexedSlices):
                     variable.scatter_update(value)

@@ -1,10 +1,9 @@
 """The state between steps: one plain variable per (variable, worker, leaf), and how it is saved.
 
-Memories and compressors make nests of tensors; the state keeps them in variables, reads them for
-the next step, and writes them to files.  A leaf is found by what made it: the name of its variable,
-the method, and the leaf's own name, shape and dtype.  Its variables are made in `init_scope`,
-outside any strategy's creators, on the device of their worker, and live as long as the variable
-they serve.
+Memories and compressors return nests of tensors; the state stores them in variables, reads them for
+the next step, and writes them to files.  A leaf is found by the name of its variable, the method,
+and its name, shape and dtype.  Its variables are made in `init_scope`, outside the variable
+creators of a strategy, on the device of their worker, and live as long as the variable they serve.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from grace_tf.line.exchange import Share
 from grace_tf.line.plan import LaneGroup
 from grace_tf.line.sparse_gradients import values_of, with_values
 
-_FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # its children of checkpoints
+_FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # names in checkpoints of format 1
 
 
 class State(Trackable):
     """The states of the workers of this process.
 
     Leaves are named `<variable's name>/<memory|compressor>/<leaf>`, and `step` counts committed
-    steps.  `tf.train.Checkpoint` saves them under these names; `arrays` and `restore` are the same
-    for files of our own.  Nothing here communicates.
+    steps.  `tf.train.Checkpoint` saves them under these names; `arrays` and `restore` do it for
+    files of grace_tf.  Nothing here communicates.
 
     Args:
-      joined: says what the variables are called; without it they are called by their ordinals.
+      joined: knows the names of the variables; without it their ordinals are their names.
     """
 
     def __init__(self, registry: VariableRegistry | None = None) -> None:
@@ -54,17 +53,17 @@ class State(Trackable):
         self.devices: tuple[str | None, ...] = ()
         self._registry = registry or Ordinals()
         self._leaves: dict[str, Leaf] = {}
-        # By owner's key; where stages of a schedule take turns, one for each of them.
+        # By the owner's key: a list of one entry, or of one entry for each stage of a schedule.
         self._slots: dict[tuple[str, int], list[tuple[SlotOwner, dict[str, Leaf]]]] = {}
         self._restored = Restored(self._registry)
-        self._lost = ""  # the sentence about a lost state, until it is told
-        self._warned: set[str] = set()  # what was told of what was restored
+        self._lost = ""  # the warning about a lost state, until it is given
+        self._warned: set[str] = set()  # the warnings given since the last restore
         self._nonfinite = NonFiniteGuard()
 
     def place(
         self, size: int, workers: Sequence[int], devices: Sequence, called: str = "worker"
     ) -> None:
-        """Says which workers live in this process, and where.  Later calls must agree."""
+        """Sets the workers of this process and their devices.  Later calls must agree."""
         now = (size, tuple(workers))
         if self._leaves and now != (self.size, self.workers):
             raise ValueError(
@@ -79,17 +78,17 @@ class State(Trackable):
     def slots_for(
         self, groups: Sequence[LaneGroup], seed: int, apart: Container[str] = ()
     ) -> PlanSlots:
-        """What a step of these groups reads and writes; makes what does not exist yet.
+        """The leaves that a step of these groups reads and writes; makes those that do not exist.
 
-        What another memory or compressor made for the same variable stays where its leaf has the
-        same name, method, shape and dtype, and is replaced elsewhere, but for kinds kept `apart`.
+        A leaf of another memory or compressor of the same variable is used again if it has the same
+        name, method, shape and dtype; else it is replaced, except for the kinds in `apart`.
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
         by_rows = {group.ordinals[0] for group in groups if group.by_rows}
         return PlanSlots([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
 
     def forget(self, ordinal: int) -> None:
-        """Drops what is kept for a variable that is gone."""
+        """Deletes the state of a variable that was deleted."""
         for stem, leaf in list(self._leaves.items()):
             if ordinal in leaf.owner.ordinals:
                 self._leaves.pop(stem, None)
@@ -106,33 +105,33 @@ class State(Trackable):
     def commit(
         self, position: int, slots: PlanSlots, result: Share
     ) -> list[tf.Tensor | tf.IndexedSlices]:
-        """Takes in the next states of a finite step; returns the gradients, non-finite if not."""
+        """Stores the next states of a finite step and returns its gradients; else returns NaN."""
         grads = [values_of(g) for g in result.grads]
 
-        def keep():
+        def store():
             slots.assign("memory", position, result.memory)
             slots.assign("compressor", position, result.compressor)
             self._leaves["step"].variables[position].assign_add(1)
 
-        def tell():
+        def report():
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
-            self._nonfinite.told(result.step, result.own_finite(), who)
+            self._nonfinite.report(result.step, result.own_finite(), who)
 
-        committed = self._nonfinite.gradients(grads, result.finite, keep, tell) if grads else []
+        committed = self._nonfinite.gradients(grads, result.finite, store, report) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """All variables, leaf by leaf in the order of their making, worker by worker."""
+        """All variables, leaf by leaf in the order of creation, worker by worker."""
         return [variable for leaf in list(self._leaves.values()) for variable in leaf.variables]
 
     @property
     def alike_variables(self) -> list[tf.Variable]:
-        """What all workers hold alike, as the first worker of this process has it."""
+        """The variables that are equal on all workers, from the first worker of this process."""
         return [leaf.variables[0] for leaf in list(self._leaves.values()) if leaf.alike]
 
     def realign(self) -> None:
-        """Starts anew what means something on all workers together alone, and warns of it."""
+        """Resets the leaves that are valid only as a set over all workers, with a warning."""
         together = [leaf for leaf in list(self._leaves.values()) if leaf.set_valued]
         for leaf in together:
             leaf.start()
@@ -149,14 +148,14 @@ class State(Trackable):
 
     @property
     def step(self) -> int:
-        """Committed steps of the first worker of this process, also if loaded and not yet used."""
+        """Committed steps of the first worker of this process, also right after a restore."""
         if self._leaves:
             return int(self._leaves["step"].rows()[0])
         waiting = self._restored.leaves.get("step")
         return 0 if waiting is None else int(waiting.rows[0])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All to save: the rows of leaves under their names, whose they are, what made them."""
+        """The arrays to save: rows of leaves by name, the workers' numbers, and the table."""
         restored = self._restored
         if not self._leaves and restored.leaves:
             first = next(iter(restored.leaves.values()))
@@ -172,21 +171,20 @@ class State(Trackable):
         return Table(self._registry.table, made)
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Takes in saved arrays, now and for leaves that are yet to be made.
+        """Restores saved arrays, for leaves that exist and for leaves that are made later.
 
-        A leaf gets what was saved of the variable of its name (`variable_registry.matched`), of
-        format 1, which knows no names, that of its ordinal.  The same worker of the same size gets
-        its own state back, exactly.  Where the size has changed and all workers' states are in the
-        file, every worker gets their mean (of what workers hold alike, that is the state itself).
-        What another process saved gives zero residuals and a warning, what was not saved starts
-        anew.
+        A leaf is matched by the name of its variable (`variable_registry.matched`); format 1 has no
+        names, there by its ordinal.  The same worker of a world of the same size gets exactly its
+        own state back.  Where the size has changed and the states of all workers are in the file,
+        every worker gets their mean (for leaves equal on all workers, the state itself).  A worker
+        that is not in the file gets zero residuals and a warning; other leaves start anew.
         """
         leaves, table = unpacked(arrays)
         self._restored = Restored(self._registry, leaves, table)
         self._take_all(leaves)
 
     def lose(self, source: str, steps: int = 1) -> None:
-        """Starts anew, since `source`, of so many steps, holds no state; warns once of a loss."""
+        """Starts anew, since `source` holds no state; warns if `steps`, when saved, were not 0."""
         self._restored = Restored(self._registry)
         for leaf in list(self._leaves.values()):
             leaf.start()
@@ -200,26 +198,26 @@ class State(Trackable):
             self._tell_loss()
 
     def adopt(self, leaf: Leaf, saved: Saved) -> bool:
-        """Gives every worker of this process what is its own of a saved leaf, if it fits."""
+        """Gives every worker of this process its part of a saved leaf, if the shape fits."""
         with tf.init_scope():
             rows = leaf.form(saved.rows)
             if rows is None:
-                told = (
+                misfit = (
                     f"The saved state {leaf.stem} has the shape {saved.rows.shape[1:]}, this one "
                     f"{leaf.shape}: it is of "
                 )
                 if leaf.owner.kind == "memory":  # which has the shape of its variable
                     raise ValueError(
-                        f"{told}another model, or the model's variables came in another order."
+                        f"{misfit}another model, or the model's variables came in another order."
                     )
-                self._warn(f"{told}a method with other hyperparameters, and starts anew.")
+                self._warn(f"{misfit}a method with other hyperparameters, and starts anew.")
                 leaf.start()
                 return False
             leaf.take(dataclasses.replace(saved, rows=rows), self.size, self.workers, self._warn)
         return True
 
     def _take_all(self, saved: Container[str]) -> None:
-        """Gives every leaf what was restored of it; those not among the saved names start anew."""
+        """Gives every leaf its restored value; leaves not among the saved names start anew."""
         self._lost = ""
         self._warned.clear()
         for leaf in list(self._leaves.values()):
@@ -228,7 +226,7 @@ class State(Trackable):
             self._take(leaf)
 
     def _take(self, leaf: Leaf) -> None:
-        """Gives a leaf what was restored of it."""
+        """Gives a leaf its restored value, if there is one."""
         stem = self._restored.stem(leaf)
         if stem in self._restored.leaves:
             if self.adopt(leaf, self._restored.leaves[stem]):
@@ -242,9 +240,9 @@ class State(Trackable):
             self._handle_deferred_dependencies(name=name, trackable=leaf)
 
     def _own(self, owner: SlotOwner, staged: bool = False) -> dict[str, Leaf]:
-        """An owner's leaves; makes their variables, each with its first value or what was saved.
+        """An owner's leaves; makes their variables, with the first or the restored values.
 
-        Without `staged` what else was made for the same variables does not come again.
+        Without `staged` the leaves of other owners of the same variables are forgotten.
         """
         known = self._slots.get(owner.key, [])
         for other, leaves in known:
@@ -255,8 +253,8 @@ class State(Trackable):
             self._tell_loss()
         leaves = {}
         for name, value in first.items():
-            own = owner.leaf_name(name, value.shape, value.dtype.name)
-            stem = stem_of(owner, own, self._registry.name)
+            leaf_name = owner.leaf_name(name, value.shape, value.dtype.name)
+            stem = stem_of(owner, leaf_name, self._registry.name)
             leaf = self._leaves.get(stem)
             if leaf is None or not leaf.fits(owner, value):
                 known = [each for each in known if leaf not in each[1].values()]
@@ -270,7 +268,7 @@ class State(Trackable):
 
     def _devices(self, owner: SlotOwner) -> Sequence[str | None]:
         if not owner.ordinals or len(self.workers) > 1:
-            return self.devices  # several workers compute each on its own device
+            return self.devices  # each of several workers computes on its own device
         return [self._registry.device(owner.ordinals[0]) or self.devices[0]]
 
     def _tell_loss(self) -> None:
@@ -279,7 +277,7 @@ class State(Trackable):
         self._lost = ""
 
     def _warn(self, sentence: str) -> None:
-        """Warns once of each kind after a state was restored."""
+        """Gives each warning at most once after a restore."""
         kind = sentence.split(":")[-1]
         if kind not in self._warned:
             self._warned.add(kind)
@@ -292,14 +290,14 @@ class State(Trackable):
         table = Table.of(restored["table"].numpy())
         self._restored = Restored(self._registry, {}, table)
         self._take_all(table.made)
-        return {}  # nothing is left to be run
+        return {}  # a SavedModel cannot run it
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
-        # As of an Aggregator: only checkpoints hold compression state.
+        # As for an Aggregator: SavedModels hold no compression state, only checkpoints do.
         return dict(self._leaves) if save_type == "checkpoint" else {}
 
     def _lookup_dependency(self, name, cached_dependencies=None):
-        """The leaf that a checkpoint calls so; those found by the table wait for it, and are not.
+        """The leaf of this name in a checkpoint; leaves that the table matches are restored later.
 
         Format 1 has no table, and names that hold ordinals.
         """

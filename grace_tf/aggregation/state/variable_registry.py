@@ -1,8 +1,8 @@
-"""The variables of an Aggregator: which they are, their order, and their names.
+"""The variables of an Aggregator: their order, ordinals and names.
 
-A variable gets an ordinal when it comes first; the ordinal is part of the key of random streams.
-Its state is kept and saved under its name.  No variable is held: one that is gone is told to
-whoever keeps something for it.
+A variable gets an ordinal when a plan first uses it; the ordinal is part of the key of random
+streams.  Its state is stored and saved under its name.  Variables are referenced weakly: a callback
+reports those that were deleted, so that their state can be deleted too.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class VariableRegistry:
     """The variables that have joined, in the order of joining.
 
     A variable's name is its path; further variables of the same path are called `path~1`,
-    `path~2`, … in the order of joining, as nothing else tells them apart.
+    `path~2`, … in the order of joining.
 
     Args:
-      gone: a method, called with the ordinal of every variable that has ceased to exist.  Its
-        object is not held.
+      gone: a method, called with the ordinal of every variable that was deleted.  Its object is
+        referenced weakly.
     """
 
     def __init__(self, gone: Callable[[int], None]) -> None:
         self._gone = weakref.WeakMethod(gone)
-        # By id(), valid as long as the variable lives.  Loops go over a list of it: the collector
+        # By id(), valid as long as the variable lives.  Loops go over a copy: the garbage collector
         # may call `part` at any moment.
         self._known: dict[int, _Known] = {}
         self._numbered: dict[int, _Known] = {}  # by ordinal
         self._names: set[str] = set()
-        self._taken: list[range] = []  # ordinals that were given, also to variables now gone
+        self._taken: list[range] = []  # all ordinals given so far, also to deleted variables
         self._saved: Mapping[str, tuple[int, Shape]] = {}
         self._matched: dict[str, str] | None = None
         self._lock = threading.RLock()
 
     def add(self, variables: Sequence[Any]) -> None:
-        """Lets variables join, in this order, unless they have."""
+        """Registers variables, in this order; those that have joined already stay as they are."""
         with self._lock:
             for variable in variables:
                 held = plain(variable)
@@ -79,7 +79,7 @@ class VariableRegistry:
         self._matched = None
 
     def part(self, key: int, reference: weakref.ref) -> None:
-        """Forgets the variable of this reference, which is gone."""
+        """Forgets the deleted variable of this reference."""
         known = self._known.get(key)
         if known is None or known.variable is not reference:
             return
@@ -95,9 +95,9 @@ class VariableRegistry:
     def ordinals(self, variables: Sequence[Any]) -> tuple[int, ...]:
         """The ordinals of variables that have joined.
 
-        They are given in the order of joining, once and for all, when a plan first asks.  Variables
-        of a restored state get the ordinals that they had in it, so that they draw from the same
-        random streams, unless these belong to others already.
+        Ordinals are given in the order of joining, when a plan first asks, and never change.
+        Variables of a restored state get their ordinals in it, unless other variables have these
+        already, so that they draw from the same random streams.
         """
         known = [self._known[id(plain(v))] for v in variables]
         if any(each.ordinal is None for each in known):
@@ -120,40 +120,40 @@ class VariableRegistry:
     def _give(self, known: _Known, ordinal: int) -> None:
         known.ordinal = ordinal
         last = self._taken[-1] if self._taken else range(0)
-        if ordinal == last.stop:  # as always, but for what comes out of files
+        if ordinal == last.stop:  # always, except for ordinals from files
             self._taken[-1:] = [range(last.start, ordinal + 1)]
         else:
             self._taken.append(range(ordinal, ordinal + 1))
         self._numbered[ordinal] = known
 
     def path(self, ordinal: int) -> str:
-        """The path, which patterns match and workers compare."""
+        """The path of a variable, which patterns match and workers compare."""
         return self._numbered[ordinal].path
 
     def name(self, ordinal: int) -> str:
-        """The name, which no other variable here has."""
+        """The name of a variable, which is unique in this registry."""
         return self._numbered[ordinal].name
 
     def device(self, ordinal: int) -> str | None:
-        """The device of the variable; of a distributed one, that of its first component."""
+        """The device of the variable; for a distributed one, of its first component."""
         return device_of(local(self._numbered[ordinal].variable()))
 
     @property
     def table(self) -> dict[str, tuple[int, Shape]]:
-        """Ordinal and shape of every variable that has been in a plan, by name, as they joined."""
+        """(ordinal, shape) by name of every variable used in a plan, in the order of joining."""
         known = [each for each in list(self._known.values()) if each.ordinal is not None]
         return {each.name: (each.ordinal, each.shape) for each in known}
 
     def expect(self, saved: Mapping[str, tuple[int, Shape]]) -> None:
-        """Takes in the table of a restored state."""
+        """Sets the table of a restored state."""
         self._saved, self._matched = saved, None
 
     def source(self, ordinal: int) -> str | None:
-        """The name that this variable has in the restored state; None if it is not there."""
+        """The name of this variable in the restored state; None if it is not there."""
         return self._sources().get(self._numbered[ordinal].name)
 
     def now(self, source: str) -> str:
-        """The name here of what the restored state calls `source`."""
+        """The name here of the variable that the restored state calls `source`."""
         return {theirs: ours for ours, theirs in self._sources().items()}.get(source, source)
 
     def _sources(self) -> dict[str, str]:
@@ -166,12 +166,12 @@ class VariableRegistry:
 
 
 def matched(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str, str]:
-    """Which of our variables is which of a file's: `{our name: their name}`.
+    """Matches the variables of this run with those of a file: `{our name: their name}`.
 
-    Equal names mean the same variable, in whatever order they joined.  Keras counts layers without
-    a name through the whole process, so the same model may be called otherwise here: where both
-    sides have names that the other lacks, but equal shapes in the order of joining, that order
-    counts, as it does for the weights in Keras' own files.
+    Equal names mean the same variable, in any order of joining.  Keras numbers layers without a
+    name through the whole process, so the same model may have other names here.  Where both sides
+    have names that the other lacks, but equal shapes in the order of joining, the order counts, as
+    it does for the weights in Keras' own files.
     """
     same = {name: name for name in ours if name in theirs}
     both_lack = len(same) < min(len(ours), len(theirs))
@@ -187,7 +187,7 @@ def _part(joined: weakref.ref, key: int, reference: weakref.ref) -> None:
 
 
 class Ordinals:
-    """A `VariableRegistry` for variables that have nothing but ordinals: these are their names."""
+    """A `VariableRegistry` for variables that have only ordinals, which serve as names."""
 
     @property
     def table(self) -> dict[str, tuple[int, Shape]]:

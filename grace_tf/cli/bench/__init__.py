@@ -1,4 +1,4 @@
-"""What `grace_tf bench` measures."""
+"""The command `bench`: measures the codecs, or a whole step of a model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The speed of the codecs: compress, decompress, aggregate, and compensate to settle.
+"""Measures the codecs: compress, decompress, aggregate, and the whole from compensate to settle.
 
 Everything runs through tf.function on one gradient tensor.  Times are medians of repeats that are
 interleaved over methods after a warm-up, beside one plain read of the tensor in the same run.  All
-include the call of the function, which is most of the time of small tensors.
+include the call of the function, which takes most of the time for small tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STAGES = ("compress", "decompress", "aggregate", "step")
 
 @dataclasses.dataclass
 class Case:
-    """One method on one tensor with one implementation of the operations, and what was measured."""
+    """One method on one tensor with one implementation of the operations, and its measurements."""
 
     method: str  # as it was given
     compressor: Compressor
@@ -112,7 +112,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Records of all methods on one gradient of `size` elements.
 
-    `advance` is told after each method is traced and after each repeat, never during one.
+    `advance` is called after each method is traced and after each repeat, never during one.
     """
     x = _gradient(_shape(size))
     cases = []
@@ -147,12 +147,12 @@ def prepare(method: str, x: tf.Tensor, workers: int, operations: str) -> Case:
             outcome = _alone(composed(compressor, memory, [x], [m], [s], context), workers)
             return outcome.aggregates, outcome.memories, outcome.states
 
-        def own(x, s):
+        def settled(x, s):
             return _alone(compressor.rounds([x], [s], context), workers)[1][0]
 
         functions = _stages(compressor, context, x, workers) if compressor.one_round else {}
         functions["step"] = _traced(whole, x, memory_states, states)
-        sent = _traced(own, x, states)
+        sent = _traced(settled, x, states)
         error = _relative_error(x, sent(), compressor.aggregates)
     return Case(method, compressor, memory, tuple(x.shape), operations, functions, error, {})
 
@@ -167,8 +167,8 @@ def report(records: Sequence[dict[str, Any]]) -> None:
             for s in STAGES
         ]
         bits = 8 * case["wire_bytes"] / case["elements"]
-        told = [f"{bits:.3g}", f"{case['relative_error']:.3g}", case["operations"]]
-        rows.append([case["method"], f"{case['elements']:,}", *times, *told])
+        cells = [f"{bits:.3g}", f"{case['relative_error']:.3g}", case["operations"]]
+        rows.append([case["method"], f"{case['elements']:,}", *times, *cells])
     where = f"{header['cpu']}, {header['cores']} cores, TensorFlow {header['tensorflow']}"
     title = f"{header['workers']} workers, ms (and plain reads by {header['read']}) on {where}"
     print_table(title, ("method", "elements", *STAGES, "bits/element", "error", "operations"), rows)
@@ -181,7 +181,7 @@ def _stages(
     public = context.public()
     compress = _traced(lambda x: compressor.compress(x, context), x)
     payload = compress()
-    if compressor.commutes_with_sum:  # its payloads are summed on the way; decoding is all there is
+    if compressor.commutes_with_sum:  # the collective sums payloads; `aggregate` only decodes
         decompress = _traced(lambda p: compressor.decompress(p, public), payload)
         return {"compress": compress, "decompress": decompress}
     payloads = {name: tf.stack([part] * workers) for name, part in payload.items()}
@@ -193,7 +193,7 @@ def _stages(
 
 
 def _alone(rounds: Iterator, workers: int) -> tuple:
-    """Runs rounds whose workers all send the same; a sum comes back as one payload."""
+    """Runs rounds where all workers send the same; the reply to a sum is one worker's payload."""
     request = next(rounds)
     while True:
         replies = request.payloads
@@ -206,7 +206,7 @@ def _alone(rounds: Iterator, workers: int) -> tuple:
 
 
 def _relative_error(x: tf.Tensor, sent: tf.Tensor, aggregates: str) -> float:
-    """‖x − sent‖ / ‖x‖; of a consensus, which has no scale, with the one that fits best."""
+    """‖x − sent‖ / ‖x‖; a consensus has no scale, so it is scaled for the least error."""
     if aggregates != "sum":
         sent *= tf.reduce_sum(x * sent) / tf.reduce_sum(sent * sent)
     return float(tf.norm(x - sent) / tf.norm(x))

@@ -1,4 +1,4 @@
-"""Where a measurement was taken, and how long a call takes."""
+"""Describes the machine of a measurement, and times a call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READS = {"native": "all_finite", "reference": "tf.reduce_max"}
 
 
 def machine(workers: int, repeats: int, gradient: str) -> dict[str, Any]:
-    """The header of a run: what was measured where."""
+    """The header of a run: the machine, the versions and the gradient."""
     return {
         "kind": "machine",
         "cpu": _cpu_model(),
@@ -37,7 +37,7 @@ def machine(workers: int, repeats: int, gradient: str) -> dict[str, Any]:
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """How long one call takes, with all work that it starts."""
+    """The seconds that one call takes, with all the work that it starts."""
     tf.test.experimental.sync_devices()
     began = time.perf_counter()
     function()

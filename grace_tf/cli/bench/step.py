@@ -1,4 +1,4 @@
-"""What a user's step pays: `Aggregator` in a tf.function over all gradients of a model, alone.
+"""Measures a user's whole step: an `Aggregator` on all gradients of a model, with one worker.
 
 The time includes all that happens between backward and the optimizer: compensation, compression,
 decompression, state and flags.
@@ -91,7 +91,7 @@ def traced(method: str, grads: Sequence[tf.Tensor]) -> Step:
     function = tf.function(lambda *grads: aggregate(grads, variables), autograph=False)
     concrete = function.get_concrete_function(*grads)
     tracing = time.perf_counter() - began
-    # What does not grow with the variables is small beside what does.
+    # The constant part is small beside the part that grows with the number of variables.
     nodes = count_nodes(concrete.graph) / len(variables)
     return Step(method, aggregate, lambda: concrete(*grads), nodes, tracing)
 

@@ -1,7 +1,7 @@
-"""The environment that tells a worker who the others are.
+"""Makes the environment variables by which a worker finds the others.
 
-From the places of all workers (places.py) it makes an environment for each: TF_CONFIG, what the
-user exports, and for Horovod the variables by which its workers find each other.
+From the places of all workers (places.py) it makes an environment for each: TF_CONFIG, the user's
+exports, and for Horovod the variables by which its workers find each other.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from grace_tf.cli.run.far_end import interface
 from grace_tf.cli.run.hosts import has_address, is_loopback
 from grace_tf.cli.run.places import Place, Remote
 
-# What workers on other hosts get of this environment; on this machine they get all of it.
+# The variables that workers on other hosts get from here; workers on this machine get all of them.
 _SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
 _THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
 
 
 def exported(wanted: Sequence[str]) -> dict[str, str]:
-    """What `-x NAME` (its value here) and `-x NAME=VALUE` give to every worker.
+    """The variables that `-x NAME` (its value here) and `-x NAME=VALUE` set for every worker.
 
     Raises ValueError for a variable that is not set here.
     """
@@ -41,8 +41,8 @@ def environments(
 ) -> Iterator[list[dict[str, str]]]:
     """One environment for each worker.
 
-    A worker on this machine gets it as it is.  On another host the variables are added to those
-    that the host has already.
+    A worker on this machine gets exactly this environment; on another host the variables are added
+    to the host's own.
 
     With `horovod` the workers meet at this launcher, as long as the context lasts.  Raises
     ValueError where this Python has no Horovod.
@@ -69,7 +69,7 @@ def _hosts(places: Sequence[Place]) -> tuple[list[str], str]:
     if not far:
         return [_THIS_MACHINE] * len(places), _THIS_MACHINE
     named = [place.host for place in places if place.here and not is_loopback(place.host)]
-    # A name that only this machine has is none for the others; they see its address.
+    # The others cannot use a name that only this machine knows; they get its address.
     launcher = (named or [far[0].client] or [])[0] or socket.gethostname()
     return [launcher if place.here else _of_other(place) for place in places], launcher
 
@@ -114,11 +114,11 @@ def _of_horovod(
     names = "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"
     try:
         found = []
-        for slot, own in zip(slots, interfaces):
+        for slot, interface in zip(slots, interfaces):
             mine = {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
             mine["HOROVOD_HOSTNAME"] = slot.hostname
-            if own:  # without it Gloo takes that of the host's own name
-                mine["HOROVOD_GLOO_IFACE"] = own
+            if interface:  # else Gloo takes the interface of the host's name
+                mine["HOROVOD_GLOO_IFACE"] = interface
             found.append({**fixed, **mine})
         yield found
     finally:

@@ -1,4 +1,4 @@
-"""How the workers of a run ended, in words, and which of them failed first."""
+"""Puts into words how the workers of a run ended, and finds which of them failed first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIGNALS = frozenset(signal.Signals)
 
 
 def ending(code: int) -> str:
-    """What a return code of `subprocess` says: "ended with exit code 7", "was ended by SIGKILL".
+    """A return code of `subprocess` in words: "ended with exit code 7", "was ended by SIGKILL".
 
-    A program whose child a signal ended, and so the far end of a host, returns 128 + the signal's
-    number.  Others may return the same number for their own reasons, so both numbers are named.
+    A program whose child was ended by a signal, such as the far end of a host, returns 128 + the
+    signal's number.  Other programs may return the same number, so both meanings are named.
     """
     if code < 0:
         return f"was ended by {_signal_name(-code)}"
@@ -26,9 +26,9 @@ def ending(code: int) -> str:
 def failed_first(rank: int, codes: Mapping[int, int], last: Callable[[int], str]) -> int:
     """The worker that failed first, where `rank` was the first to end with a code other than 0.
 
-    A worker that has failed takes its time to end, and the others may be gone before it; but their
-    last lines name it.  `codes` are the return codes of the workers that have ended, `last(rank)`
-    is the last line of one of them on stderr.
+    A worker that has failed may need time to end, and others may end before it; their last lines
+    name it.  `codes` are the return codes of the workers that have ended; `last(rank)` is the last
+    line of a worker on stderr.
     """
     seen: set[int] = set()
     while rank not in seen:

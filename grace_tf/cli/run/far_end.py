@@ -1,7 +1,7 @@
 """Starts one worker on another host: the launcher runs this program there.
 
-`places.py` sends its text, so nothing of grace_tf is imported here, and no TensorFlow.  What goes
-over the connection:
+`places.py` sends the text of this file, so it imports nothing of grace_tf, and no TensorFlow.  The
+connection carries:
 
     stdout, out   one line: MARK and, as JSON, {"port": a port that is free here, "client",
                   "server": the addresses between which the connection runs, "interface": the
@@ -10,7 +10,8 @@ over the connection:
                   the number of a signal for the worker and all that it has started, one a line
     exit code     the worker's; 128 + n where signal n ended it
 
-Where stdin ends, because the launcher or the connection is gone, worker and children get SIGKILL.
+Where stdin ends, because the launcher or the connection is gone, the worker and its children get
+SIGKILL.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ import threading
 MARK = "grace_tf is here: "
 CANNOT_START = 126  # as sh(1)
 NOT_FOUND = 127
-# What the launcher's host says of these stands in front of what this host says.
+# Of these variables, the launcher's value is put before this host's value.
 _LISTS = "PATH", "PYTHONPATH", "LD_LIBRARY_PATH"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def main() -> int:
-    """Says that it is here, waits for the order, and returns the worker's exit code."""
-    with socket.socket() as held:  # until the order comes, so that no other worker is told the port
+    """Reports this host, waits for the command, and returns the worker's exit code."""
+    with socket.socket() as held:  # until the command comes, so that no other worker gets the port
         held.bind(("", 0))
         client, server = _connection()
-        told = {"port": held.getsockname()[1], "client": client, "server": server}
-        print(MARK + json.dumps({**told, "interface": interface(server)}), flush=True)
+        facts = {"port": held.getsockname()[1], "client": client, "server": server}
+        print(MARK + json.dumps({**facts, "interface": interface(server)}), flush=True)
         line = sys.stdin.buffer.readline()
     if not line:
         return 1
@@ -63,20 +64,20 @@ def main() -> int:
     except PermissionError:
         return _refuse(f"{words[0]!r} cannot be executed on this host.", CANNOT_START)
     threading.Thread(target=_obey, args=(worker.pid,), daemon=True).start()
-    # It is never reaped, so its number stays its own and no signal hits a stranger.
+    # It is never reaped, so it keeps its number, and no other process gets the signal.
     ended = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     signal_all(worker.pid, signal.SIGKILL)
     return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
 
 
 def end_with(parent: int):
-    """What a child runs before its program: the kernel kills it when its parent dies."""
+    """A function that a child runs before its program: the kernel kills it when its parent dies."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def before_exec() -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
 
     return before_exec
@@ -100,13 +101,13 @@ def interface(address: str) -> str:
 
 
 def _connection() -> tuple[str, str]:
-    """The addresses of both ends, as sshd tells them: "" where the connection is not TCP's."""
+    """The addresses of both ends, from sshd; "" where the connection is not TCP."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return tuple("" if word == "UNKNOWN" else word for word in words[:4:2]) or ("", "")
 
 
 def _environment(given: dict[str, str]) -> dict[str, str]:
-    """This host's environment, with what the launcher has given."""
+    """This host's environment with the launcher's variables."""
     found = {**os.environ, **given}
     for name in set(_LISTS) & set(given):
         parts = given[name], os.environ.get(name)
@@ -121,7 +122,7 @@ def _obey(worker: int) -> None:
 
 
 def signal_all(group: int, number: int) -> None:
-    """Sends a signal to a process and whatever it has started, where they still run."""
+    """Sends a signal to a process and all that it has started, where they still run."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

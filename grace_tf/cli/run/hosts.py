@@ -33,9 +33,9 @@ def of_workers(hosts: Sequence[tuple[str, int]] | None, workers: int) -> list[st
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"Host {name!r} is named twice: give all its slots at once.")
-    own = [name for name in names if is_this_machine(name)]
-    if len(own) > 1:
-        both = f"{own[0]!r} and {own[1]!r}"
+    local = [name for name in names if is_this_machine(name)]
+    if len(local) > 1:
+        both = f"{local[0]!r} and {local[1]!r}"
         raise ValueError(f"Hosts {both} are both this machine: give all its slots at once.")
     filled = [name for name, slots in hosts for _ in range(slots)]
     if len(filled) < workers:

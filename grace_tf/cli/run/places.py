@@ -1,11 +1,11 @@
-"""How a worker's process is started on a host: `Local` on this machine, `Remote` on another.
+"""Starts a worker's process on a host: `Local` on this machine, `Remote` on another.
 
-A place is made with the name of a host.  It knows a free port there and, by `start`, becomes the
-process of one worker.  The launcher treats all places alike.
+A place is made with the name of a host.  It knows a free port there, and `start` starts the process
+of one worker.  The launcher treats all places alike.
 
-A `Remote` is a connection by ssh.  Over its stdin travel the program of the far end, the command
-and the environment, so that none of them stands on a command line; its stdout and stderr are the
-worker's, and its exit code is the worker's exit code.  far_end.py says how both ends talk.
+A `Remote` is a connection by ssh.  The program of the far end, the command and the environment go
+over its stdin, so that no command line shows them; its stdout, stderr and exit code are the
+worker's.  far_end.py describes the protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Union
 from grace_tf.cli.run import far_end
 from grace_tf.cli.run.far_end import end_with, signal_all
 
-# A lost host is noticed after 3 times so many seconds; nobody is there to type a password.
+# ssh notices a lost host after 3 intervals, and does not ask for a password.
 SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15"
 _OF_SSH = 255  # its exit code where it fails itself
 _READ_THE_REST = "import json, sys; exec(json.loads(sys.stdin.buffer.readline()))"
@@ -53,7 +53,7 @@ class Local:
 
     def __init__(self, host: str):
         self.host = host
-        # Held until the worker starts, so that no other is told the same port.
+        # Bound until the worker starts, so that no other worker gets the same port.
         self._held = socket.socket()
         self._held.bind(("", 0))
         self.port = self._held.getsockname()[1]
@@ -65,7 +65,7 @@ class Local:
         return self._process
 
     def signal(self, number: int) -> None:
-        """Sends the worker, and whatever it has started, a signal."""
+        """Sends a signal to the worker and all that it has started."""
         signal_all(self._process.pid, number)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Remote:
         self._tell(json.dumps(Path(far_end.__file__).read_text(encoding="utf-8")))
 
     def look(self) -> bool:
-        """Reads what has come; whether the far end is there.  Raises CannotReach if it ended."""
+        """Reads the output so far; True if the far end has reported, CannotReach if it ended."""
         more = os.read(self.process.stdout.fileno(), 1 << 16)
         if not more:
             raise self._failure()
@@ -103,15 +103,15 @@ class Remote:
         hello = _HELLO.search(self._seen)  # a login shell may print something before it
         if hello is None:
             return False
-        told = json.loads(hello[1])
-        self.port, self.interface = told["port"], told["interface"]
-        self.client, self.server = told["client"], told["server"]
+        facts = json.loads(hello[1])
+        self.port, self.interface = facts["port"], facts["interface"]
+        self.client, self.server = facts["client"], facts["server"]
         return True
 
     def start(self, words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen:
-        """Starts the worker in the folder of the same name; what the process says is the worker's.
+        """Starts the worker in the folder of the same name; the process' output is the worker's.
 
-        What hinders it there is the last line on stderr.
+        Where the worker cannot start, the last line on stderr says why.
         """
         order = {"words": list(words), "folder": os.getcwd(), "environment": environment}
         self._tell(json.dumps(order))
@@ -119,8 +119,8 @@ class Remote:
         return self.process
 
     def signal(self, number: int) -> None:
-        """Sends the worker, and whatever it has started, a signal; SIGKILL ends the connection too,
-        at the first time by its far end, at the second by this one."""
+        """Sends a signal to the worker and all that it has started; SIGKILL ends the connection
+        too: the first one at the far end, the second one here."""
         if number != signal.SIGKILL:
             self._tell(str(int(number)))
         elif not self.process.stdin.closed:
@@ -130,7 +130,7 @@ class Remote:
             signal_all(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the connection, if it stands, and with it what runs at its far end."""
+        """Ends the connection, if it is open, and all that runs at its far end."""
         for _ in range(2):
             self.signal(signal.SIGKILL)
         self.process.wait()
@@ -139,7 +139,7 @@ class Remote:
             self.process.stderr.close()
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which whoever waits for it is told
+        with contextlib.suppress(OSError):  # it has ended; the waiting launcher sees it
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
@@ -148,7 +148,7 @@ class Remote:
             self.process.wait(timeout=5)
         signal_all(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
-        os.set_blocking(self.process.stderr.fileno(), False)  # a child may hold its other end
+        os.set_blocking(self.process.stderr.fileno(), False)  # a child may keep the pipe open
         lines = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         reason = lines[-1].strip() if lines else f"the connection ended with exit code {code}"
         what = "reach" if code == _OF_SSH else "start a worker on"
@@ -159,9 +159,9 @@ Place = Union[Local, Remote]
 
 
 def wait_for_all(places: Sequence[Remote], deadline: float | None) -> None:
-    """Returns when all far ends are there.
+    """Returns when all far ends have reported.
 
-    Raises CannotReach if one cannot be; TimeoutError, with whom it waits for, after the deadline.
+    Raises CannotReach if one cannot; TimeoutError, which names the missing hosts, at the deadline.
     """
     with selectors.DefaultSelector() as waiting:
         for place in places:

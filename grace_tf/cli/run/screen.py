@@ -1,8 +1,8 @@
-"""What the workers of a run print, brought together.
+"""Merges the output of the workers of a run.
 
-Bytes come in from the pipes of all workers; whole lines go out to the launcher's stdout and stderr.
-A line that a program redraws with \\r (a progress bar) has states: on a terminal those of worker 0
-are drawn in place and those of the others dropped; elsewhere one a second becomes a line.
+It reads the pipes of all workers, and writes whole lines to the launcher's stdout and stderr.  A
+line that a program redraws with \\r (a progress bar) has states: on a terminal worker 0's are drawn
+in place and those of the others dropped; elsewhere one state a second becomes a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIXES = ("always", "auto", "never")
 _REDRAW_SECONDS = 1.0
 _CODES = re.compile(rb"\x1b\[[\d;?]*[A-HJKSTfhlsu]")  # moves, erases, the cursor; colours stay
 _UP = re.compile(rb"\x1b\[\d*A")
-_CUT = re.compile(rb"(.*?)(\x1b(?:\[[\d;?]*)?)?", re.S)  # a code of which half has come
+_CUT = re.compile(rb"(.*?)(\x1b(?:\[[\d;?]*)?)?", re.S)  # text with an incomplete code at its end
 _ERASE = "\r\x1b[K"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"  # a state wider than the terminal is cut, not folded
 
@@ -28,9 +28,8 @@ _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"  # a state wider than the terminal is c
 class Screen:
     """The launcher's stdout and stderr, written to by one thread per pipe.
 
-    `prefix` says before which lines the rank stands: "always"; "auto", all but worker 0's, so that
-    a line without a rank is worker 0's; "never".  Unless `verbose`, TensorFlow's start-up lines on
-    stderr are left out.
+    `prefix` says which lines begin with the rank: "always" all; "auto" all but worker 0's; "never"
+    none.  Unless `verbose`, TensorFlow's start-up lines on stderr are left out.
 
     Attributes: last, the last line of each worker on stderr, without the rank.
     """
@@ -46,12 +45,12 @@ class Screen:
         self._drawn: tuple[str, TextIO] | None = None  # the state that the cursor stands behind
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What tells worker 0 that a terminal shows its output, and how large it is."""
+        """Variables that tell worker 0 that a terminal shows its output, and how large it is."""
         if rank != 0 or not (self._stdout.isatty() and self._stderr.isatty()):
             return {}
         size = os.get_terminal_size(self._stdout.fileno())
         columns = max(1, size.columns - len(self._label(rank)))
-        # The first is rich's; tqdm and Keras draw in any case.
+        # rich needs the first; tqdm and Keras draw without it.
         return {"TTY_COMPATIBLE": "1", "COLUMNS": str(columns), "LINES": str(size.lines)}
 
     def follow(self, rank: int, pipe, errors: bool) -> None:
@@ -76,7 +75,7 @@ class Screen:
                     self._line(label + text, stream)
 
     def say(self, sentence: str) -> None:
-        """A line of the launcher itself, on stderr."""
+        """Prints a line of the launcher itself on stderr."""
         self._line(f"[grace_tf] {sentence}", self._stderr)
 
     def _label(self, rank: int) -> str:
@@ -84,7 +83,7 @@ class Screen:
         return "" if unnamed else f"[{rank}] "
 
     def _line(self, text: str, stream: TextIO, ends: bool = False) -> None:
-        """A whole line above what is drawn; with `ends` in its place, if it is of this stream."""
+        """Prints a line above the drawn state; with `ends` in its place, if of the same stream."""
         with self._lock:
             drawn = self._drawn if stream.isatty() else None
             if drawn:
@@ -119,7 +118,7 @@ def _states(pipe) -> Iterator[tuple[str, str]]:
         if b"\r" in seen and (state := _state(seen)):
             up = _UP.search(seen)
             returned = _CODES.sub(b"", seen).endswith(b"\r")
-            left = state + b"\r" if returned else b"\r" + state  # no longer than it must be
+            left = state + b"\r" if returned else b"\r" + state  # drops the earlier states
             left = (up.group() if up else b"") + left + part
             yield state.decode(errors="replace"), "state"
     if state := _state(left):
@@ -129,8 +128,8 @@ def _states(pipe) -> Iterator[tuple[str, str]]:
 def _state(line: bytes) -> bytes:
     """What a terminal shows of a line with carriage returns: the last state not empty.
 
-    Left out is what shows nothing: Keras' backspaces before its carriage return, rich's codes that
-    erase the line (with the rank in it), move the cursor and hide it.
+    It leaves out what shows nothing: Keras' backspaces before its carriage return, and rich's codes
+    that erase the line (with the rank in it), move the cursor and hide it.
     """
     states = (state.rstrip(b"\b") for state in reversed(_CODES.sub(b"", line).split(b"\r")))
     return next((state for state in states if state), b"")

@@ -1,7 +1,4 @@
-"""The signals that ask the launcher itself to end.
-
-SIGINT and SIGTERM come in; `Stopped` goes out, in the main thread.
-"""
+"""Turns SIGINT and SIGTERM to the launcher into the exception `Stopped` in the main thread."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ class Stopped(Exception):
 
 
 class Signals:
-    """Within it SIGINT and SIGTERM raise Stopped, the first time; only the main thread may say so.
+    """A context, for the main thread, in which the first SIGINT or SIGTERM raises Stopped.
 
     Within `hold` a signal waits until `hold` ends, so none interrupts the start of a worker.  After
-    `ignore` signals do nothing, so none interrupts the clean-up, which is bounded by itself.
+    `ignore` signals do nothing, so none interrupts the clean-up, whose time is bounded.
     """
 
     def __enter__(self) -> Signals:
@@ -50,7 +47,7 @@ class Signals:
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         self._held = True
-        yield  # a start that fails ends the run: no signal is needed any more
+        yield  # where a start fails, the run ends anyway, without the signal
         self._held = False
         if self._pending is not None:
             raise Stopped(self._pending)

@@ -1,7 +1,6 @@
-"""The lines that TensorFlow's C++ side writes to stderr while it is imported, and how they are
-hidden.
+"""Hides the lines that TensorFlow's C++ code writes to stderr while it is imported.
 
-They say how TensorFlow was built, come in every process, and ask for nothing.  Log levels do not
+They say how TensorFlow was built, come in every process, and need no action.  Log levels do not
 stop all of them: some are written before TensorFlow has read its level.
 """
 
@@ -29,8 +28,8 @@ _LINES = re.compile(
             _NOTE + r"Could not find cuda drivers on your machine, GPU will not be used\.",
             _NOTE + r"TF-TRT Warning: Could not find TensorRT",
             _NOTE + r"computation placer already registered\. ",
-            # Errors by their level alone: builds for GPUs register twice what they link twice, and
-            # oneDNN names what it leaves to Eigen.
+            # Lines with the level of errors that are none: builds for GPUs register some factories
+            # twice, and oneDNN names the types that it leaves to Eigen.
             _ERROR
             + r"Unable to register cu\w+ factory: Attempting to register factory for plugin ",
             _ERROR + r"oneDNN supports DT_\w+ only on platforms with .*\. Falling back to ",
@@ -40,7 +39,7 @@ _LINES = re.compile(
 
 
 def is_start_up_line(line: str) -> bool:
-    """Whether a line is one of these; never an error that means something, nor a program's own."""
+    """Whether a line is one of these; False for real errors and for lines of the program."""
     return _LINES.match(line) is not None
 
 
@@ -52,12 +51,12 @@ def of_command_line() -> bool:
 
 
 def imports_all() -> bool:
-    """Whether `import grace_tf` imports TensorFlow: but for the command line, it does."""
+    """Whether `import grace_tf` imports TensorFlow: always, except for the command line."""
     return _asked or not of_command_line()
 
 
 def import_package(quiet: bool) -> None:
-    """Imports what `import grace_tf` imports elsewhere; `quiet` hides TensorFlow's lines."""
+    """Does the full import of grace_tf for the command line; `quiet` hides TensorFlow's lines."""
     global _asked
     if imports_all():
         return  # a program that calls a command
@@ -71,8 +70,8 @@ def import_package(quiet: bool) -> None:
 def hide() -> None:
     """Hides these lines of this process until `show`.
 
-    It is called before TensorFlow is imported.  A child process reads stderr, so that the last
-    words of a process that crashes are not lost.
+    Call it before TensorFlow is imported.  A child process filters stderr, so that the last lines
+    of a process that crashes are not lost.
     """
     try:
         stderr = os.dup(2)
@@ -87,31 +86,31 @@ def hide() -> None:
 
 
 def let_python_through() -> None:
-    """Hides only what does not come from Python, which sees the terminal again if there is one."""
+    """Lets Python write to the original stderr; hides only lines that do not come from Python."""
     if _hidden:
         stderr, _ = _hidden[-1]
         sys.stderr = open(os.dup(stderr), "w", buffering=1, errors="backslashreplace")
 
 
 def show() -> None:
-    """Undoes `hide`, after the filter has shown everything that was written until now."""
+    """Undoes `hide`, after the filter has shown everything written so far."""
     while _hidden:
         stderr, reader = _hidden.pop()
         os.dup2(stderr, 2)
         os.close(stderr)
         reader.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # another child holds the pipe
+        with contextlib.suppress(subprocess.TimeoutExpired):  # another child keeps the pipe open
             reader.wait(timeout=2)
 
 
 def _filter() -> None:
-    """The child: from stdin to stderr, without these lines."""
+    """Runs in the child: copies stdin to stderr without these lines."""
     for line in sys.stdin.buffer:
         if not is_start_up_line(line.decode(errors="replace")):
             os.write(2, line)
 
 
-_asked = False  # for all of the package, by a command
+_asked = False  # whether a command has requested the full import
 _hidden: list[tuple[int, subprocess.Popen]] = []
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Horovod's workers and collectives."""
+"""The group of Horovod's workers, and its collectives."""

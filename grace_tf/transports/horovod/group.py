@@ -1,8 +1,8 @@
 """Horovod's workers as a `Group`: one process a worker, and Horovod's own collectives.
 
 A collective takes this process's buffer and a key, and runs Horovod's collective under a name made
-of the key.  The user's program starts Horovod (`hvd.init()`); this module looks whether it has, and
-never imports Horovod by itself.
+of the key.  The user's program starts Horovod (`hvd.init()`); this module checks whether it has,
+and never imports Horovod by itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def running() -> HorovodGroup | None:
     global _current
     hvd = _started()
     if hvd is None:
-        # Once there were others, a worker must not go on alone: Horovod refuses what it asks.
+        # A worker of a group must not go on alone; Horovod refuses the collectives of the group.
         return _current
     if _current is None and hvd.size() == 1:
         return None
@@ -107,16 +107,16 @@ def _started() -> ModuleType | None:
 
 
 class HorovodGroup(HorovodSet, Group):
-    """The workers that Horovod runs, or those of one process set, numbered within it.
+    """All workers that Horovod runs, or the workers of one process set, numbered within it.
 
-    It stands without asking the others; the first handshake connects the lifeline, too.  Waiting
-    for another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds
-    of Horovod's own HOROVOD_GLOO_TIMEOUT_SECONDS.  Horovod is then shut down, and where it does not
-    let go of this process, the process ends with the sentence.
+    Making the group does not communicate; the first handshake connects the lifeline.  Waiting for
+    another worker ends after `timeout` seconds, and for a stopped one also after the 30 seconds of
+    HOROVOD_GLOO_TIMEOUT_SECONDS.  Horovod is then shut down; where its shutdown hangs, the process
+    ends with the error message.
 
-    Collectives are named by their keys, so several are under way together and each waits for its
-    namesakes alone.  Horovod may join small ones on the way; among three workers and more, sums may
-    then differ in last bits from run to run, though never between workers.
+    Collectives are named by their keys, so several may run at once, and each waits only for the
+    same name on other workers.  Horovod may fuse small ones; with three workers or more, sums may
+    then differ in the last bits from run to run, though never between workers.
 
     Bytes a worker sends for n bytes handed over, N workers, over Gloo: sum, max 2 n (N - 1) / N;
     gather n (N - 1); all_to_all n (N - 1) / N.  bfloat16 is summed as float32, twice the bytes:
@@ -127,7 +127,7 @@ class HorovodGroup(HorovodSet, Group):
         ranks = range(hvd.size()) if process_set is None else process_set.ranks
         super().__init__(hvd, ranks, process_set)
         (self.rank,) = self.workers
-        # Among all of Horovod's, so that no two processes of a host take the same GPU.
+        # Counted among all of Horovod's processes, so that no two of a host take the same GPU.
         self.local_rank = hvd.local_rank()
         self.timeout = float(timeout)
         self.started = hvd.rank(), hvd.size()
@@ -135,10 +135,10 @@ class HorovodGroup(HorovodSet, Group):
         self._missed: str | None = None  # why the workers did not meet
         self._engine = Engine(hvd)
         self._waits: Waits | None = None
-        self._parts = 0  # how many calls of `part` there were
+        self._parts = 0  # the number of calls of `part`
 
     def begin(self, timeout: float | None) -> None:
-        """Waits for the others once, as `init` does; from then on so many seconds at most."""
+        """Waits for the others, once; `timeout` then holds for every wait."""
         if self._met:
             if timeout in (None, self.timeout):
                 return
@@ -151,14 +151,14 @@ class HorovodGroup(HorovodSet, Group):
 
     @functools.cached_property
     def hosts(self) -> tuple[str, ...]:
-        """As a group's; all workers ask for it together the first time."""
+        """See `Group.hosts`; all workers must make the first call together."""
         name = (os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()).encode()
         words = np.frombuffer(name[:_LONGEST_NAME].ljust(_LONGEST_NAME, b"\0"), np.int64)
-        told = self.handshake(words, "hosts")
-        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in told)
+        table = self.handshake(words, "hosts")
+        return tuple(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in table)
 
     def part(self, ranks: Sequence[int]) -> Part:
-        """As a group's; `ranks` ascend.
+        """See `Group.part`; `ranks` must ascend.
 
         Raises:
           ValueError: what cannot be a part.
@@ -169,19 +169,19 @@ class HorovodGroup(HorovodSet, Group):
         self._parts += 1
         sets: dict[int, Any] = {}  # by the first worker
         try:
-            for part in parts:  # Horovod registers a set in all of its processes together
+            for part in parts:  # all of Horovod's processes must register a set together
                 if 1 < len(part) < self.size:
                     among = [self.ranks[worker] for worker in part]
                     sets[part[0]] = self._patiently(
                         lambda among=among: registered(self._hvd, among, self._has_all)
                     )
         except RuntimeError:
-            self.barrier()  # all are refused alike, before one of them ends Horovod for that
+            self.barrier()  # so that all raise the error before one of them shuts Horovod down
             raise
-        (own,) = (part for part in parts if self.rank in part)
-        everyone = self._among.get("process_set") if len(own) == self.size else None
-        process_set = sets.get(own[0], everyone)
-        return Part(self, self._parts, [self.ranks[worker] for worker in own], process_set)
+        (mine,) = (part for part in parts if self.rank in part)
+        everyone = self._among.get("process_set") if len(mine) == self.size else None
+        process_set = sets.get(mine[0], everyone)
+        return Part(self, self._parts, [self.ranks[worker] for worker in mine], process_set)
 
     # Group
 
@@ -226,7 +226,7 @@ class HorovodGroup(HorovodSet, Group):
             return
         if self._missed is not None:
             raise RuntimeError(self._missed)
-        # What is registered later runs first, so the lifeline says goodbye before Horovod ends.
+        # Python runs the last registered function first: the lifeline ends before Horovod.
         self._engine.end_with_the_process(after_all=not self._has_all)
         if self.size == 1:
             self._met = True
@@ -237,11 +237,11 @@ class HorovodGroup(HorovodSet, Group):
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
         try:
             with tf.init_scope():
-                told = self._everyones(mine)[0]
+                words = self._everyones(mine)[0]
         except RuntimeError as error:
             self._missed = str(error)
             raise
-        first = told[2:].tobytes().rstrip(b"\0").decode(), int(told[0]), int(told[1])
+        first = words[2:].tobytes().rstrip(b"\0").decode(), int(words[0]), int(words[1])
         self.lifeline = lifeline.begin(
             *(self.rank, self.size, self.timeout),
             **dict(token=token, server=server, find=lambda: first, engine=self._engine),
@@ -258,14 +258,14 @@ class HorovodGroup(HorovodSet, Group):
         return socket.gethostname() if here and not alone else name
 
     def _patiently(self, collective: Callable[[], Any]) -> Any:
-        """The result of an eager collective, which Horovod by itself would wait for without end."""
+        """The result of an eager collective, with a timeout, which Horovod itself lacks."""
         found: list = []
 
         def run() -> None:
             try:
                 with tf.device("/CPU:0"):
                     found.append(collective())
-            except Exception as error:  # raised where it is waited for
+            except Exception as error:  # raised again in the waiting thread
                 found.append(error)
 
         thread = threading.Thread(target=run, name="grace_tf handshake", daemon=True)

@@ -23,7 +23,7 @@ _REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfl
 
 
 class HorovodSet(GathersRows):
-    """Carries a step among some of Horovod's processes, of which one alone needs nobody.
+    """Carries a step among some of Horovod's processes; a set may have a single process.
 
     Attributes:
       ranks: Horovod's numbers of these processes, ascending; worker w is process `ranks[w]`.
@@ -32,7 +32,7 @@ class HorovodSet(GathersRows):
     ranks: tuple[int, ...]
 
     def __init__(self, hvd: ModuleType, ranks: Sequence[int], process_set: Any = None) -> None:
-        """`process_set` is Horovod's object for these ranks; all processes need none."""
+        """`process_set` is Horovod's object for these ranks; None for all processes."""
         self._hvd, self.ranks = hvd, tuple(ranks)
         self.size, self.workers = len(self.ranks), (self.ranks.index(hvd.rank()),)
         self._among = {} if process_set is None else {"process_set": process_set}
@@ -79,7 +79,7 @@ class HorovodSet(GathersRows):
         self, collective: Callable, buffer: tf.Tensor, key: int, kind: str, **options: Any
     ) -> tf.Tensor:
         collectives.refuse_xla()
-        # Workers must agree on the name, and scopes may differ where one of them is inlined.
+        # Names must be equal on all workers, but name scopes may differ, as functions are inlined.
         options.update(name=f"grace_tf.{key}.{kind}{self._suffix}", ignore_name_scope=True)
 
         def run() -> tf.Tensor:
@@ -92,14 +92,14 @@ class HorovodSet(GathersRows):
     def _around(
         self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
     ) -> tf.Tensor:
-        """The result of a collective that takes `buffer`, which does not wait without end."""
+        """The result of a collective that takes `buffer`, with a timeout."""
 
 
 class Part(HorovodSet):
-    """The collectives of a group among some of its workers; they have other names."""
+    """The collectives of a group among some of its workers, with names of their own."""
 
     def __init__(self, whole: HorovodSet, number: int, ranks: Sequence[int], process_set: Any):
-        """`number` is that of the call that made it, alike on all workers of the group."""
+        """`number` counts the calls of `Group.part`, the same on all workers of the group."""
         super().__init__(whole._hvd, ranks, process_set)
         self._whole, self._suffix = whole, f".{number}"
 
@@ -128,9 +128,9 @@ def parted(group: Group, ranks: Sequence[int]) -> list[list[int]]:
             f"part() takes ascending numbers of workers, 0 to {group.size - 1}, with this worker's "
             f"own, {group.rank}; not {ranks}."
         )
-    told = group.handshake([ranks[0], zlib.crc32(repr(ranks).encode())], "part()").tolist()
-    parts = [[w for w, (first, _) in enumerate(told) if first == own] for own in range(group.size)]
-    for worker, (first, digest) in enumerate(told):
+    table = group.handshake([ranks[0], zlib.crc32(repr(ranks).encode())], "part()").tolist()
+    parts = [[w for w, (first, _) in enumerate(table) if first == f] for f in range(group.size)]
+    for worker, (first, digest) in enumerate(table):
         if zlib.crc32(repr(parts[first]).encode()) != digest:
             raise RuntimeError(
                 f"part() must divide the {group.size} workers, but worker {worker} has named "
@@ -143,7 +143,7 @@ def registered(hvd: ModuleType, ranks: Sequence[int], everywhere: bool) -> Any:
     """Horovod's process set of these processes.
 
     A new one is registered where all of Horovod's processes call this together (`everywhere`).
-    Raises RuntimeError where that cannot be.
+    Raises RuntimeError where that is not possible.
     """
     missing = f"Horovod has no process set of its processes {list(ranks)}, which a part needs"
     # Horovod has no public list of its process sets, and refuses to add one twice.
@@ -168,10 +168,10 @@ def registered(hvd: ModuleType, ranks: Sequence[int], everywhere: bool) -> Any:
 
 
 def _varying(buffer: tf.Tensor) -> tf.Tensor:
-    """The buffer, of which TensorFlow cannot know that it is constant; nothing is copied.
+    """The buffer, hidden from TensorFlow's constant folding; nothing is copied.
 
-    Horovod's operations are not stateful: of a constant TensorFlow would compute the result once,
-    while it optimises the graph, and the workers' graphs may differ in what is constant.
+    Horovod's operations are not stateful, so TensorFlow would compute the result for a constant
+    once, while it optimises the graph.  The workers' graphs may differ in what is constant.
     """
     if not tf.inside_function():
         return buffer

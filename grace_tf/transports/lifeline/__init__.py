@@ -1,1 +1,1 @@
-"""Connections beside the collectives: who is gone, and why."""
+"""The lifeline: connections beside the collectives that report which worker is lost, and why."""

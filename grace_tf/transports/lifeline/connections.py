@@ -1,9 +1,8 @@
-"""The lifeline, beside TensorFlow's collectives: which worker is gone, and why.
+"""`Lifeline`: messages between all workers beside the collectives; reports which worker is lost.
 
-What one worker sends reaches all others.  Where a connection shows that a worker is lost, all
-others end with one sentence that names it.  Every worker holds one TCP connection to worker 0,
-which passes on what one tells to all others.  A daemon thread reads it, sends a beat each second,
-and aborts pending collectives when a worker is lost.
+Every worker has one TCP connection to worker 0, which forwards each message to all others.  A
+daemon thread reads the connection, sends a beat each second, and aborts pending collectives when a
+worker is lost.  All other workers then end with one sentence that names it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from grace_tf.transports.lifeline.peer import Peer
 from grace_tf.transports.lifeline.versions import refusal
 
 BEAT = 1.0  # seconds between two signs of life
-SILENT = 3.0  # seconds without one, after which a failed collective is laid to that worker
-LAST = 10.0  # seconds that worker 0 gives the others to end before it, SILENT where it fails
+SILENT = 3.0  # seconds without one, after which a worker is blamed for a failed collective
+LAST = 10.0  # seconds that worker 0 waits at its end for the others' end; SILENT where it fails
 
 Handler = Callable[[int, Any], None]
 
@@ -36,11 +35,13 @@ class Lifeline:
     """The lifeline of worker `rank` of `size`.
 
     A worker that gives no sign of life for `patience` seconds counts as lost.  Worker 0 owns
-    `server`; the others find it by `find()`, which gives (host, port, token) and may wait.  Whether
-    a loss causes such an error, `engine.may_have_failed` says; `engine.abort` ends collectives.
+    `server`; the others find it by `find()`, which returns (host, port, token) and may wait.
+    `engine.may_have_failed` tells whether a lost worker may cause an error; `engine.abort` ends
+    collectives.
 
     Attributes: rank, size, patience; broken, the sentence why this worker cannot go on, or None;
-    left, who said goodbye, and how; closed, whether this one did; changed, which guards all of it.
+    left, the workers that said goodbye, and how; closed, whether this one did; changed, a condition
+    that guards all of these.
     """
 
     def __init__(
@@ -55,55 +56,55 @@ class Lifeline:
     ) -> None:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None
-        self.busy = 0  # how many calls are under way that nobody may leave before all are through
+        self.busy = 0  # the number of open `together` contexts, in which no worker may leave
         self._token, self._server, self._find, self.engine = token, server, find, engine
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
-        self._kept: dict[str, list] = collections.defaultdict(list)  # told before it was asked for
-        self._waiting: list[bytes] | None = []  # told before all connections stood
+        self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
+        self._waiting: list[bytes] | None = []  # sent before all connections existed
         self._selector = selectors.DefaultSelector()
         self.closed, self.warned, self._read = False, False, True
         threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True).start()
 
     def joined(self, seconds: float) -> bool:
-        """Waits at most so long for the connections of all workers; whether they stand."""
+        """Waits at most `seconds` for the connections of all workers; False if some are missing."""
         return self.until(lambda: len(self._peers) >= (1 if self.rank else self.size - 1), seconds)
 
     def until(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Waits until `true()`, asked again when anything has changed; False if it does not come.
+        """Waits until `true()`, called again after every change; False after `seconds`.
 
-        It also ends when this worker cannot go on: look at `broken`.
+        It also ends when this worker cannot go on: check `broken`.
         """
         with self.changed:
             self.changed.wait_for(lambda: true() or self.broken is not None, seconds)
             return true()
 
     def tell(self, topic: str, data: Any = None) -> None:
-        """Tells all other workers; `data` is what JSON can hold.  Never waits, never fails."""
+        """Sends `data`, which JSON can hold, to all other workers.  Never waits, never fails."""
         line = json.dumps([self.rank, topic, data]).encode() + b"\n"
         with self.changed:
             self._send(line)
 
     def on(self, topic: str, handler: Handler) -> None:
-        """Calls `handler(worker, data)` for what others tell of a topic, and have told before.
+        """Calls `handler(worker, data)` for each message of a topic, also for earlier ones.
 
-        It is called in the lifeline's thread: it must not wait nor run TensorFlow operations.  What
-        it raises stops all workers, with these words.
+        The handler runs in the lifeline's thread: it must not wait nor run TensorFlow operations.
+        An exception in it stops all workers, with its message.
         """
         with self.changed:
             self._handlers[topic] = handler
-            for worker, data in self._kept.pop(topic, ()):
+            for worker, data in self._unread.pop(topic, ()):
                 self._handle(handler, worker, data)
 
     def stop(self, sentence: str) -> None:
-        """Ends this worker's collectives and those of all others, who get the same sentence."""
+        """Ends the collectives of this worker and of all others, with the same sentence."""
         self.tell("stop", sentence)
         self._break(sentence)
 
     def fail(self, cause: str, steps: int | None = None) -> None:
-        """Tells the others why this worker ends; what comes of that elsewhere is not heard here."""
+        """Tells the others why this worker ends; ignores the failures that this causes there."""
         with self.changed:
             if self.broken is None:
                 self.broken = cause
@@ -116,7 +117,7 @@ class Lifeline:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Within it no worker may leave: one that ends its program now ends this one as well."""
+        """A context in which no worker may leave: if one ends its program, this one fails too."""
         with self.changed:
             self.busy += 1
             for worker in self.left:
@@ -127,10 +128,10 @@ class Lifeline:
             self.busy -= 1
 
     def why(self, error: BaseException) -> str | None:
-        """The sentence for an error that came of a worker lost; None if it did not."""
+        """The sentence for an error that a lost worker has caused; None for other errors."""
         if not self.engine.may_have_failed(error):
             return None
-        # TensorFlow may have seen the same loss some moments before; worker 0 hears all workers.
+        # TensorFlow may report the loss some moments before the lifeline does.
         self.tell("doubt")
         self.until(lambda: bool(self.left), SILENT)
         with self.changed:
@@ -140,13 +141,13 @@ class Lifeline:
             return self.broken
 
     def lose_the_silent(self) -> None:
-        """Lays it to the worker that has given no sign of life for longest, if there is one."""
+        """Blames the worker without a sign of life for the longest time, if there is one."""
         worker, peer = max(self._peers.items(), key=lambda item: item[1].silent, default=(0, None))
         if peer is not None and peer.silent >= SILENT:
             self._lose(worker, peer.silence())
 
     def close(self, failing: bool = False, steps: int | None = None) -> None:
-        """Says goodbye.  Worker 0, whom the others' TensorFlow needs, lets them end before it."""
+        """Says goodbye.  Worker 0 waits for the others' end first: their TensorFlow needs it."""
         with self.changed:
             if self.closed:
                 return
@@ -155,11 +156,11 @@ class Lifeline:
             if self.rank == 0:
                 peers, seconds = self._peers.values, SILENT if failing else LAST
                 self.changed.wait_for(lambda: all(p.silent >= SILENT for p in peers()), seconds)
-            # The connections end with the process, so that who sees them end knows it has.
+            # The connections close with the process, so that the others see when it has ended.
             self._read = False
 
     def abandon(self) -> None:
-        """Lets go of all connections without a word, as a forked child must."""
+        """Drops all connections without a goodbye, as a forked child must."""
         self.closed, self._read = True, False
         for held in [self._server, *(peer.connection for peer in self._peers.values())]:
             if held is not None:
@@ -177,7 +178,7 @@ class Lifeline:
                     self._accept() if key.data is None else self._receive(key.data)
                     self.changed.notify_all()
             now = time.monotonic()
-            # A thread that slept itself must not take the others for dead.
+            # Where this thread itself was stopped, the others' silence means nothing.
             passed, last = min(now - last, 2 * BEAT), now
             with self.changed:
                 for worker, peer in list(self._peers.items()):
@@ -185,7 +186,7 @@ class Lifeline:
                     if peer.silent > self.patience:
                         self._lose(worker, peer.silence())
                 beat += passed
-                self.changed.notify_all()  # also of silence
+                self.changed.notify_all()  # silence is a change too
                 if beat >= BEAT:
                     beat = 0.0
                     for peer in self._peers.values():
@@ -248,7 +249,7 @@ class Lifeline:
         elif topic in self._handlers:
             self._handle(self._handlers[topic], worker, data)
         else:
-            self._kept[topic].append((worker, data))
+            self._unread[topic].append((worker, data))
 
     def _handle(self, handler: Handler, worker: int, data: Any) -> None:
         try:
@@ -264,7 +265,7 @@ class Lifeline:
             del self._peers[peer.worker]
 
     def _catch_up(self, peer: Peer) -> None:
-        """Sends a new peer what has been told before."""
+        """Sends a new peer the earlier messages."""
         for line in self._waiting or ():
             peer.send(line)
         if self.rank or len(self._peers) == self.size - 1:
@@ -285,7 +286,7 @@ class Lifeline:
             self.lay_to(worker, how)
 
     def lay_to(self, worker: int, how: str | None = None) -> None:
-        """Ends this worker and names another as the cause; `how` follows that worker's number."""
+        """Ends this worker and names another as the cause; `how` follows its number."""
         who = "the others say: it" if worker == self.rank else f"worker {worker}"
         cause = f"{who} {how or self.left[worker]}; start all of them again."
         self._break(f"Worker {self.rank} of {self.size} cannot go on, {cause}")

@@ -1,7 +1,6 @@
-"""How a worker has ended, in words that follow its name: "worker 1 left after 40 steps: it …".
+"""Words for how a worker has ended, which follow its name: "worker 1 left after 40 steps: it …".
 
-A worker that ends sends the others how it ended; this module makes the words of their sentence from
-it.
+A worker that ends sends these words to the others, which put them into their error message.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ def failed(cause: str, steps: int | None) -> str:
 
 
 def left(steps: int | None) -> str:
-    """Says that a worker's program came to its end or called sys.exit(), likewise."""
+    """Says that a worker's program reached its end or called sys.exit(), likewise."""
     return _ENDED if steps is None else f"left{_after(steps)}: it {_ENDED}"
 
 
 def _after(steps: int | None) -> str:
-    """The committed steps; nothing where their number is not known."""
+    """ " after 40 steps"; "" where the number of committed steps is not known."""
     return "" if steps is None else f" after {counted(steps)}"
 
 

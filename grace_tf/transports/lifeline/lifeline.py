@@ -1,7 +1,7 @@
-"""The lifeline of this process: how it is made, and what happens to it when the process ends.
+"""The lifeline of this process: makes it, and says goodbye on it when the process ends.
 
 A group or a strategy has one `Lifeline` (connections.py) in a process.  A process that ends tells
-the others how: by an exception that nobody caught, or by itself.
+the others how: by an uncaught exception, or at the end of its program.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tensorflow.python.eager import context
 from grace_tf.transports.lifeline.connections import Lifeline
 from grace_tf.transports.lifeline.sockets import listen
 
-PATIENCE = 60.0  # seconds, where a strategy's communication options say nothing
-_LEAST_PATIENCE = 10.0  # a process that traces a large model on a busy machine is not dead
-_KEY = "grace/lifeline"  # of the coordination service's store: worker 0's port and token
+PATIENCE = 60.0  # seconds, where a strategy's communication options have no timeout
+_LEAST_PATIENCE = 10.0  # seconds that a process may be busy with tracing, and is not dead
+_KEY = "grace/lifeline"  # in the coordination service's store: worker 0's port and token
 
 _JOINING = 10.0  # seconds for the connections, once all workers are there
-_SLICE = 0.5  # seconds between two looks at what the others have told
+_SLICE = 0.5  # seconds between two checks of the others' messages
 
 _current: Lifeline | None = None
-_plain: dict[int, list[str]] = collections.defaultdict(list)  # optimizers that do not compress
-_told: weakref.WeakSet = weakref.WeakSet()  # of these, the ones of this process
+_plain: dict[int, list[str]] = collections.defaultdict(list)  # by worker: unwrapped optimizers
+_announced: weakref.WeakSet = weakref.WeakSet()  # the unwrapped optimizers of this process
 _counter: tf.Variable | None = None  # of the committed steps; see count_by
-_failing = 0  # the exit code, where an exception that nobody caught is ending this process
+_failing = 0  # the exit code, where an uncaught exception is ending this process
 
 
 def current() -> Lifeline | None:
@@ -46,12 +46,12 @@ def current() -> Lifeline | None:
 
 
 def sentence(error: BaseException) -> str | None:
-    """One sentence for an error that came of a worker that was lost; None if it did not."""
+    """One sentence for an error that a lost worker has caused; None for other errors."""
     return None if _current is None else _current.why(error)
 
 
 def offer() -> tuple[Any, int, int]:
-    """What worker 0 begins with: (server, port, token)."""
+    """Worker 0's side of the lifeline before the others connect: (server, port, token)."""
     server = listen(0)
     return server, server.getsockname()[1], secrets.randbits(48)
 
@@ -67,7 +67,7 @@ def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
 
 
 def join(line: Lifeline) -> None:
-    """Waits for the connections, once all workers are there; one warning where they do not come."""
+    """Waits for the connections, after all workers have met; warns once where some are missing."""
     if line.warned or line.joined(min(line.patience, _JOINING)):
         return
     line.warned = True
@@ -88,7 +88,7 @@ def spans_processes(strategy: tf.distribute.Strategy) -> bool:
 def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | None:
     """The lifeline between the processes of a strategy; None for a strategy within one process.
 
-    It waits for nobody: the connection stands when all have called this.
+    It does not wait; the connections are complete when all processes have called it.
     """
     extended = strategy.extended
     if not hasattr(extended, "_id_in_cluster") or not spans_processes(strategy):
@@ -99,40 +99,40 @@ def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | N
     patience = extended._communication_options.timeout_seconds or PATIENCE
     if rank == 0:
         server, port, token = offer()
-        with contextlib.suppress(tf.errors.OpError):  # a key that stands: there was one before
+        with contextlib.suppress(tf.errors.OpError):  # the key exists: of an earlier lifeline
             context.context().set_config_key_value(_KEY, json.dumps([port, token]))
         return begin(rank, size, patience, token=token, server=server)
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()
     host = [*cluster.get("chief", ()), *cluster.get("worker", ())][0].rpartition(":")[0]
 
     def find() -> tuple[str, int, int]:
-        told = context.context().get_config_key_value(_KEY, round(1000 * patience))
-        return host.strip("[]"), *json.loads(told)
+        stored = context.context().get_config_key_value(_KEY, round(1000 * patience))
+        return host.strip("[]"), *json.loads(stored)
 
     return begin(rank, size, patience, find=find)
 
 
 def begin_in_scopes() -> None:
-    """Lets the lifeline between the processes of a strategy begin where its scope is entered.
+    """Starts the lifeline between the processes of a strategy where its scope is entered.
 
-    What makes variables there communicates already, before anything of grace_tf is called.
+    Making variables there communicates already, before grace_tf is called.
     """
     cls = tf.distribute.MultiWorkerMirroredStrategy
-    own = cls.scope
+    original = cls.scope
 
-    @functools.wraps(own)
+    @functools.wraps(original)
     def scope(self):
         between_strategy_processes(self)
-        return own(self)
+        return original(self)
 
     cls.scope = scope
 
 
 def value_of(key: str, worker: int, seconds: float) -> str:
-    """What a worker of a strategy puts under a key of the coordination service's store.
+    """The value that a worker of a strategy puts under a key of the coordination service's store.
 
-    Raises RuntimeError as soon as this worker cannot go on or that one will not come, since it does
-    not compress; tf.errors.OpError after `seconds`.
+    Raises RuntimeError as soon as this worker cannot go on, or the other's optimizer turns out not
+    to be wrapped; tf.errors.OpError after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -156,8 +156,8 @@ def value_of(key: str, worker: int, seconds: float) -> str:
 def put(key: str, value: str, seconds: float) -> None:
     """Puts a value under a key of the coordination service's store, which is worker 0's.
 
-    TensorFlow waits for worker 0 without end, so it does so in a thread.  Raises RuntimeError as
-    soon as this worker cannot go on; tf.errors.OpError after `seconds`, or where the store says no.
+    TensorFlow waits for worker 0 forever, so it runs in a thread.  Raises RuntimeError as soon as
+    this worker cannot go on; tf.errors.OpError after `seconds`, or where the store refuses.
     """
     line, done = _current, []
 
@@ -180,29 +180,29 @@ def put(key: str, value: str, seconds: float) -> None:
 
 
 def exit_code() -> int:
-    """What this process ends with: not 0 where an exception that nobody caught ends it."""
+    """The exit code of this process: not 0 where an uncaught exception ends it."""
     return _failing
 
 
 def tell_plain(strategy: tf.distribute.Strategy, optimizer: Any) -> None:
     """Tells the other processes of a strategy that a plain optimizer has begun to train here.
 
-    All workers come to the same optimizers in the same order, so one that waits for the first step
-    of a wrapped one, while another has begun more plain ones, waits in vain.
+    All workers use the same optimizers in the same order.  So where one worker waits for the first
+    step of a wrapped optimizer, and another has begun more plain ones, the wait is in vain.
     """
     line = between_strategy_processes(strategy)
-    if line is not None and optimizer not in _told:
-        _told.add(optimizer)
+    if line is not None and optimizer not in _announced:
+        _announced.add(optimizer)
         name = type(optimizer).__name__
         _plain[line.rank].append(name)
         line.tell("plain", name)
 
 
 def count_by(variable: tf.Variable) -> None:
-    """Lets this process tell, when it ends, how many steps it has committed.
+    """Sets the variable that counts committed steps, for this process's goodbye.
 
-    The variable counts those of what has begun to train last.  It is read once, at the end, and
-    held: what trains may be gone then.
+    It belongs to the optimizer or Aggregator that has begun to train last.  It is referenced
+    strongly, since that object may be deleted when the variable is read, once, at the end.
     """
     global _counter
     if _current is not None:
@@ -210,10 +210,10 @@ def count_by(variable: tf.Variable) -> None:
 
 
 def _steps() -> int | None:
-    """How many steps this process has committed; None where that is not known."""
+    """The number of steps that this process has committed; None where that is not known."""
     try:
         return None if _counter is None else int(_counter.numpy())
-    except Exception:  # such as of a lost device: the farewell is said all the same
+    except Exception:  # such as of a lost device: the goodbye is sent all the same
         return None
 
 
@@ -223,16 +223,16 @@ def _watch_the_end() -> None:
     def hook(kind, error, trace):
         global _failing
         if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
-            before(kind, error, trace)  # the program lives on
+            before(kind, error, trace)  # the program goes on
             return
-        _failing = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as the shell has it
-        told = sentence(error)
+        _failing = 130 if issubclass(kind, KeyboardInterrupt) else 1  # as in the shell
+        text = sentence(error)
         if _current is not None:
             _current.fail(_cause(error), _steps())
             _current.engine.quiet()
         before(kind, error, trace)
-        if told is not None:
-            print(told, file=sys.stderr, flush=True)
+        if text is not None:
+            print(text, file=sys.stderr, flush=True)
 
     sys.excepthook = hook
     atexit.register(lambda: _current and _current.close(_failing > 0, _steps()))
@@ -248,7 +248,7 @@ def _cause(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The class of an error and the first line of its message."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0].rstrip('. ')}".rstrip(": ")
 
@@ -261,8 +261,8 @@ def _forget() -> None:
 
 
 def _end_at_once() -> None:
-    """A process that fails must not wait for the others in TensorFlow's destructors, nor print
-    what these say after its last sentence."""
+    """Ends a process that fails without TensorFlow's destructors, which would wait for the others
+    and print after the last message."""
     if _failing and _current is not None:
         logging.shutdown()
         sys.stdout.flush()
@@ -270,4 +270,4 @@ def _end_at_once() -> None:
         os._exit(_failing)
 
 
-atexit.register(_end_at_once)  # here, so that what a program registers runs before it
+atexit.register(_end_at_once)  # at import, so that functions registered later run before it

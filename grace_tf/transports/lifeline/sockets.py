@@ -1,4 +1,4 @@
-"""Where workers listen for each other."""
+"""Opens the server sockets at which workers listen for each other."""
 
 from __future__ import annotations
 

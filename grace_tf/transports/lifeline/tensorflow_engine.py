@@ -1,7 +1,7 @@
-"""TensorFlow's collectives as the lifeline sees them: which errors may mean a lost worker, and how
-all collectives of this process are aborted.
+"""TensorFlow's collectives, for the lifeline: tells which errors may mean a lost worker, and aborts
+all collectives of this process.
 
-Another engine has an object with the same functions, as `horovod.engine.Engine`.
+Another engine has an object with the same functions, such as `horovod.engine.Engine`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _OF_A_LOSS = (
 
 
 def may_have_failed(error: BaseException) -> bool:
-    """Whether an error is of a kind that a lost worker causes elsewhere.
+    """Whether an error is of a kind that a lost worker causes on the other workers.
 
-    Others keep their own message, also where TensorFlow ends a collective with them: an
-    InvalidArgumentError comes of an operation and its arguments, not of another worker.  The
-    exception is a collective that met another one: then another worker is somewhere else.
+    All other errors keep their own message, also where TensorFlow ends a collective with them: an
+    InvalidArgumentError is caused by the arguments of an operation, not by another worker.  The
+    exception is a collective that met another collective: then another worker runs other code.
     """
     met = isinstance(error, tf.errors.InternalError) and "Collective instance" in str(error)
     return met or isinstance(error, _OF_A_LOSS)
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether an error of such a kind is a collective's, so that it means a lost worker by itself.
+    """Whether an error of this kind comes from a collective, and so proves that a worker is lost.
 
-    A file system or a data service may be unavailable too.
+    Errors of the same kind may also come from a file system or a data service.
     """
     return isinstance(error, _OF_A_LOSS) and "Collective" in str(error)
 
@@ -43,4 +43,4 @@ def abort(sentence: str) -> None:
 
 
 def quiet() -> None:
-    """Nothing that a loss has started writes to stderr after `abort`."""
+    """Does nothing: after `abort` no thread of TensorFlow writes to stderr."""

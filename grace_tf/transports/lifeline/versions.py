@@ -1,7 +1,7 @@
-"""The versions that all workers must have alike, and the sentence where one has others.
+"""The versions that must be equal on all workers, and the error message where they are not.
 
-Workers of other versions may compute other bits, call the same variable otherwise, or start
-TensorFlow's collectives in another order; what comes of that says nothing of the cause.
+Workers of other versions may compute other bits, name the same variable differently, or start
+TensorFlow's collectives in another order.  The errors that follow do not show this cause.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Ends a collective that waits for a worker which takes no part in it.
+"""Ends a collective that waits too long for another worker.
 
-The collectives of this process leave marks in variables as they begin and end.  Where a mark stays
-the same for `timeout` seconds, the lifeline gets one sentence and aborts the collectives.
-TensorFlow has a timeout of its own, but keeps two sleeping threads for each collective until its
-timeout has passed, also where the collective has long ended.
+The collectives of this process set marks in variables as they begin and end.  Where a mark stays
+unchanged for `timeout` seconds, the lifeline gets an error message and aborts the collectives.
+TensorFlow's own timeout would hold two sleeping threads for each collective until it has passed,
+also where the collective has ended long before.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from grace_tf.transports.lifeline.connections import Lifeline
 
-_SHARE = 20  # so many looks at the marks within a timeout
-_SHORTEST = 0.25  # seconds between two looks
+_SHARE = 20  # the number of checks of the marks within a timeout
+_SHORTEST = 0.25  # seconds between two checks, at least
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
 
 
@@ -39,7 +39,7 @@ def under_way(lifeline: Lifeline) -> bool:
 
 
 class _Wait(NamedTuple):
-    """A mark that has not changed, and the calls of TensorFlow that have not returned either."""
+    """A mark that has not changed, and the calls of TensorFlow that have not returned since."""
 
     value: float
     since: float
@@ -47,10 +47,10 @@ class _Wait(NamedTuple):
 
 
 class Waits:
-    """The collectives in which this process waits for others, one variable a collective key.
+    """The collectives in which this process waits for others, one variable for each key.
 
-    A variable holds when its collective began, or 0 where none is under way.  A step that fails
-    leaves its marks behind, so a mark counts only while one call of TensorFlow does not return.
+    A variable holds the time when its collective began, or 0 where none is under way.  A step that
+    fails leaves its marks set, so a mark counts only while a call of TensorFlow has not returned.
     """
 
     def __init__(self, lifeline: Lifeline, timeout: float):
@@ -98,14 +98,14 @@ class Waits:
     def _watch(self) -> None:
         while True:
             self._lifeline.until(lambda: self._lifeline.closed, self._pause)
-            # The lock keeps the process from closing meanwhile: TensorFlow's runtime goes with it.
+            # With the lock held the process cannot close, which would end TensorFlow's runtime.
             with self._lifeline.changed:
                 if self._lifeline.closed or self._lifeline.broken is not None:
                     return
                 self.look()
 
     def look(self) -> None:
-        """Tells the others of a wait that lasts, and ends it after the timeout."""
+        """Tells the others about a long wait, and ends it after the timeout."""
         longest = self._longest()
         if longest >= self._pause:
             self._lifeline.tell("waits")
@@ -113,7 +113,7 @@ class Waits:
             self.end()
 
     def _longest(self) -> float:
-        """For how many seconds this process has waited in one collective."""
+        """The seconds that this process has waited in one collective, the longest of them."""
         now, calls = time.monotonic(), _calls()
         for i, mark in enumerate(self._marks):
             value = float(mark.numpy())
@@ -144,7 +144,7 @@ class Waits:
 
 
 def _calls() -> list[FrameType]:
-    """The calls of TensorFlow in which threads of this process are."""
+    """The frames of TensorFlow's calls in which threads of this process are."""
     frames = sys._current_frames().values()  # the innermost of each thread
     return [frame for frame in frames if _waits(frame)]
 

@@ -1,1 +1,1 @@
-"""The world of this process: which workers there are, which of them it is, and its data."""
+"""The world of this process: all workers, its rank among them, and its share of the data."""

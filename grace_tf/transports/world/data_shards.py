@@ -1,7 +1,7 @@
-"""One worker's share of the data, so that all workers have equally many elements.
+"""Takes one worker's share of the data, so that all workers have equally many elements.
 
 All workers read the same dataset or arrays.  Worker `rank` of `size` trains on the elements (rows)
-rank, rank + size, …; the last elements that are too few for all workers are left out.
+rank, rank + size, …; the remainder that is too small for all workers is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def taken() -> bool:
 
 
 def share(data: Any, rank: int, size: int, drop: bool) -> Any:
-    """`drop` says that a dataset whose number of elements is unknown is dealt out in rounds.
+    """This worker's share; with `drop` a dataset of unknown length is dealt out in rounds.
 
-    Alone the data come back as they are, after the same checks.
+    A single worker gets the data unchanged, after the same checks.
     """
     global _taken
     mine = _share(data, rank, size, drop)
@@ -57,7 +57,7 @@ def _of_dataset(dataset: tf.data.Dataset, rank: int, size: int, drop: bool) -> t
 
 
 def _in_rounds(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    """Each worker sees by itself whether a round of `size` elements is whole, so all stop alike."""
+    """Deals out whole rounds of `size` elements; all workers see the same end and stop there."""
 
     def mine(*parts: Any) -> tf.data.Dataset:
         whole = parts[0] if len(parts) == 1 else parts

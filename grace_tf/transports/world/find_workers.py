@@ -1,7 +1,7 @@
-"""Who the other workers are; and refusals where gradients would be reduced by halves, or twice.
+"""Finds the other workers; raises where gradients would be reduced not at all, partly, or twice.
 
-Silent non-reduction is the worst bug there is, so whatever looks like more workers than can be
-reached raises one sentence.
+Workers that train without reducing, and without an error, are the worst bug possible.  So this
+raises wherever the environment names more workers than can be reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objec
 
 
 def between_processes() -> Group | None:
-    """What `init` has made, or None alone; raises where the surroundings tell of more workers."""
+    """The group of `init` or Horovod; None for one process.  Raises where others are missing."""
     current = world.current()
     if current is not None:
         return current
@@ -36,16 +36,16 @@ def between_processes() -> Group | None:
 
 
 def several() -> Group | None:
-    """The plain processes that train together, where there are more than this one; else None."""
+    """The plain processes that train together; None for a single one."""
     connected = world.current()
     return None if connected is None or connected.size == 1 else connected
 
 
 def together(strategy: tf.distribute.Strategy | None, timeout: float | None = None) -> Group | None:
-    """The processes that train together: plain ones, or those of the strategy; None for one alone.
+    """The processes that train together: plain ones or the strategy's; None for a single one.
 
-    `timeout` is what a strategy's processes wait for each other, in seconds, where its
-    communication options say nothing.
+    `timeout` is how long a strategy's processes wait for each other, in seconds, where its
+    communication options have no timeout.
     """
     connected = several()
     if connected is not None or strategy is None or not spans_processes(strategy):
@@ -79,7 +79,7 @@ def refuse_two_doors(strategy: tf.distribute.Strategy) -> None:
 
 
 def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
-    """Raises RuntimeError where a strategy ends at this process though there are more."""
+    """Raises RuntimeError where a strategy covers only this one of several processes."""
     joined = world.current()
     processes = world.expected_size() if joined is None else joined.size
     if not spans_processes(strategy) and processes > 1:

@@ -1,7 +1,7 @@
-"""What the environment says of this process: its rank, and where the other workers are.
+"""Reads from environment variables the rank of this process, and the addresses of all workers.
 
-It reads environment variables and returns the addresses of all workers, from TF_CONFIG, or a `Told`
-where a scheduler has started this process.  Of several schedulers that speak the innermost counts:
+It returns the addresses of all workers, from TF_CONFIG, or a `Launch` where a scheduler has started
+this process.  Where several schedulers have set variables, the innermost counts:
 
     RANK, WORLD_SIZE                                 set by hand, by Kubeflow's PyTorchJob, by
                                                      torchrun, which keeps MASTER_PORT for itself
@@ -23,7 +23,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-_PORTS = range(20_000, 32_000)  # below those that systems deal out by themselves
+_PORTS = range(20_000, 32_000)  # below the ports that systems give out by themselves
 _RANKS = {
     "RANK and WORLD_SIZE": ("RANK", "WORLD_SIZE"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -33,10 +33,10 @@ _RANKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What `by` says: this is worker `rank` of `size`; worker 0 listens at `master`, host:port.
+class Launch:
+    """According to `by` this is worker `rank` of `size`; worker 0 listens at `master`, host:port.
 
-    master: None where nothing tells; `why` says what is missing.  job: its name, if it has one.
+    master: None where it is unknown; `why` says what is missing.  job: its name, if it has one.
     """
 
     by: str
@@ -47,13 +47,13 @@ class Told:
     job: str = ""
 
 
-def told() -> Told | None:
-    """What the scheduler that started this process says of it.
+def launch() -> Launch | None:
+    """This process as its scheduler describes it; None without a scheduler.
 
     Raises ValueError where RANK and WORLD_SIZE contradict another scheduler, and for a rank that is
     not below the size.
     """
-    found = [Told(by, *pair) for by, names in _RANKS.items() if (pair := _pair(*names))]
+    found = [Launch(by, *pair) for by, names in _RANKS.items() if (pair := _pair(*names))]
     if not found:
         return None
     first = found[0]
@@ -75,20 +75,20 @@ def told() -> Told | None:
 
 
 def by() -> str:
-    """Who says that there are several workers, as " (by srun)"; "" where nobody does."""
-    found = told()
+    """The source that names several workers, as " (by srun)"; "" without one."""
+    found = launch()
     return f" (by {found.by})" if found is not None and found.size > 1 else ""
 
 
 def sizes() -> list[int]:
     """The numbers of workers that launchers have written into the environment."""
-    found = told()
+    found = launch()
     names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
     counts = [n for name in names if (n := _number(name)) is not None]
     return counts if found is None else [*counts, found.size]
 
 
-def _master(first: Told) -> tuple[str | None, str]:
+def _master(first: Launch) -> tuple[str | None, str]:
     host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
     if host and port:
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -106,7 +106,7 @@ def _master(first: Told) -> tuple[str | None, str]:
 
 
 def _job(by: str) -> str:
-    """The name of the job: alike on all its workers, and different for every other job."""
+    """The name of the job: the same on all its workers, and different for every other job."""
     if by == "srun":
         ids = [os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
         return ".".join(ids) if all(ids) else ""
@@ -138,7 +138,7 @@ def _number(name: str) -> int | None:
 
 
 def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
-    """The addresses and the rank; raises ValueError where they cannot be."""
+    """The addresses and the rank; raises ValueError where they are impossible."""
     addresses = (workers,) if isinstance(workers, str) else tuple(workers)
     for address in addresses:
         if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
@@ -162,7 +162,7 @@ def cluster() -> tuple[list[str], dict, dict]:
 
 
 def of_tf_config() -> tuple[int, tuple[str, ...]]:
-    """(rank, addresses of all); (0, ()) where it speaks of no other worker."""
+    """(rank, addresses of all) from TF_CONFIG; (0, ()) where it names no other worker."""
     addresses, jobs, task = cluster()
     kind = task.get("type", "worker")
     if "ps" in jobs or kind not in ("chief", "worker"):

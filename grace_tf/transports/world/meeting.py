@@ -1,9 +1,9 @@
 """Finds the addresses of all workers where only that of worker 0 is known.
 
 It takes this worker's rank and the address at which worker 0 listens, and returns the addresses of
-all workers, the same list on each.  A worker tells a free port of its own and the host by which it
-has found worker 0, and worker 0 sees from where it connects.  `rendezvous.meet` then takes place at
-these addresses, as it does where they were known from the start.
+all workers, the same list on each.  A worker sends worker 0 a free port of its own, and the host
+name by which it has found worker 0; worker 0 sees the address from which it connects.
+`rendezvous.meet` then runs at these addresses, as where they were known from the start.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def addresses_of_all(master: str, rank: int, size: int, timeout: float, job: str
     Args:
       master: `host:port` of worker 0.  The host may have different names on different workers.
       timeout: seconds to wait for the others.
-      job: what all workers of this job have in common, so that those of another are sent away.
-    Raises: RuntimeError where not all come in time, two come with one rank, or they differ in size.
+      job: a name that all workers of this job have; workers of other jobs are refused.
+    Raises: RuntimeError where not all come in time, two have the same rank, or sizes differ.
     """
     host, _, port = master.rpartition(":")
-    # A port is held until all addresses are known, so that no other worker is given it.
+    # The port stays bound until all addresses are known, so that no other worker gets it.
     with contextlib.ExitStack() as held:
-        own = held.enter_context(listen(0)).getsockname()[1]
+        own_port = held.enter_context(listen(0)).getsockname()[1]
         hello = {"magic": _MAGIC, "job": job, "rank": rank, "size": size}
-        hello.update(port=own, host=host)
+        hello.update(port=own_port, host=host)
         if rank == 0:
             return _Door(host, int(port), hello, timeout).addresses()
         return _ask(master, hello, timeout)
 
 
 class _Door:
-    """Worker 0, to whom all others come."""
+    """Worker 0's side: all others connect to it."""
 
     def __init__(self, host: str, port: int, hello: dict[str, Any], timeout: float) -> None:
         self._at, self._port, self._hello, self._timeout = f"{host}:{port}", port, hello, timeout
@@ -68,22 +68,22 @@ class _Door:
                     refusal += f"{self._timeout:g} s."
                     break
                 refusal = self._let_in(peer)
-            told = {"refused": refusal} if refusal else {"addresses": self._found()}
+            answer = {"refused": refusal} if refusal else {"addresses": self._found()}
             for peer, _ in self._here.values():
-                _say(peer, told)
+                _say(peer, answer)
         if refusal is not None:
             raise RuntimeError(refusal)
-        return told["addresses"]
+        return answer["addresses"]
 
     def _complete(self) -> bool:
-        """Whether all are here; one that has gone again is not."""
+        """Whether all workers are here; a worker that has disconnected again does not count."""
         if len(self._here) == self._hello["size"] - 1:
             for rank in [rank for rank, (peer, _) in self._here.items() if _gone(peer)]:
                 del self._here[rank]
         return len(self._here) == self._hello["size"] - 1
 
     def _let_in(self, peer: socket.socket) -> str | None:
-        """Takes a worker in; the refusal for all where it cannot be one of them."""
+        """Adds a worker; returns the refusal for all where it does not fit."""
         hello = _hello(peer)
         if hello is None or hello["job"] != self._hello["job"]:
             peer.close()  # a stranger
@@ -100,7 +100,7 @@ class _Door:
         return None
 
     def _found(self) -> list[str]:
-        """Worker 0's machine has the name by which one from elsewhere has found it, if one has."""
+        """All addresses; worker 0's host is the name by which a worker elsewhere has found it."""
         elsewhere = [hello["host"] for peer, hello in self._here.values() if not _same(peer)]
         host = elsewhere[0] if elsewhere else self._hello["host"]
         found = [f"{host}:{self._hello['port']}"]
@@ -121,7 +121,7 @@ def _hello(peer: socket.socket) -> dict[str, Any] | None:
 
 
 def _gone(peer: socket.socket) -> bool:
-    """Whether a worker that has come has closed its connection since."""
+    """Whether a connected worker has closed its connection."""
     try:
         peer.settimeout(1e-3)
         return peer.recv(1, socket.MSG_PEEK) == b""
@@ -155,15 +155,15 @@ def _ask(master: str, hello: dict[str, Any], timeout: float) -> list[str]:
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=left) as peer:
                 _say(peer, hello)
-                # Worker 0 came later, so its time is up later; its word is what counts.
-                told = json.loads(_line(peer, time.monotonic() + timeout + _GRACE))
+                # Worker 0 may have started later, so its timeout ends later, and its answer counts.
+                answer = json.loads(_line(peer, time.monotonic() + timeout + _GRACE))
         except (OSError, ValueError) as error:
             why = f" ({error})"
             time.sleep(min(0.1, max(0.0, left)))
             continue
-        if "refused" in told:
-            raise RuntimeError(told["refused"])
-        return told["addresses"]
+        if "refused" in answer:
+            raise RuntimeError(answer["refused"])
+        return answer["addresses"]
     raise RuntimeError(
         f"Worker 0 of {hello['size']} did not come to {master} within {timeout:g} s{why}."
     )
@@ -176,7 +176,7 @@ def _say(peer: socket.socket, words: dict[str, Any]) -> None:
 
 
 def _line(peer: socket.socket, deadline: float) -> bytes:
-    """What comes until the end of a line; OSError where it does not until the deadline."""
+    """Reads one line; OSError where it is not complete at the deadline."""
     data = b""
     while not data.endswith(b"\n") and len(data) < _LONGEST:
         peer.settimeout(max(1e-3, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The process group of this process: `init`, who am I, `barrier`, `broadcast`, `shard`.
+"""The group of this process: `init`, `rank`, `size`, `barrier`, `broadcast`, `shard`.
 
     import grace_tf, tensorflow as tf
     grace_tf.init()                                  # before any TensorFlow operation
@@ -40,25 +40,25 @@ def init(
 ) -> Group:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
-    It must come before any TensorFlow operation.  Where workers share a host, each sees one GPU of
-    its own.  Called again with the same or without arguments it returns the same group.
+    It must come before any TensorFlow operation.  Where workers share a host, each sees a GPU of
+    its own.  A second call with the same arguments, or without, returns the same group.
 
-    After `hvd.init()` Horovod's workers are the group.  Everything else here finds them without
-    this call, which then says how long workers wait for each other, and which process set they are.
-    Horovod ends in all its processes at once: at its end a process waits for those of other sets.
+    After `hvd.init()` Horovod's workers are the group.  The other functions here find them without
+    this call; it only sets the timeout and the process set.  Horovod ends in all its processes at
+    once, so at its end a process waits for the processes of other sets.
 
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
         unless given.
       workers: the addresses `host:port` of all, in one order on all of them.
       rank: the place of this process among them, from 0.
-      size, master: instead of all addresses, how many workers there are and `host:port` where
-        worker 0 waits for the others.  `master` alone completes what a scheduler tells; `size=1`
-        alone says that there are no others, whatever the surroundings say.
-        Without arguments TF_CONFIG says it all, or a scheduler, see launch_environment.py; without
-        both the group is this process alone.
-      process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` are
-        those within it; `local_rank()` counts all of Horovod's processes of the host.
+      size, master: instead of all addresses, the number of workers and the `host:port` where worker
+        0 waits for the others.  `master` alone completes the variables of a scheduler; `size=1`
+        alone means that there are no others, whatever the environment says.
+        Without arguments TF_CONFIG or a scheduler gives all of it, see launch_environment.py;
+        without both the group is this process alone.
+      process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` count
+        within the set; `local_rank()` counts all of Horovod's processes on the host.
     Returns: the group.
     Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
       already run an operation, if a group with other arguments exists, or if a worker does not come
@@ -114,7 +114,7 @@ def _of_horovod(timeout: float | None, addresses: Any, process_set: Any) -> Grou
 
 
 def current() -> Group | None:
-    """The group that `init` made or that of Horovod's workers, or None where there is neither.
+    """The group that `init` made or the group of Horovod's workers; None without both.
 
     Raises RuntimeError where there are both, and as `horovod.running`.
     """
@@ -131,7 +131,7 @@ def rank() -> int:
     """The place of this process among the workers.
 
     Returns: 0 to `size() - 1`; 0 alone.
-    Raises: RuntimeError where the surroundings speak of several workers and `init` was not called.
+    Raises: RuntimeError where the environment names several workers and `init` was not called.
     """
     return _group().rank
 
@@ -155,15 +155,15 @@ def size() -> int:
 
 
 def expected_size() -> int:
-    """How many workers the surroundings speak of: TF_CONFIG, a scheduler, Horovod's launcher."""
+    """The number of workers by the environment: TF_CONFIG, a scheduler, Horovod's launcher."""
     return max([len(launch_environment.cluster()[0]), 1, *launch_environment.sizes()])
 
 
 def barrier() -> None:
     """Returns when all workers have called it; at once alone.
 
-    Raises: RuntimeError if one is gone, has called something else, or does not come within the
-      seconds that `init` was told; and as `rank`.
+    Raises: RuntimeError if one is gone, has made another call, or does not come within the timeout
+      of `init`; and as `rank`.
     """
     _group().barrier()
 
@@ -258,15 +258,15 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup
         _refuse_late()
         gpus = tf.config.get_visible_devices("GPU")
         if gpus:
-            own = gpus[_local_rank(addresses, rank) % len(gpus)]
-            tf.config.set_visible_devices([own], "GPU")
+            gpu = gpus[_local_rank(addresses, rank) % len(gpus)]
+            tf.config.set_visible_devices([gpu], "GPU")
     return ProcessGroup(addresses, rank, timeout)
 
 
 def _from_surroundings(
     rank: int | None, size: int | None, master: str | None, timeout: float
 ) -> tuple[tuple[str, ...], int]:
-    """The addresses of all workers and this one's rank; each source is asked in turn."""
+    """The addresses of all workers and this one's rank, from the first source that has them."""
     if size == 1:
         return ("localhost",), 0
     found, of_tensorflow = (None, ()) if size else launch_environment.of_tf_config()
@@ -274,28 +274,31 @@ def _from_surroundings(
         raise ValueError("TF_CONFIG names all workers already: call init() without master.")
     if of_tensorflow:
         return of_tensorflow, found
-    told = (
-        launch_environment.Told("init()", rank, size, master) if size else launch_environment.told()
+    launch = (
+        launch_environment.Launch("init()", rank, size, master)
+        if size
+        else launch_environment.launch()
     )
-    if told is None and master:
+    if launch is None and master:
         raise ValueError(
             "Nothing tells this process its rank, so master says too little: call "
             f"init(rank=…, size=…, master={master!r})."
         )
-    if told is None and expected_size() > 1:
+    if launch is None and expected_size() > 1:
         raise RuntimeError(
             f"There are to be {expected_size()} workers, but nothing tells this process where they "
             "are: call horovod.tensorflow's init() before grace_tf.init(), or set TF_CONFIG."
         )
-    if told is None or told.size == 1:
+    if launch is None or launch.size == 1:
         return ("localhost",), 0
-    master = master or told.master
+    master = master or launch.master
     if master is None:
         raise RuntimeError(
-            f"This is worker {told.rank} of {told.size} by {told.by}, but where worker 0 is cannot "
-            f"be told: {told.why}. Call grace_tf.init(master='host:port') on all workers, with the "
-            "host of worker 0 and a free port there; or init(size=1) where this process is alone."
+            f"This is worker {launch.rank} of {launch.size} by {launch.by}, but where worker 0 is "
+            f"cannot be told: {launch.why}. Call grace_tf.init(master='host:port') on all workers, "
+            "with the host of worker 0 and a free port there; or init(size=1) where this process "
+            "is alone."
         )
     _refuse_late()
-    addresses = addresses_of_all(master, told.rank, told.size, timeout, told.job)
-    return launch_environment.checked(addresses, told.rank)
+    addresses = addresses_of_all(master, launch.rank, launch.size, timeout, launch.job)
+    return launch_environment.checked(addresses, launch.rank)

@@ -1,4 +1,4 @@
-// What the threads of a block find out together. Every thread of the block must call these.
+// Joint results of the threads of a block. Every thread of the block must call these functions.
 #pragma once
 
 #include "kernels/base/device/cuda.h"
@@ -17,7 +17,7 @@ struct Minimum {
     return b < a ? b : a;
   }
 };
-// Of integers: a sum of floats would depend on the order.
+// Sums are of integers: a sum of floats would depend on the order.
 struct Total {
   template <class T>
   __device__ T operator()(T a, T b) const {
@@ -25,8 +25,8 @@ struct Total {
   }
 };
 
-// The values of all threads of a block of kThreads joined, in no particular order; every thread
-// gets the result.
+// Joins the values of all threads of a block of kThreads, in no fixed order; every thread gets the
+// result.
 template <class T, class Join>
 __device__ T JoinBlock(T value, Join join) {
   __shared__ T parts[kThreads / kWarp];

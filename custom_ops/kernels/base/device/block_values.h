@@ -1,4 +1,4 @@
-// One number for each block of elements, given to the elements of a piece.
+// Gives each element of a piece the number of its block, such as a scale.
 #pragma once
 
 #include "kernels/base/device/accumulate.h"

@@ -1,4 +1,4 @@
-// What the last of some blocks does for all of them, which saves a kernel.
+// Lets the last of several blocks finish the work of all of them, which saves a kernel.
 #pragma once
 
 #include "kernels/base/device/block.h"
@@ -6,7 +6,7 @@
 
 namespace grace {
 
-// Whether this block is the last of so many to get here. The last sees what all of them wrote
+// Whether this block is the last of this many to arrive. The last one sees what all of them wrote
 // before, if it reads past the nearest cache. *arrived must begin at 0.
 __device__ inline bool ArrivesAsLast(uint32_t* arrived, int64_t blocks) {
   __shared__ bool last;

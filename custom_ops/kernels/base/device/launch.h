@@ -75,7 +75,7 @@ class Launch {
         bytes_(bytes),
         stream_(static_cast<cudaStream_t>(stream)) {}
 
-  // Room for so many T, which begins where a line does.
+  // Room for `count` T, which begins at a cache line.
   template <class T>
   T* Take(int64_t count) {
     T* const taken = reinterpret_cast<T*>(workspace_ + used_);

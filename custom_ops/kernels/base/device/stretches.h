@@ -1,6 +1,6 @@
-// Stretches of tensors, for kernels that give what they find in order of index. A block takes a
-// stretch, each of its warps a chunk of it, group after group, so that a warp knows by itself what
-// comes before each element of its chunk.
+// Stretches of tensors, for kernels that write their results in order of index. A block takes a
+// stretch, and each of its warps a chunk of it, group after group, so that a warp can count by
+// itself the results before each element of its chunk.
 #pragma once
 
 #include "kernels/base/device/block.h"
@@ -15,7 +15,7 @@ constexpr int64_t kStretch = kWarps * kChunk;
 constexpr int kGroups = static_cast<int>(kChunk / kGroup);
 constexpr int kStretchWords = kWarps * kGroups;
 
-// A tensor without elements has a stretch too, whose block says that nothing was found.
+// A tensor without elements has a stretch too, whose block writes that nothing was found.
 __host__ __device__ inline int64_t StretchesOf(int64_t n) {
   return n > kStretch ? (n + kStretch - 1) / kStretch : 1;
 }

@@ -1,4 +1,4 @@
-// The sums of all workers, once they are complete.
+// Scales and checks the sums of all workers, once they are complete.
 #pragma once
 
 #include "kernels/base/device/accumulate.h"

@@ -16,7 +16,7 @@ struct Digit {
   static constexpr int kFirst = kDigit == 0 ? 0 : kDigit == 1 ? 2048 : 3072;  // in Ranking::bins
 };
 
-// What is known of one rank. All of it begins at 0.
+// The state of the search for one rank. All of it begins at 0.
 struct Ranking {
   uint32_t bins[4096];
   uint32_t prefix;  // the digits found so far; in the end the key
@@ -28,8 +28,8 @@ __device__ inline void ClearBins(uint32_t* bins) {
   for (int i = threadIdx.x; i < kMostBins; i += kThreads) bins[i] = 0;
 }
 
-// Counts a key that begins with the prefix. The lowest bin is where the search ends if it ends
-// nowhere else, so it needs no count; of gradients, most zeros would be in it.
+// Counts a key that begins with the prefix. A search that ends in no other bin ends in the lowest
+// one, so that bin needs no count; most zeros of gradients would be in it.
 template <int kDigit>
 __device__ void CountKey(uint32_t key, uint32_t prefix, uint32_t* bins) {
   using Own = Digit<kDigit>;

@@ -1,9 +1,9 @@
 // The exact choice of the largest of each tensor of a list, in order of index.
 //
-// A first kernel, which is the caller's, computes acc and counts the first digits of its keys. The
-// next one reads acc once more and marks, a bit an element, the keys that reach the digit found:
-// those alone can be sent, and the kernels after it read nothing else. They find the k-th key,
-// count what each chunk sends, and write it.
+// The caller's first kernel computes acc and counts the first digits of its keys. The next one
+// reads acc once more and marks, with a bit an element, the keys that reach the digit found: only
+// these can be sent, and the later kernels read only them. They find the k-th key, count how many
+// elements each chunk sends, and write these.
 #pragma once
 
 #include "kernels/base/device/accumulate.h"
@@ -13,8 +13,8 @@
 
 namespace grace {
 
-// A tensor that is selected from. Items of kernels derive from it and tell with kSampled whether
-// a second rank is searched for, that of a sample.
+// A tensor to select from. Items of kernels derive from it; their kSampled says whether a second
+// rank is searched for, that of a sample.
 struct Selected {
   DeviceInput source;
   float* residual_out;  // holds acc; null: acc is computed again
@@ -48,7 +48,7 @@ struct Selected {
   }
 };
 
-// What the kernels of a selection by a sample find out besides.
+// The further results of the kernels in a selection by a sample.
 template <bool kSampled>
 struct SampleSearch {
   uint32_t floors[kLowerings + 1], reaching[kLowerings + 1], nans;
@@ -57,7 +57,7 @@ struct SampleSearch {
 template <>
 struct SampleSearch<false> {};
 
-// What the kernels of one selection find out about a tensor. All of it begins at 0.
+// The results of the kernels of one selection for a tensor. All of them begin at 0.
 template <bool kSampled>
 struct Search : SampleSearch<kSampled> {
   Ranking rankings[kSampled ? 2 : 1];  // the tensor's, and its sample's
@@ -67,7 +67,7 @@ struct Search : SampleSearch<kSampled> {
   uint32_t written;
 };
 
-// Of keys that may be sent at all: from `floor` up to `most`.
+// The range of keys that may be sent: from `floor` up to `most`.
 struct KeyRange {
   uint32_t floor, most;
 };
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Counts what each chunk sends; the last block of a tensor makes of the stretches' counts what
-// comes before each of them.
+// Counts the elements that each chunk sends; the last block of a tensor turns the stretches' counts
+// into the counts before each of them.
 template <class Item>
 __global__ void __launch_bounds__(kThreads, 4)
     CountStretches(Table<Item> table, Search<Item::kSampled>* searches, const uint32_t* words,
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (counts) counts[tensor] = static_cast<int32_t>(search.written);
 }
 
-// Writes what is sent to its place, and takes it out of what is kept.
+// Writes the sent elements to their places, and removes them from residual_out.
 template <class Item>
 __global__ void __launch_bounds__(kThreads)
     SendStretches(Table<Item> table, const Search<Item::kSampled>* searches, const uint32_t* words,
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads)
                   const float value = __uint_as_float(bits);
                   own.values[to] = value;
                   own.indices[to] = static_cast<int32_t>(at);
-                  // A zero is sent as +0, so that it stays what it is.
+                  // A zero is sent as +0, so that its residual keeps its sign.
                   if (own.residual_out && key != 0) own.residual_out[at] = SubZ(value, value);
                   if (own.masked) own.masked[at] = 0.0f;
                 }

@@ -1,7 +1,7 @@
 // The exact choice of the largest on each side of zero, tensor by tensor, in order of index.
 //
-// It goes as in select.h, with a search for each side. The caller's first kernel also tells what
-// share of each side is sent. An Item derives from Selected.
+// It works as in select.h, with a search for each side. The caller's first kernel also determines
+// the number of elements to send of each side. An Item derives from Selected.
 #pragma once
 
 #include "kernels/select/device/select.h"
@@ -15,8 +15,8 @@ struct Sides {
   __device__ uint32_t Of(uint32_t bits) const { return bits & kSignBit ? negative : positive; }
 };
 
-// What the kernels find out about a tensor. All of it begins at 0. In the end the rankings tell
-// which of the marked elements are sent: the keys above `prefix`, and the first `left` equal to it.
+// The results of the kernels for a tensor. All of them begin at 0. In the end the rankings define
+// the marked elements that are sent: the keys above `prefix`, and the first `left` equal to it.
 struct SideSearch {
   Ranking rankings[2];
   Sides shares;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kThreads)
   FindDigits<2>(search.Left(), search.rankings);
 }
 
-// Counts what each chunk sends; the last block of a tensor makes of the stretches' counts what
-// comes before each of them.
+// Counts the elements that each chunk sends; the last block of a tensor turns the stretches' counts
+// into the counts before each of them.
 template <class Item>
 __global__ void __launch_bounds__(kThreads) CountSides(Table<Item> table, SideSearch* searches,
                                                        const uint32_t* words, SideTallies tallies) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) CountSides(Table<Item> table, SideSe
 
 __device__ inline uint32_t AtMost(uint32_t most, uint32_t x) { return x < most ? x : most; }
 
-// Writes the indices of what is sent, and its values to the workspace.
+// Writes the indices of the sent elements, and their values to the workspace.
 template <class Item>
 __global__ void __launch_bounds__(kThreads) SendSides(Table<Item> table, const SideSearch* searches,
                                                       const uint32_t* words, SideTallies tallies) {

@@ -1,4 +1,4 @@
-// Which cell an element is in, as cells.h has it.
+// Finds the cell of an element, as defined in cells.h.
 #pragma once
 
 #include "kernels/base/device/cuda.h"

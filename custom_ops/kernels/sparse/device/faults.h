@@ -1,13 +1,13 @@
-// What is wrong with indices that workers sent, found by many threads at once.
+// Finds faults in the indices that workers sent, by many threads at once.
 #pragma once
 
 #include "kernels/base/device/cuda.h"
 
 namespace grace {
 
-// The fault that is told: of the first faulty tensor, of its first faulty worker. An index outside
-// the tensor comes before indices that do not ascend, and of equal ones the first place. As a
-// number it is smaller the earlier it comes; its complement is kept, so that 0 means none.
+// The reported fault is that of the first faulty tensor, of its first faulty worker. An index
+// outside the tensor comes before indices that do not ascend, then the first place counts. Earlier
+// faults are smaller numbers; the complement is stored, so that 0 means no fault.
 class FirstFault {
  public:
   // `row` counts the workers of all tensors: tensor * workers + worker. `place` is that among the
@@ -29,7 +29,7 @@ class FirstFault {
 
 constexpr int64_t kFaultWords = sizeof(FirstFault) / 4;
 
-// Notes what is wrong with indices[place]; returns whether it is inside its tensor of n elements.
+// Records a fault of indices[place]; returns whether it is inside its tensor of n elements.
 __device__ inline bool CheckIndex(const int32_t* indices, int32_t place, int64_t n, int64_t row,
                                   FirstFault* fault) {
   const int32_t index = indices[place];
