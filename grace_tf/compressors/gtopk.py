@@ -1,5 +1,6 @@
 """The largest elements of the sum over workers."""
 
+import numpy as np
 import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
@@ -84,10 +85,7 @@ class GTopK(Compressor):
 
 def _where_kept(values, own, kept, ctx, ks):
     """Values at the indices `own` of a lane group that are among `kept`, zeros for the others."""
-    starts, start = [], 0
-    for spec in ctx.specs:
-        starts.append(start)
-        start += spec.shape.num_elements()
+    starts = np.cumsum([0, *ctx.lengths[:-1]])
     offset = tf.repeat(tf.constant(starts, tf.int64), ks)
     own, kept = (tf.cast(indices, tf.int64) + offset for indices in (own, kept))
     place = tf.minimum(tf.searchsorted(kept, own, out_type=tf.int64), sum(ks) - 1)
@@ -100,13 +98,12 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     mean is written once; the residual takes back in O(k).
     """
     ks = [compressor.count(spec) for spec in ctx.specs]
-    lengths, shapes = zip(*[(spec.shape.num_elements(), spec.shape) for spec in ctx.specs])
     values, own, residuals, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    payload = {"values": values, "indices": index_sets.pack_list(own, None, lengths, ks)}
+    payload = {"values": values, "indices": index_sets.pack_list(own, None, ctx.lengths, ks)}
     (reply,) = yield Gather([payload], finite)
-    parts = reply["values"], reply["indices"], None, ks, shapes
+    parts = reply["values"], reply["indices"], None, ks, ctx.shapes
     sums, finite = index_sets.scatter_list(*parts, 1.0)
     if ctx.size == 1:  # what was selected is all that there is
         return Outcome(sums, settled(memories, residuals), states, finite)
@@ -116,6 +113,6 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
         residuals = selection.refine_list(residuals, own, values, sent, ks)
     best = one_row({"values": largest, "indices": kept})
     means, finite = selection.scatter_list(
-        best["values"], best["indices"], None, ks, shapes, 1 / ctx.size
+        best["values"], best["indices"], None, ks, ctx.shapes, 1 / ctx.size
     )
     return Outcome(means, settled(memories, residuals), states, finite)
