@@ -75,15 +75,15 @@ class ACPSGD(Compressor):
         return {"factors": ops.random_normal((rows + columns) * half, ctx.shared_key())}
 
     def rounds(self, xs, states, ctx):
-        sizes, shapes = [self._size(spec) for spec in ctx.specs], [spec.shape for spec in ctx.specs]
+        sizes = [self._size(spec) for spec in ctx.specs]
         bases = _bases(states, sizes)
         mine, _, _ = two_sided_low_rank.alternate(xs, None, 1.0, bases, sizes)
         (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
         sums = mine._replace(**reply)
-        totals, _ = two_sided_low_rank.expand_sides(bases, sums, 1.0, sizes, shapes)
+        totals, _ = two_sided_low_rank.expand_sides(bases, sums, 1.0, sizes, ctx.shapes)
         sent = None
         if ctx.needs_sent:
-            sent, _ = two_sided_low_rank.expand_sides(bases, mine, 1.0, sizes, shapes)
+            sent, _ = two_sided_low_rank.expand_sides(bases, mine, 1.0, sizes, ctx.shapes)
         return totals, sent, _states(sums, bases, sizes, ctx.step)
 
 
@@ -107,7 +107,6 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     mine, unsent, finite = two_sided_low_rank.alternate(*gradients, bases, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
     sums = mine._replace(**reply)
-    shapes = [spec.shape for spec in ctx.specs]
-    means, finite = two_sided_low_rank.expand_sides(bases, sums, 1 / ctx.size, sizes, shapes)
+    means, finite = two_sided_low_rank.expand_sides(bases, sums, 1 / ctx.size, sizes, ctx.shapes)
     next_states = _states(sums, bases, sizes, ctx.step)
     return Outcome(means, settled(memories, unsent), next_states, finite)

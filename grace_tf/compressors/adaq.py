@@ -59,9 +59,8 @@ class AdaQ(ListCompressor):
 
     def encode(self, xs, residuals, multiplier, ctx):
         ks = [self.most(spec) for spec in ctx.specs]
-        lengths = [spec.shape.num_elements() for spec in ctx.specs]
         sent = two_means.two_means_list(xs, residuals, multiplier, ks)
-        words = index_sets.pack_list(sent.indices, sent.counts, lengths, ks)
+        words = index_sets.pack_list(sent.indices, sent.counts, ctx.lengths, ks)
         payload = {"means": sent.means, "signs": sent.signs, "indices": words, "count": sent.counts}
         return Encoded(payload, sent.residuals_out, sent.finite)
 

@@ -78,8 +78,8 @@ class DGC(ListCompressor):
         sampled = any(sampling.stride > 1 for sampling in samplings)
         key = ctx.list_key() if sampled else ListKey(0, 0, 0, ctx.variables, 0)
         found = sampled_top_k.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum)
-        lengths, ks = [s.shape.num_elements() for s in ctx.specs], [s.k for s in samplings]
-        words = index_sets.pack_list(found.indices, found.counts, lengths, ks)
+        ks = [sampling.k for sampling in samplings]
+        words = index_sets.pack_list(found.indices, found.counts, ctx.lengths, ks)
         return {"values": found.values, "indices": words, "count": found.counts}, found
 
     def encode(self, xs, residuals, multiplier, ctx):

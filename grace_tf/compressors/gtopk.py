@@ -1,5 +1,6 @@
 """`gtopk`: the largest elements of the sum over workers."""
 
+import numpy as np
 import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
@@ -83,10 +84,7 @@ class GTopK(Compressor):
 
 def _where_selected(values, sent_at, selected, ctx, ks):
     """The values whose index, in `sent_at`, is among `selected`; zeros for the others."""
-    starts, start = [], 0
-    for spec in ctx.specs:
-        starts.append(start)
-        start += spec.shape.num_elements()
+    starts = np.cumsum([0, *ctx.lengths[:-1]])
     offset = tf.repeat(tf.constant(starts, tf.int64), ks)
     sent_at, selected = (tf.cast(each, tf.int64) + offset for each in (sent_at, selected))
     place = tf.minimum(tf.searchsorted(selected, sent_at, out_type=tf.int64), sum(ks) - 1)
@@ -99,13 +97,12 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     every mean once; the residual takes unselected elements back in O(k).
     """
     ks = [compressor.count(spec) for spec in ctx.specs]
-    lengths, shapes = zip(*[(spec.shape.num_elements(), spec.shape) for spec in ctx.specs])
     values, sent_at, residuals, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    payload = {"values": values, "indices": index_sets.pack_list(sent_at, None, lengths, ks)}
+    payload = {"values": values, "indices": index_sets.pack_list(sent_at, None, ctx.lengths, ks)}
     (reply,) = yield Gather([payload], finite)
-    parts = reply["values"], reply["indices"], None, ks, shapes
+    parts = reply["values"], reply["indices"], None, ks, ctx.shapes
     sums, finite = index_sets.scatter_list(*parts, 1.0)
     if ctx.size == 1:  # the sum is this worker's own selection
         return Outcome(sums, settled(memories, residuals), states, finite)
@@ -115,6 +112,6 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
         residuals = selection.refine_list(residuals, sent_at, values, sent, ks)
     best = one_row({"values": largest, "indices": selected})
     means, finite = selection.scatter_list(
-        best["values"], best["indices"], None, ks, shapes, 1 / ctx.size
+        best["values"], best["indices"], None, ks, ctx.shapes, 1 / ctx.size
     )
     return Outcome(means, settled(memories, residuals), states, finite)

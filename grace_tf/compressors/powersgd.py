@@ -82,7 +82,7 @@ class PowerSGD(Compressor):
         return {"q": tf.reshape(ops.random_normal(b * r, ctx.shared_key()), [b, r])}
 
     def rounds(self, xs, states, ctx):
-        sizes, shapes = _sizes(self, ctx), [spec.shape for spec in ctx.specs]
+        sizes = _sizes(self, ctx)
         qs, reply = [state["q"] for state in states if state], {}
         for i in range(self.iterations):
             p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
@@ -93,10 +93,10 @@ class PowerSGD(Compressor):
             (sums,) = yield Sum([_factors(mine, "q", i)])
             q = sums.get(_nth("q", i), mine)
             qs = low_rank.unit_columns(q, sizes)
-        totals, _ = low_rank.expand(basis, q, reply.get("dense", dense), 1.0, sizes, shapes)
+        totals, _ = low_rank.expand(basis, q, reply.get("dense", dense), 1.0, sizes, ctx.shapes)
         sent = None
         if ctx.needs_sent:
-            sent, _ = low_rank.expand(basis, mine, dense, 1.0, sizes, shapes)
+            sent, _ = low_rank.expand(basis, mine, dense, 1.0, sizes, ctx.shapes)
         return totals, sent, _states(qs, sizes)
 
 
@@ -126,7 +126,7 @@ def _once(compressor, xs):
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
-    sizes, shapes = _sizes(compressor, ctx), [spec.shape for spec in ctx.specs]
+    sizes = _sizes(compressor, ctx)
     gradients = xs, residuals_of(memories), ctx.multiplier
     qs = [state["q"] for state in states if state]
     p, dense, finite = low_rank.project(*gradients, qs, sizes)
@@ -135,6 +135,6 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     mine, unsent = low_rank.reproject(*gradients, basis, sizes)
     (second,) = yield Sum([_factors(mine, "q", 0)])
     q, dense = second.get("q", mine), reply.get("dense", dense)
-    means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, shapes)
+    means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, ctx.shapes)
     states = _states(low_rank.unit_columns(q, sizes), sizes)
     return Outcome(means, settled(memories, unsent), states, finite)

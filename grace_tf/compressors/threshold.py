@@ -58,11 +58,10 @@ class Threshold(ListCompressor):
 
     def encode(self, xs, residuals, multiplier, ctx):
         ms = [self.most(spec) for spec in ctx.specs]
-        lengths = [spec.shape.num_elements() for spec in ctx.specs]
         values, indices, counts, *rest = selection.threshold_list(
             xs, residuals, multiplier, self.threshold, ms
         )
-        words = index_sets.pack_list(indices, counts, lengths, ms)
+        words = index_sets.pack_list(indices, counts, ctx.lengths, ms)
         return Encoded({"values": values, "indices": words, "count": counts}, *rest)
 
     def decode(self, payload, factor, ctx):

@@ -64,9 +64,8 @@ class TopK(ListCompressor):
 
     def encode(self, xs, residuals, multiplier, ctx):
         ks = [self.count(spec) for spec in ctx.specs]
-        lengths = [spec.shape.num_elements() for spec in ctx.specs]
         values, indices, *rest = selection.top_k_list(xs, residuals, multiplier, ks)
-        words = index_sets.pack_list(indices, None, lengths, ks)
+        words = index_sets.pack_list(indices, None, ctx.lengths, ks)
         return Encoded({"values": values, "indices": words}, *rest)
 
     def decode(self, payload, factor, ctx):
@@ -89,11 +88,10 @@ def with_refined_values(compressor, memory, xs, memories, states, ctx):
     """Selects, compacts, and computes residual and flag in one; refines the residual in O(k)."""
     outer = compressor.outer
     ks = [outer.count(spec) for spec in ctx.specs]
-    lengths = [spec.shape.num_elements() for spec in ctx.specs]
     values, indices, unsent, finite = selection.top_k_list(
         xs, residuals_of(memories), ctx.multiplier, ks
     )
-    payload = {"values": values, "indices": index_sets.pack_list(indices, None, lengths, ks)}
+    payload = {"values": values, "indices": index_sets.pack_list(indices, None, ctx.lengths, ks)}
     payload, decoded = compressor.compress_parts(payload, ks, ctx)
     if unsent is not None:
         unsent = selection.refine_list(unsent, indices, values, decoded["values"], ks)

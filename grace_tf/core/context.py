@@ -68,6 +68,11 @@ class Context:
         """The shapes of the lanes."""
         return [spec.shape for spec in self.specs]
 
+    @property
+    def lengths(self) -> list[int]:
+        """The lanes' numbers of elements."""
+        return [shape.num_elements() for shape in self.shapes]
+
     def lane(self, i: int) -> Context:
         """The context of lane i alone, from 0 to `len(ctx) - 1`."""
         return dataclasses.replace(self, specs=(self.specs[i],), variables=(self.variables[i],))

@@ -165,7 +165,7 @@ def _decoded(stage: Compressor, rows: Payload, ctx: Context) -> tf.Tensor:
     """Decodes every worker's payload of a lane group: `[size, n]`, the lanes end to end."""
     if type(stage).decompress_list is Compressor.decompress_list:
         # A loop, so that the graph does not grow with the number of workers.
-        n = sum(spec.shape.num_elements() for spec in ctx.specs)
+        n = sum(ctx.lengths)
         return tf.map_fn(
             lambda row: tf.concat(stage.decompress_list(row, ctx), 0),
             rows,

@@ -7,30 +7,24 @@ after that class was wrapped.  So the pickle lists the plain classes, and loadin
 
 from __future__ import annotations
 
-import functools
 import sys
-from typing import Callable
 
 import keras
 
 from grace_tf.keras.classes import made_with, plain_classes
+from grace_tf.keras.replacing import in_place_of
 from grace_tf.line import settings
-
-
-def _with_classes(original: Callable) -> Callable:
-    @functools.wraps(original)
-    def __reduce__(self):
-        how, arguments, *rest = original(self)
-        classes = plain_classes(getattr(self, "optimizer", None))
-        if classes:
-            how, arguments = made_with, (classes, how, arguments)
-        return (how, arguments, *rest)
-
-    return __reduce__
 
 
 def install() -> None:
     """Wraps the pickling of `keras.Model`, and lets older pickles find their classes."""
     # The name in pickles of wrapped optimizers that were made when `Settings` had another place.
     sys.modules.setdefault("grace_tf.settings", settings)
-    keras.Model.__reduce__ = _with_classes(keras.Model.__reduce__)
+
+    @in_place_of(keras.Model, "__reduce__")
+    def reduce(original, self):
+        how, arguments, *rest = original(self)
+        classes = plain_classes(getattr(self, "optimizer", None))
+        if classes:
+            how, arguments = made_with, (classes, how, arguments)
+        return (how, arguments, *rest)

@@ -6,7 +6,6 @@ that two processes write would be broken, and each worker has its own residuals 
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import warnings
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.find_workers import several, together
 
 LOG = logging.getLogger("grace_tf")
@@ -112,29 +112,26 @@ def move(callback: Any, name: str) -> bool:
 def install() -> None:
     """Gives ModelCheckpoint a path of its own in every process but the first."""
     cls = keras.callbacks.ModelCheckpoint
-    own_set, own_path_of, own_save = cls.set_model, cls._get_file_path, cls._save_model
 
-    @functools.wraps(own_set)
-    def set_model(self, model):
-        own_set(self, model)
+    @in_place_of(cls, "set_model")
+    def set_model(original, self, model):
+        original(self, model)
         move(self, "filepath")
 
-    @functools.wraps(own_path_of)
-    def _get_file_path(self, epoch, batch, logs):
-        path = own_path_of(self, epoch, batch, logs)
+    @in_place_of(cls, "_get_file_path")
+    def get_file_path(original, self, epoch, batch, logs):
+        path = original(self, epoch, batch, logs)
         folder, name = os.path.split(path)
         # Keras 2 sends the files of all workers but the chief to a folder that it deletes.
         if os.path.basename(folder).startswith("workertemp_") and place(self.model)[0]:
             path = self._write_filepath = os.path.join(os.path.dirname(folder), name)
         return path
 
-    @functools.wraps(own_save)
-    def _save_model(self, epoch, batch, logs):
+    @in_place_of(cls, "_save_model")
+    def save_model(original, self, epoch, batch, logs):
         if self.save_best_only and several() is not None and not averaged(logs):
             _say_who_decides(self)
-        return own_save(self, epoch=epoch, batch=batch, logs=logs)
-
-    cls.set_model, cls._get_file_path, cls._save_model = set_model, _get_file_path, _save_model
+        return original(self, epoch=epoch, batch=batch, logs=logs)
 
 
 def _say_who_decides(callback: Any) -> None:

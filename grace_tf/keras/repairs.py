@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Callable
 
 import keras
 import tensorflow as tf
+
+from grace_tf.keras.replacing import in_place_of
 
 KERAS_3 = int(keras.__version__.split(".")[0]) >= 3
 
@@ -27,14 +28,11 @@ def agree_on_finite(agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
     """
     if not KERAS_3 or "agree_on_finite" in APPLIED:
         return
-    cls = keras.optimizers.LossScaleOptimizer
-    original = cls.check_finite
 
-    @functools.wraps(original)
-    def check_finite(self, grads):
+    @in_place_of(keras.optimizers.LossScaleOptimizer, "check_finite")
+    def check_finite(original, self, grads):
         return agree(self.inner_optimizer, original(self, grads))
 
-    cls.check_finite = check_finite
     APPLIED["agree_on_finite"] = "LossScaleOptimizer.check_finite"
 
 
@@ -51,10 +49,8 @@ def name_the_variables_of_gradients() -> None:
 
     from grace_tf.transports.world.find_workers import compresses
 
-    original = TFOptimizer._all_reduce_sum_gradients
-
-    @functools.wraps(original)
-    def _all_reduce_sum_gradients(self, grads_and_vars):
+    @in_place_of(TFOptimizer, "_all_reduce_sum_gradients")
+    def all_reduce_sum_gradients(original, self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         context = tf.distribute.get_replica_context()
         present = [pair for pair in grads_and_vars if pair[0] is not None]
@@ -63,7 +59,6 @@ def name_the_variables_of_gradients() -> None:
         reduced = iter(context.merge_call(_reduce_to_variables, args=(present,)))
         return [(g if g is None else next(reduced), v) for g, v in grads_and_vars]
 
-    TFOptimizer._all_reduce_sum_gradients = _all_reduce_sum_gradients
     APPLIED["name_the_variables_of_gradients"] = "TFOptimizer._all_reduce_sum_gradients"
 
 
@@ -74,17 +69,15 @@ def no_xla_between_processes(several: Callable[[], bool]) -> None:
     (trainers/trainer.py, `_resolve_auto_jit_compile`, checked in 3.15; the first Keras 3 had no
     such method), and XLA cannot compile collectives between processes.  An explicit True stays.
     """
-    cls = keras.Model
-    original = getattr(cls, "_resolve_auto_jit_compile", None)
-    if not KERAS_3 or original is None or "no_xla_between_processes" in APPLIED:
+    name = "_resolve_auto_jit_compile"
+    owner = next((base for base in keras.Model.__mro__ if name in vars(base)), None)
+    if not KERAS_3 or owner is None or "no_xla_between_processes" in APPLIED:
         return
-    owner = next(base for base in cls.__mro__ if "_resolve_auto_jit_compile" in vars(base))
 
-    @functools.wraps(original)
-    def _resolve_auto_jit_compile(self):
+    @in_place_of(owner, name)
+    def resolve_auto_jit_compile(original, self):
         return False if several() else original(self)
 
-    owner._resolve_auto_jit_compile = _resolve_auto_jit_compile
     APPLIED["no_xla_between_processes"] = "Trainer._resolve_auto_jit_compile"
 
 
@@ -167,14 +160,11 @@ def fit_on_several_workers() -> None:
         return
     from keras.src.backend.tensorflow import trainer
 
-    own_build = trainer.TensorFlowTrainer._maybe_symbolic_build
-    own_reduce = trainer.reduce_per_replica
-
-    @functools.wraps(own_build)
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    @in_place_of(trainer.TensorFlowTrainer, "_maybe_symbolic_build")
+    def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         strategy = self._distribute_strategy
         if iterator is None or not _spans_workers(strategy):
-            own_build(self, iterator, data_batch)
+            original(self, iterator, data_batch)
             return
         for *_, batches in iterator:
             batch = next(batches)
@@ -185,14 +175,12 @@ def fit_on_several_workers() -> None:
         with strategy.scope():
             self._symbolic_build(data_batch=data_batch)
 
-    @functools.wraps(own_reduce)
-    def reduce_per_replica(values, strategy, reduction):
+    @in_place_of(trainer, "reduce_per_replica")
+    def reduce_per_replica(original, values, strategy, reduction):
         if reduction not in ("auto", "mean") or not _spans_workers(strategy):
-            return own_reduce(values, strategy, reduction)
+            return original(values, strategy, reduction)
         return tf.nest.map_structure(lambda v: strategy.reduce("MEAN", v, axis=None), values)
 
-    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
-    trainer.reduce_per_replica = reduce_per_replica
     _take_several_steps_on_several_workers(trainer)
     APPLIED["fit_on_several_workers"] = (
         "_maybe_symbolic_build, reduce_per_replica and _make_function of the trainer"
@@ -205,12 +193,11 @@ def _take_several_steps_on_several_workers(trainer: Any) -> None:
     Keras 3 calls a traced step inside a traced loop (`TensorFlowTrainer._make_function`, checked in
     3.15), where TensorFlow feeds no key to the step's collectives.  Here the loop holds the step.
     """
-    original = getattr(trainer.TensorFlowTrainer, "_make_function", None)
-    if original is None:  # other versions of Keras make their functions in another way
-        return
+    if not hasattr(trainer.TensorFlowTrainer, "_make_function"):
+        return  # such a Keras makes its functions in other ways
 
-    @functools.wraps(original)
-    def _make_function(self, step_function):
+    @in_place_of(trainer.TensorFlowTrainer, "_make_function")
+    def make_function(original, self, step_function):
         made, strategy = original(self, step_function), self.distribute_strategy
         count = self.steps_per_execution
         if count == 1 or self.run_eagerly or not _spans_workers(strategy):
@@ -240,8 +227,6 @@ def _take_several_steps_on_several_workers(trainer: Any) -> None:
             return traced(iterator) if several else made(iterator)
 
         return function
-
-    trainer.TensorFlowTrainer._make_function = _make_function
 
 
 def _spans_workers(strategy) -> bool:

@@ -6,12 +6,12 @@ so each would normalise by its own rows, without any error.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
 
 from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.find_workers import several
 
 _MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
@@ -40,14 +40,11 @@ def _refuse(layer: Any) -> None:
 
 
 def install() -> None:
-    """Refuses it also in custom loops, and in models that are built by their first step."""
-    original = getattr(_LAYER, _MOMENTS, None)
-    if original is None:  # another Keras: `fit` refuses it all the same
+    """Refuses it in custom loops as well, and in models that are built by their first step."""
+    if not hasattr(_LAYER, _MOMENTS):  # another Keras: `fit` refuses it all the same
         return
 
-    @functools.wraps(original)
-    def moments(self, *args, **kwargs):
+    @in_place_of(_LAYER, _MOMENTS)
+    def moments(original, self, *args, **kwargs):
         _refuse(self)
         return original(self, *args, **kwargs)
-
-    setattr(_LAYER, _MOMENTS, moments)

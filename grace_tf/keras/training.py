@@ -24,6 +24,7 @@ from grace_tf.keras import first_step, steps
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras.replacing import in_place_of
 from grace_tf.keras.synchronised import refuse_unsynchronised
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
@@ -189,47 +190,37 @@ def _width(model: Any) -> int:
     return int(width.numpy()) if isinstance(width, tf.Variable) else int(width or 1)
 
 
-def _counting(original: Callable) -> Callable:
-    """Wraps `Model.make_train_function`: its function counts the steps between workers."""
+def _make_train_function(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Makes the function of Keras count the steps between workers."""
+    made = original(self, *args, **kwargs)
+    if steps.now() is None or getattr(self.train_function, "counts_steps", False):
+        return made
+    function = self.train_function
 
-    @functools.wraps(original)
-    def make_train_function(self, *args, **kwargs):
-        made = original(self, *args, **kwargs)
-        if steps.now() is None or getattr(self.train_function, "counts_steps", False):
-            return made
-        function = self.train_function
-
-        def train_function(iterator):
-            taken = steps.now()
-            if taken is None:
-                return function(iterator)
-            taken.begin()
-            try:
-                logs = function(iterator)
-            except (tf.errors.OutOfRangeError, StopIteration):
-                taken.take_back()
-                raise
-            taken.end()
-            return logs
-
-        train_function.counts_steps = True
-        self.train_function = train_function
-        return train_function
-
-    return make_train_function
-
-
-def _ending(original: Callable) -> Callable:
-    """Wraps `Model.get_metrics_result`, under a strategy a collective at the end of an epoch."""
-
-    @functools.wraps(original)
-    def get_metrics_result(self):
+    def train_function(iterator):
         taken = steps.now()
-        if taken is not None and several() is None and not _evaluating and not tf.inside_function():
-            taken.end_epoch(bool(self.stop_training))
-        return original(self)
+        if taken is None:
+            return function(iterator)
+        taken.begin()
+        try:
+            logs = function(iterator)
+        except (tf.errors.OutOfRangeError, StopIteration):
+            taken.take_back()
+            raise
+        taken.end()
+        return logs
 
-    return get_metrics_result
+    train_function.counts_steps = True
+    self.train_function = train_function
+    return train_function
+
+
+def _get_metrics_result(original: Callable, self: Any) -> Any:
+    """Under a strategy the result is a collective at the end of an epoch."""
+    taken = steps.now()
+    if taken is not None and several() is None and not _evaluating and not tf.inside_function():
+        taken.end_epoch(bool(self.stop_training))
+    return original(self)
 
 
 def install() -> None:
@@ -241,5 +232,5 @@ def install() -> None:
     ):
         for name in names:
             setattr(keras.Model, name, _around(getattr(keras.Model, name), held))
-    keras.Model.get_metrics_result = _ending(keras.Model.get_metrics_result)
-    keras.Model.make_train_function = _counting(keras.Model.make_train_function)
+    in_place_of(keras.Model, "get_metrics_result")(_get_metrics_result)
+    in_place_of(keras.Model, "make_train_function")(_make_train_function)

@@ -4,6 +4,11 @@ Each runs natively on the CPU when the native library is there, and otherwise (o
 no compiler at installation) through `grace_tf.ops.reference`, which defines the meaning. Both give
 the same bits. Tensors are vectors of static length, float32 or int32.
 
+The modules have operations on whole lists of tensors, of any static shape. Where `choice.runs_here`
+says so they run natively, one node a list; else through the module of `reference` with the same
+name. Both give the same bits, unless the module says otherwise. The parts of a payload are those of
+the tensors, one after another. `selection` says what encoders get and return.
+
 The unit of the wire is the 32-bit word, an int32. Codes of b bits are stored as bit planes: 32
 consecutive elements make a group of b words; word p of a group holds bit p of the 32 codes, that
 of element i in its bit i. Bits beyond the last element are zero.

@@ -4,13 +4,10 @@ A code is a byte: the sign bit of the element in its top bit, a magnitude below 
 in a word, the first in its lowest byte; the words of a tensor's codes follow those of the tensor
 before it, and bytes beyond a tensor's last code are zero.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.byte_codes`, which defines the meaning; both give the same bits. The
-encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`, and return as
-they do the new residuals, acc minus what is sent, and whether every acc is finite. The decoders sum
-what N workers sent, from zero and in worker order, a denormal partial sum becoming 0, and return
-the sums times `factor`, of the given shapes, and whether every product is finite. So a zero that is
-sent has no sign.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`. The decoders
+sum what N workers sent, from zero and in worker order, a denormal partial sum becoming 0, and
+return the sums times `factor`, of the given shapes, and whether every product is finite. So a zero
+that is sent has no sign.
 """
 
 from __future__ import annotations
@@ -22,23 +19,8 @@ import tensorflow as tf
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.outputs import (
-    ResidualsOut,
-    Tensors,
-    dims_of,
-    residuals_like,
-    scalar,
-    shaped_like,
-)
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.reference import byte_codes as reference
-
-__all__ = [
-    "byte_words",
-    "decode_powers",
-    "decode_tree",
-    "encode_powers",
-    "encode_tree",
-]
 
 
 def byte_words(n: int) -> int:
@@ -61,20 +43,15 @@ def encode_tree(
 
     Returns (codes, scales, residuals_out, finite): codes int32 and scales float32, both flat.
     """
-    xs, residuals = _checked(xs, residuals)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     _check_block(block)
     if not choice.runs_here(xs):
-        return reference.encode_tree(xs, residuals or None, multiplier, block)
-    codes, scales, residuals_out, finite = native._ops().grace_encode_tree_list(
+        return reference.encode_tree(xs, residuals, multiplier, block)
+    outputs = native._ops().grace_encode_tree_list(
         xs=xs, residuals=residuals, multiplier=multiplier, block=block or 0
     )
     sizes = [x.shape.num_elements() for x in xs]
-    shapes = [[_words(sizes)], [_scales(sizes, block)]]
-    return (
-        *shaped_like([codes, scales], shapes),
-        residuals_like(residuals_out, residuals),
-        scalar(finite),
-    )
+    return encoded(outputs, [_words(sizes), _scales(sizes, block)], residuals)
 
 
 def decode_tree(
@@ -85,26 +62,18 @@ def decode_tree(
     The number of code c > 0, with k + 1 binary digits, is (9 (c + 1) - 8 * 2^k) * unit_k, where
     unit_k = 10^(k-7) / 2^k: 127 is exactly 1. A scale below 2^-110 counts as 0.
     """
-    codes = arguments.tensor(codes, tf.int32, 2, "codes")
-    scales = arguments.tensor(scales, tf.float32, 2, "scales")
     _check_block(block)
     shapes = arguments.shape_list(shapes)
     sizes = [shape.num_elements() for shape in shapes]
-    arguments.check_size(codes, _words(sizes), "codes")
-    arguments.check_size(scales, _scales(sizes, block), "scales")
-    if codes.shape[0] != scales.shape[0]:
-        raise ValueError(f"{codes.shape[0]} workers' codes came with {scales.shape[0]} of scales.")
+    codes, scales = arguments.rows(
+        codes=(codes, tf.int32, _words(sizes)), scales=(scales, tf.float32, _scales(sizes, block))
+    )
     if not choice.runs_here([codes, scales]):
         return reference.decode_tree(codes, scales, shapes, factor, block)
-    totals, finite = native._ops().grace_decode_tree_list(
-        codes=codes,
-        scales=scales,
-        N=len(shapes),
-        factor=factor,
-        block=block or 0,
-        **dims_of(shapes),
+    outputs = native._ops().grace_decode_tree_list(
+        codes=codes, scales=scales, factor=factor, block=block or 0, **totals_of(shapes)
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def encode_powers(
@@ -118,20 +87,14 @@ def encode_powers(
 
     Returns (codes, residuals_out, finite): codes int32, flat.
     """
-    xs, residuals = _checked(xs, residuals)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_list_key(key, len(xs))
     if not choice.runs_here(xs):
-        return reference.encode_powers(xs, residuals or None, multiplier, key)
-    codes, residuals_out, finite = native._ops().grace_encode_powers_list(
-        xs=xs,
-        residuals=residuals,
-        multiplier=multiplier,
-        variables=list(key.variables),
-        draw=key.draw,
-        **native._stream(key),
+        return reference.encode_powers(xs, residuals, multiplier, key)
+    outputs = native._ops().grace_encode_powers_list(
+        xs=xs, residuals=residuals, multiplier=multiplier, **native.streams(key)
     )
-    (codes,) = shaped_like([codes], [[_words([x.shape.num_elements() for x in xs])]])
-    return codes, residuals_like(residuals_out, residuals), scalar(finite)
+    return encoded(outputs, [_words([x.shape.num_elements() for x in xs])], residuals)
 
 
 def decode_powers(
@@ -141,20 +104,15 @@ def decode_powers(
 
     Code c > 0 is 2^(c - 95): 2^-94 to 2^32.
     """
-    codes = arguments.tensor(codes, tf.int32, 2, "codes")
     shapes = arguments.shape_list(shapes)
-    arguments.check_size(codes, _words([shape.num_elements() for shape in shapes]), "codes")
+    words = _words([shape.num_elements() for shape in shapes])
+    (codes,) = arguments.rows(codes=(codes, tf.int32, words))
     if not choice.runs_here([codes]):
         return reference.decode_powers(codes, shapes, factor)
-    totals, finite = native._ops().grace_decode_powers_list(
-        codes=codes, N=len(shapes), factor=factor, **dims_of(shapes)
+    outputs = native._ops().grace_decode_powers_list(
+        codes=codes, factor=factor, **totals_of(shapes)
     )
-    return shaped_like(totals, shapes), scalar(finite)
-
-
-def _checked(xs, residuals) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    xs = arguments.float_list(xs, "xs")
-    return xs, arguments.residual_list(residuals, xs)
+    return decoded(outputs, shapes)
 
 
 def _check_block(block: int | None) -> None:

@@ -17,9 +17,7 @@ Any words decode: the j-th of the bits set in the bitmap gives entry j, together
 bits. Bits set beyond the k-th count for nothing. An entry that lacks its bit, or would come to n or
 more, is n: outside.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.index_sets`, which gives the same bits. The parts of the tensors of a list,
-of `lengths[i]` elements and with up to `ks[i]` entries, lie one after another.
+Tensor i of a list has `lengths[i]` elements and up to `ks[i]` entries.
 """
 
 from __future__ import annotations
@@ -30,12 +28,9 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like
-from grace_tf.ops.reference import all_finite
+from grace_tf.ops.backend.outputs import counted, decoded, shaped_like, totals_of, vector
 from grace_tf.ops.reference import index_sets as reference
 from grace_tf.ops.reference.index_sets import index_layout
-
-__all__ = ["index_words", "pack_list", "scatter_list", "unpack_list"]
 
 
 def index_words(n: int, k: int) -> int:
@@ -61,13 +56,9 @@ def pack_list(
     if not choice.runs_here([indices]):
         return reference.pack_list(indices, counts, lengths, ks)
     words = native._ops().grace_pack_index_list(
-        indices=indices,
-        counts=tf.zeros([0], tf.int32) if counts is None else counts,
-        lengths=list(lengths),
-        ks=list(ks),
-        counted=counts is not None,
+        indices=indices, lengths=list(lengths), ks=list(ks), **counted(counts, [0])
     )
-    return native._shaped(words, total)
+    return vector(words, total)
 
 
 def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> tf.Tensor:
@@ -109,30 +100,24 @@ def scatter_list(
     operation does not wait for what its kernel finds: `finite` is false, and such an entry is left
     out.
     """
-    values = arguments.tensor(values, tf.float32, 2, "values")
-    words = arguments.tensor(words, tf.int32, 2, "words")
     factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
-    lengths = [shape.num_elements() for shape in shapes]
-    arguments.check_size(words, _checked(lengths, ks), "words")
-    arguments.check_size(values, sum(ks), "values")
-    if values.shape[0] != words.shape[0]:
-        raise ValueError(f"{values.shape[0]} workers' values came with {words.shape[0]} of words.")
+    size = _checked([shape.num_elements() for shape in shapes], ks)
+    values, words = arguments.rows(
+        values=(values, tf.float32, sum(ks)), words=(words, tf.int32, size)
+    )
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     if not choice.runs_here([values, words]):
-        totals = reference.scatter_list(values, words, counts, ks, shapes, factor)
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_scatter_set_list(
+        return reference.scatter_list(values, words, counts, ks, shapes, factor)
+    outputs = native._ops().grace_scatter_set_list(
         values=values,
         words=words,
-        counts=tf.zeros([0, 0], tf.int32) if counts is None else counts,
         factor=factor,
-        N=len(shapes),
         ks=list(ks),
-        counted=counts is not None,
-        **dims_of(shapes),
+        **counted(counts, [0, 0]),
+        **totals_of(shapes),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def _checked(lengths: Sequence[int], ks: Sequence[int]) -> int:

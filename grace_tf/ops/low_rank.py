@@ -4,10 +4,9 @@ A tensor of a list is read as a matrix M of `sizes[i]`, (rows, columns, rank), w
 P [rows, rank] and Q [columns, rank]; rank 0 says that it has none and travels dense. The P of all
 matrices lie end to end in one tensor, `p` or `basis`, and so do the Q, and the dense tensors.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.low_rank`. `orthonormal`, `expand` and `unit_columns` give the same bits
-either way. `project` and `reproject` do not: native ones give the same bits on every instruction
-set and for any number of threads, but they sum in another order than TensorFlow's matrix products.
+Native `project` and `reproject` do not give the bits of the reference: they give the same bits on
+every instruction set and for any number of threads, but they sum in another order than TensorFlow's
+matrix products.
 The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
@@ -20,20 +19,19 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    decoded,
+    residuals_like,
+    scalar,
+    shaped_like,
+    totals_of,
+    vector,
+)
 from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import low_rank as reference
-
-__all__ = [
-    "MatrixSize",
-    "expand",
-    "matrix_size",
-    "orthonormal",
-    "payload",
-    "project",
-    "reproject",
-    "unit_columns",
-]
+from grace_tf.ops.reference.lists import accs, scaled
 
 
 class MatrixSize(NamedTuple):
@@ -80,8 +78,8 @@ def project(
     """
     xs, residuals = checked(xs, residuals, sizes)
     if not choice.runs_here(xs):
-        accs = reference.accs(xs, residuals or None, multiplier)
-        return *reference.project(accs, qs, sizes), all_finite(accs)
+        whole = accs(xs, residuals, multiplier)
+        return *reference.project(whole, qs, sizes), all_finite(whole)
     p, dense, finite = native._ops().grace_project_list(
         xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **told(sizes)
     )
@@ -99,17 +97,17 @@ def reproject(
     xs, residuals = checked(xs, residuals, sizes)
     check_flat(basis, factor_length(sizes, 0), "basis")
     if not choice.runs_here(xs):
-        accs = reference.accs(xs, residuals or None, multiplier)
-        q = reference.reproject(accs, basis, sizes)
+        whole = accs(xs, residuals, multiplier)
+        q = reference.reproject(whole, basis, sizes)
         if not residuals:
             return q, None
-        dense = reference._joined([acc for acc, size in zip(accs, sizes) if not size.rank])
+        dense = reference._joined([acc for acc, size in zip(whole, sizes) if not size.rank])
         sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
-        return q, [acc - each for acc, each in zip(accs, sent)]
+        return q, [acc - each for acc, each in zip(whole, sent)]
     q, residuals_out = native._ops().grace_reproject_list(
         xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **told(sizes)
     )
-    return native._shaped(q, factor_length(sizes, 1)), residuals_like(residuals_out, residuals)
+    return vector(q, factor_length(sizes, 1)), residuals_like(residuals_out, residuals)
 
 
 def expand(
@@ -120,28 +118,15 @@ def expand(
     P is the basis. An element is ((p0 q0 + p1 q1) + p2 q2) + …; finite is that of all totals.
     """
     shapes = arguments.shape_list(shapes)
-    parts = (
-        (basis, factor_length(sizes, 0)),
-        (q, factor_length(sizes, 1)),
-        (dense, dense_length(sizes)),
-    )
-    for name, (flat, length) in zip(("basis", "q", "dense"), parts):
-        check_flat(flat, length, name)
+    check_flat(basis, factor_length(sizes, 0), "basis")
+    check_flat(q, factor_length(sizes, 1), "q")
+    check_flat(dense, dense_length(sizes), "dense")
     if not choice.runs_here([basis, q, dense]):
-        totals = reference.expand(basis, q, dense, sizes, shapes)
-        totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_expand_list(
-        basis=basis,
-        q=q,
-        dense=dense,
-        N=len(shapes),
-        factor=factor,
-        shape_ranks=[shape.rank for shape in shapes],
-        dims=[size for shape in shapes for size in shape],
-        **told(sizes),
+        return scaled(reference.expand(basis, q, dense, sizes, shapes), factor)
+    outputs = native._ops().grace_expand_list(
+        basis=basis, q=q, dense=dense, factor=factor, **told_totals(sizes, shapes)
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
@@ -153,7 +138,7 @@ def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     if not choice.runs_here([p]):
         return reference.orthonormal(p, sizes)
     basis = native._ops().grace_orthonormal_list(p=p, **told(sizes))
-    return native._shaped(basis, p.shape[0])
+    return vector(basis, p.shape[0])
 
 
 def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
@@ -193,3 +178,9 @@ def told(sizes: Sizes) -> dict:
     """The sizes as attributes of a node."""
     rows, columns, ranks = zip(*sizes)
     return {"rows": list(rows), "columns": list(columns), "ranks": list(ranks)}
+
+
+def told_totals(sizes: Sizes, shapes: Sequence[tf.TensorShape]) -> dict:
+    """The sizes, and the shapes of a decoder's totals, as attributes of a node."""
+    totals = totals_of(shapes)
+    return {**totals, "shape_ranks": totals["ranks"], **told(sizes)}

@@ -1,9 +1,7 @@
 """Lists of tensors kept in fewer bits between steps: bfloat16, or 8 bits with a scale a block.
 
-Both round at random, so that what comes back is right in expectation.  Whole lists run natively
-where `choice.runs_here` says so, and else one by one through
-`grace_tf.ops.reference.narrow_storage`, which defines the meaning.  Both give the same bits.
-Tensors are float32 of any static shape with elements; what is not finite has no meaning here.
+Both round at random, so that what comes back is right in expectation.  Tensors are float32; what
+is not finite has no meaning here.
 """
 
 from __future__ import annotations
@@ -14,11 +12,9 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.arguments import Key, ListKey
+from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import dims_of, shaped_like
 from grace_tf.ops.reference import narrow_storage as reference
-
-__all__ = ["from_bytes_list", "from_halves_list", "to_bytes_list", "to_halves_list"]
 
 
 def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
@@ -29,8 +25,8 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     """
     xs = _checked(xs, key)
     if not choice.runs_here(xs):
-        return [reference.to_halves(x, _one(key, i)) for i, x in enumerate(xs)]
-    halves = native._ops().grace_to_halves_list(xs=xs, **_told(key))
+        return [reference.to_halves(x, key.stream(i)) for i, x in enumerate(xs)]
+    halves = native._ops().grace_to_halves_list(xs=xs, **native.streams(key))
     return shaped_like(halves, [x.shape for x in xs])
 
 
@@ -51,8 +47,8 @@ def to_bytes_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     """
     xs = _checked(xs, key)
     if not choice.runs_here(xs):
-        return [reference.to_bytes(x, _one(key, i)) for i, x in enumerate(xs)]
-    stored = native._ops().grace_to_bytes_list(xs=xs, **_told(key))
+        return [reference.to_bytes(x, key.stream(i)) for i, x in enumerate(xs)]
+    stored = native._ops().grace_to_bytes_list(xs=xs, **native.streams(key))
     return shaped_like(stored, [reference.shape_of_bytes(x.shape) for x in xs])
 
 
@@ -72,11 +68,3 @@ def _checked(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     xs = arguments.float_list(xs, "xs")
     arguments.check_list_key(key, len(xs))
     return xs
-
-
-def _told(key: ListKey) -> dict:
-    return {"variables": list(key.variables), "draw": key.draw, **native._stream(key)}
-
-
-def _one(key: ListKey, i: int) -> Key:
-    return Key(key.seed, key.worker, key.step, key.variables[i], key.draw)

@@ -19,9 +19,7 @@ sum of a bin's 24-bit significands and e its exponent; the sum of these integers
 divided by the number of elements and multiplied by 2^(E - 157), and rounded to float32. A bucket
 without elements has the mean 0.
 
-Ids are bit planes of ceil(log2 q) bits, as `ops.quantize` writes its codes. The operations run
-natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.quantiles`, which gives the same bits. The encoder works on
+Ids are bit planes of ceil(log2 q) bits, as `ops.quantize` writes its codes. The encoder works on
 acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
@@ -33,19 +31,10 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import (
-    ResidualsOut,
-    Tensors,
-    dims_of,
-    residuals_like,
-    scalar,
-    shaped_like,
-)
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import quantiles as reference
 from grace_tf.ops.reference.quantiles import id_bits
-
-__all__ = ["decode_list", "encode_list", "id_bits", "id_words"]
 
 
 def id_words(n: int, buckets: int) -> int:
@@ -61,20 +50,15 @@ def encode_list(
     words is int32 [sum of `id_words`] and means float32 [N * buckets]; residuals_out is acc minus
     the means.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     _check_buckets(buckets, span)
     if not choice.runs_here(xs):
-        return reference.encode_list(xs, residuals or None, multiplier, buckets, span)
-    words, means, residuals_out, finite = native._ops().grace_encode_quantiles_list(
+        return reference.encode_list(xs, residuals, multiplier, buckets, span)
+    outputs = native._ops().grace_encode_quantiles_list(
         xs=xs, residuals=residuals, multiplier=multiplier, buckets=buckets, span=span
     )
-    shapes = [[_words([x.shape for x in xs], buckets)], [len(xs) * buckets]]
-    return (
-        *shaped_like([words, means], shapes),
-        residuals_like(residuals_out, residuals),
-        scalar(finite),
-    )
+    lengths = [_words([x.shape for x in xs], buckets), len(xs) * buckets]
+    return encoded(outputs, lengths, residuals)
 
 
 def decode_list(
@@ -85,25 +69,18 @@ def decode_list(
     words and means have a row for each worker. The sum runs from zero, in their order; a denormal
     mean or sum becomes 0. An id beyond the last bucket counts as the last.
     """
-    words = arguments.tensor(words, tf.int32, 2, "words")
-    means = arguments.tensor(means, tf.float32, 2, "means")
     _check_buckets(buckets, 1)
     shapes = arguments.shape_list(shapes)
-    arguments.check_size(words, _words(shapes, buckets), "words")
-    arguments.check_size(means, len(shapes) * buckets, "means")
-    if words.shape[0] != means.shape[0]:
-        raise ValueError(f"{words.shape[0]} workers' words came with {means.shape[0]} of means.")
+    words, means = arguments.rows(
+        words=(words, tf.int32, _words(shapes, buckets)),
+        means=(means, tf.float32, len(shapes) * buckets),
+    )
     if not choice.runs_here([words, means]):
         return reference.decode_list(words, means, shapes, factor, buckets)
-    totals, finite = native._ops().grace_decode_quantiles_list(
-        words=words,
-        means=means,
-        N=len(shapes),
-        factor=factor,
-        buckets=buckets,
-        **dims_of(shapes),
+    outputs = native._ops().grace_decode_quantiles_list(
+        words=words, means=means, factor=factor, buckets=buckets, **totals_of(shapes)
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def _check_buckets(buckets: int, span: int) -> None:

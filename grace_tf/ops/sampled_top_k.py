@@ -1,8 +1,4 @@
-"""Selection by a sampled threshold, with momentum correction, on whole lists of tensors.
-
-The operation runs natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.sampled_top_k`, which defines the meaning. Both give the same bits.
-"""
+"""Selection by a sampled threshold, with momentum correction, on whole lists of tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +11,8 @@ import tensorflow as tf
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, encoded, residuals_like
 from grace_tf.ops.reference import sampled_top_k as reference
-
-__all__ = ["Momentum", "Sampling", "Selected", "clip_factor", "sampled_k_list", "sampling_of"]
 
 
 class Sampling(NamedTuple):
@@ -101,8 +95,7 @@ def sampled_k_list(
     less than 4/5 of k, it is multiplied by 0.8, at most ten times. A stride of 1 needs none. Zeros,
     denormals and NaN are not sent, but NaN may be among the k.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.residual_list(momentum and momentum.states, xs)
     arguments.check_counts([s.k for s in samplings], [x.shape for x in xs])
     arguments.check_list_key(key, len(xs))
@@ -132,17 +125,10 @@ def _native(xs, residuals, multiplier, samplings, key, momentum) -> Selected:
             nesterov=nesterov,
             masked=masked,
             limit=-1.0 if limit is None else limit,
-            variables=list(key.variables),
-            draw=key.draw,
-            **native._stream(key),
+            **native.streams(key),
         )
     )
-    values, indices, counts = shaped_like([values, indices, counts], [[sum(ks)]] * 2 + [[len(xs)]])
-    return Selected(
-        values,
-        indices,
-        counts,
-        residuals_like(next_states, residuals) if momentum else None,
-        residuals_like(residuals_out, residuals),
-        scalar(finite),
-    )
+    outputs, lengths = [values, indices, counts, residuals_out, finite], [sum(ks)] * 2 + [len(xs)]
+    *parts, residuals_out, finite = encoded(outputs, lengths, residuals)
+    next_states = residuals_like(next_states, residuals) if momentum else None
+    return Selected(*parts, next_states, residuals_out, finite)

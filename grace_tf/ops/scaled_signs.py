@@ -12,9 +12,7 @@ and summed by halves, the upper half onto the lower, until one is left; and so a
 chunks. One-sided sums are multiplied by the float64 reciprocal of their number of elements,
 two-sided ones are divided by it.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.scaled_signs`; both give the same bits. The encoders work on
-acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
 from __future__ import annotations
@@ -25,21 +23,21 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import choice, signs
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
     ResidualsOut,
     Tensors,
-    dims_of,
-    residuals_like,
+    decoded,
+    encoded,
     scalar,
     shaped_like,
+    totals_of,
+    vector,
 )
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import all_finite, pack_signs
+from grace_tf.ops.reference import all_finite, lists
 from grace_tf.ops.reference import scaled_signs as reference
-
-__all__ = ["Cells", "ScaledSigns", "momentum_sign_list", "scaled_sign_list", "sum_scaled_sign_list"]
 
 
 class Cells(NamedTuple):
@@ -82,28 +80,19 @@ def scaled_sign_list(
 
     Raises ValueError and TypeError for what is no list of float32 tensors with their residuals.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     _check(cells)
     if not choice.runs_here(xs):
-        accs = reference.accs(xs, residuals or None, multiplier)
-        words, levels = reference.encode(accs, cells)
-        residuals_out = None
-        if residuals:
-            sent = reference.decode(words[None], [each[None] for each in levels], xs, cells)
-            residuals_out = [acc - each for acc, each in zip(accs, sent)]
-        return ScaledSigns(words, levels, residuals_out, all_finite(accs))
-    words, levels, residuals_out, finite = native._ops().grace_scaled_sign_list(
-        xs=xs,
-        residuals=residuals,
-        S=cells.sides,
-        multiplier=multiplier,
-        **_told(cells, [x.shape for x in xs]),
+        words, *levels, residuals_out, finite = reference.encode(xs, residuals, multiplier, cells)
+        return ScaledSigns(words, levels, residuals_out, finite)
+    shapes = [x.shape for x in xs]
+    words, levels, *rest = native._ops().grace_scaled_sign_list(
+        xs=xs, residuals=residuals, S=cells.sides, multiplier=multiplier, **_told(cells, shapes)
     )
-    size, count = _sizes(cells, [x.shape for x in xs])
-    levels = shaped_like(levels, [[count]] * cells.sides)
-    words = native._shaped(words, size)
-    return ScaledSigns(words, levels, residuals_like(residuals_out, residuals), scalar(finite))
+    size, count = _sizes(cells, shapes)
+    lengths = [size] + [count] * cells.sides
+    words, *levels, residuals_out, finite = encoded([words, *levels, *rest], lengths, residuals)
+    return ScaledSigns(words, levels, residuals_out, finite)
 
 
 def sum_scaled_sign_list(
@@ -127,17 +116,11 @@ def sum_scaled_sign_list(
             f"{[each.shape for each in levels]}."
         )
     if not choice.runs_here([words, *levels]):
-        totals = [t * factor for t in reference.decode(words, levels, shapes, cells)]
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_sum_scaled_sign_list(
-        words=words,
-        levels=levels,
-        factor=factor,
-        N=len(shapes),
-        **dims_of(shapes),
-        **_told(cells, shapes),
+        return reference.decode(words, levels, shapes, factor, cells)
+    outputs = native._ops().grace_sum_scaled_sign_list(
+        words=words, levels=levels, factor=factor, **totals_of(shapes), **_told(cells, shapes)
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def momentum_sign_list(
@@ -151,15 +134,14 @@ def momentum_sign_list(
     xs = arguments.float_list(xs, "xs")
     momenta = arguments.residual_list(momenta, xs)
     if not choice.runs_here(xs):
-        averages = reference.averages(reference.accs(xs, None, multiplier), momenta, beta)
-        words = [pack_signs(tf.reshape(each, [-1])) for each in averages]
-        return tf.concat(words, 0), averages, all_finite(averages)
+        averages = reference.averages(lists.accs(xs, None, multiplier), momenta, beta)
+        return signs.sign_list(averages, 1.0)[0], averages, all_finite(averages)
     words, averages, finite = native._ops().grace_momentum_sign_list(
         xs=xs, momenta=momenta, multiplier=multiplier, beta=beta, rest=1 - beta
     )
     size = sum(packed_words(x.shape.num_elements(), 1) for x in xs)
     averages = shaped_like(averages, [x.shape for x in xs])
-    return native._shaped(words, size), averages, scalar(finite)
+    return vector(words, size), averages, scalar(finite)
 
 
 def check_block(block: int | None) -> bool:

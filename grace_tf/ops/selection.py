@@ -1,15 +1,13 @@
 """Selections of elements, on whole lists of tensors.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.selection`. Tensors are float32, of any static shape. The encoders work on
+Tensors are float32. The encoders work on
 
     acc_i = xs_i * multiplier + residuals_i
 
 with a Python float as multiplier, 1.0 for no product, and None as residuals for no addition.
 Products, sums and differences are TensorFlow's, which count denormals as zeros of their sign. What
 they return beside the payload: `residuals_out`, the new residuals, acc minus what is sent, or None
-without residuals; and `finite`, a bool scalar, whether every element of every acc is finite. The
-parts of a payload are those of the tensors, one after another.
+without residuals; and `finite`, a bool scalar, whether every element of every acc is finite.
 
 The decoders multiply every element of every total by `factor`, a number or a float32 scalar, zeros
 too; their `finite` says whether every element of every total is finite. On a GPU a wrong index is
@@ -29,27 +27,13 @@ from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import (
     ResidualsOut,
     Tensors,
-    dims_of,
-    residuals_like,
-    scalar,
+    counted,
+    decoded,
+    encoded,
     shaped_like,
+    totals_of,
 )
-from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import selection as reference
-
-__all__ = [
-    "ListKey",
-    "random_k_list",
-    "refine_list",
-    "scatter_list",
-    "scatter_random_list",
-    "threshold_list",
-    "top_k_list",
-]
-
-
-def _streams(key: ListKey) -> dict:
-    return {**native._stream(key), "variables": list(key.variables), "draw": key.draw}
 
 
 def top_k_list(
@@ -59,16 +43,14 @@ def top_k_list(
 
     values is float32 [sum of ks], indices int32 [sum of ks], within each variable and ascending.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(ks, [x.shape for x in xs])
     if not choice.runs_here(xs):
-        return reference.top_k_list(xs, residuals or None, multiplier, ks)
-    values, indices, residuals_out, finite = native._ops().grace_top_k_list(
+        return reference.top_k_list(xs, residuals, multiplier, ks)
+    outputs = native._ops().grace_top_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
-    values, indices = shaped_like([values, indices], [[sum(ks)]] * 2)
-    return values, indices, residuals_like(residuals_out, residuals), scalar(finite)
+    return encoded(outputs, [sum(ks)] * 2, residuals)
 
 
 def threshold_list(
@@ -84,23 +66,20 @@ def threshold_list(
     [sum of capacities], indices ascending within each variable; counts int32 [N]. A variable's
     entries from its count on are zero. A NaN is among the largest but not above the threshold.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(capacities, [x.shape for x in xs])
     if not threshold >= 0:
         raise ValueError(f"The threshold must be at least 0, not {threshold!r}.")
     if not choice.runs_here(xs):
-        return reference.threshold_list(xs, residuals or None, multiplier, threshold, capacities)
-    values, indices, counts, residuals_out, finite = native._ops().grace_threshold_list(
+        return reference.threshold_list(xs, residuals, multiplier, threshold, capacities)
+    outputs = native._ops().grace_threshold_list(
         xs=xs,
         residuals=residuals,
         multiplier=multiplier,
         threshold=threshold,
         capacities=list(capacities),
     )
-    total = sum(capacities)
-    values, indices, counts = shaped_like([values, indices, counts], [[total]] * 2 + [[len(xs)]])
-    return values, indices, counts, residuals_like(residuals_out, residuals), scalar(finite)
+    return encoded(outputs, [sum(capacities)] * 2 + [len(xs)], residuals)
 
 
 def random_k_list(
@@ -110,17 +89,15 @@ def random_k_list(
 
     The indices of variable i are `ops.random_indices(n, k, key)` of its stream.
     """
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(ks, [x.shape for x in xs])
     arguments.check_list_key(key, len(xs))
     if not choice.runs_here(xs):
-        return reference.random_k_list(xs, residuals or None, multiplier, ks, key)
-    values, residuals_out, finite = native._ops().grace_random_k_list(
-        xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **_streams(key)
+        return reference.random_k_list(xs, residuals, multiplier, ks, key)
+    outputs = native._ops().grace_random_k_list(
+        xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **native.streams(key)
     )
-    (values,) = shaped_like([values], [[sum(ks)]])
-    return values, residuals_like(residuals_out, residuals), scalar(finite)
+    return encoded(outputs, [sum(ks)], residuals)
 
 
 def scatter_random_list(
@@ -144,18 +121,16 @@ def scatter_random_list(
     arguments.check_list_key(key, len(shapes))
     scales = list(scales) if any(scale != 1.0 for scale in scales) else []
     if not choice.runs_here([values]):
-        totals = reference.scatter_random_list(values, ks, shapes, key, factor, scales)
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_scatter_random_list(
+        return reference.scatter_random_list(values, ks, shapes, key, factor, scales)
+    outputs = native._ops().grace_scatter_random_list(
         values=values,
         factor=factor,
-        N=len(shapes),
         ks=list(ks),
         scales=scales,
-        **dims_of(shapes),
-        **_streams(key),
+        **totals_of(shapes),
+        **native.streams(key),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def scatter_list(
@@ -182,19 +157,16 @@ def scatter_list(
         raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
     if not choice.runs_here([values, indices]):
-        totals = reference.scatter(values, indices, counts, ks, shapes, factor)
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_scatter_list(
+        return reference.scatter(values, indices, counts, ks, shapes, factor)
+    outputs = native._ops().grace_scatter_list(
         values=values,
         indices=indices,
-        counts=tf.zeros([0, 0], tf.int32) if counts is None else counts,
         factor=factor,
-        N=len(shapes),
         ks=list(ks),
-        counted=counts is not None,
-        **dims_of(shapes),
+        **counted(counts, [0, 0]),
+        **totals_of(shapes),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def refine_list(

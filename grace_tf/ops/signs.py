@@ -1,8 +1,6 @@
 """Signs of whole lists of tensors, one bit an element, and the votes of workers.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`ops.pack_signs` and `ops.vote_signs`, tensor by tensor, with the same bits. The words of a list's
-tensors lie one behind the other.
+The reference are `ops.pack_signs` and `ops.vote_signs`, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import dims_of, scalar, shaped_like, sizes_of
+from grace_tf.ops.backend.outputs import scalar, shaped_like, sizes_of, totals_of, vector
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import all_finite, pack_signs, vote_signs
-from grace_tf.ops.reference.low_rank import accs
+from grace_tf.ops.reference import lists, pack_signs, vote_signs
 
 
 def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf.Tensor]:
@@ -28,12 +25,13 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
     """
     xs = arguments.float_list(xs, "xs")
     if not choice.runs_here(xs):
-        whole = accs(xs, None, multiplier)
-        words = tf.concat([pack_signs(tf.reshape(x, [-1])) for x in whole], 0)
-        return words, all_finite(whole)
+        words, _, finite = lists.encode_each(
+            xs, None, multiplier, lambda _, acc: (pack_signs(acc),), None
+        )
+        return words, finite
     finite, words = native._ops().grace_sign_list(xs=xs, multiplier=float(np.float32(multiplier)))
     size = sum(packed_words(n, 1) for n in sizes_of([x.shape for x in xs]))
-    return native._shaped(words, size), scalar(finite)
+    return vector(words, size), scalar(finite)
 
 
 def vote_list(
@@ -53,7 +51,6 @@ def vote_list(
     totals = native._ops().grace_vote_list(
         words=words,
         factor=arguments.factor_of(factor),
-        N=len(shapes),
-        **dims_of(shapes),
+        **totals_of(shapes),
     )
     return shaped_like(totals, shapes)

@@ -14,9 +14,7 @@ A payload has room for a fixed number of each. The shift is the least, from 0 on
 halves and the floats fit. Of w bytes of which only r fit, those are sent whose rank, from 0 on in
 order of index, is one of the r from (step * r) mod w on, in a circle; the others count as nothing.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.size_classes`; both give the same bits. The encoders and decoders are as
-those of `grace_tf.ops.byte_codes`.
+The encoders and decoders are as those of `grace_tf.ops.byte_codes`.
 """
 
 from __future__ import annotations
@@ -28,18 +26,9 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import (
-    ResidualsOut,
-    Tensors,
-    dims_of,
-    residuals_like,
-    scalar,
-    shaped_like,
-)
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import size_classes as reference
-
-__all__ = ["Classes", "Room", "decode_classes", "encode_classes", "lengths"]
 
 
 class Room(NamedTuple):
@@ -82,24 +71,23 @@ def encode_classes(
     step: int | tf.Tensor,
 ) -> tuple[Classes, ResidualsOut, tf.Tensor]:
     """Each acc in classes, under a bound of 2^-bound: (parts, residuals_out, finite)."""
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
     _check(bound, rooms, len(xs))
     if not choice.runs_here(xs):
         parts, residuals_out, finite = reference.encode_classes(
-            xs, residuals or None, multiplier, bound, rooms, step
+            xs, residuals, multiplier, bound, rooms, step
         )
         return Classes(*parts), residuals_out, finite
-    *parts, residuals_out, finite = native._ops().grace_encode_classes_list(
+    outputs = native._ops().grace_encode_classes_list(
         xs=xs,
         residuals=residuals,
         step=native._int64(step),
         multiplier=multiplier,
         **_told(bound, rooms),
     )
-    sizes = _sizes([x.shape for x in xs], rooms)
-    parts = Classes(*shaped_like(parts, [[size] for size in sizes]))
-    return parts, residuals_like(residuals_out, residuals), scalar(finite)
+    lengths = _sizes([x.shape for x in xs], rooms)
+    *parts, residuals_out, finite = encoded(outputs, lengths, residuals)
+    return Classes(*parts), residuals_out, finite
 
 
 def decode_classes(
@@ -112,23 +100,14 @@ def decode_classes(
     shapes = arguments.shape_list(shapes)
     _check(bound, rooms, len(shapes))
     dtypes = (tf.int32, tf.int32, tf.int32, tf.float32, tf.int32)
-    parts = Classes(
-        *[arguments.tensor(p, d, 2, name) for p, d, name in zip(parts, dtypes, Classes._fields)]
-    )
-    for part, size, name in zip(parts, _sizes(shapes, rooms), Classes._fields):
-        arguments.check_size(part, size, name)
-    if len({part.shape[0] for part in parts}) != 1:
-        raise ValueError("The parts must have a row for each worker.")
+    each = zip(parts, dtypes, _sizes(shapes, rooms))
+    parts = Classes(*arguments.rows(**dict(zip(Classes._fields, each))))
     if not choice.runs_here(parts):
         return reference.decode_classes(parts, shapes, factor, bound, rooms)
-    totals, finite = native._ops().grace_decode_classes_list(
-        **parts._asdict(),
-        N=len(shapes),
-        factor=factor,
-        **dims_of(shapes),
-        **_told(bound, rooms),
+    outputs = native._ops().grace_decode_classes_list(
+        **parts._asdict(), factor=factor, **totals_of(shapes), **_told(bound, rooms)
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def _check(bound: int, rooms: Sequence[Room], tensors: int) -> None:

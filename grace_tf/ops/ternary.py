@@ -9,9 +9,7 @@ word j is its element w d + j. Digits beyond the last element are zero. `bits` s
   2..16   fields of so many bits: D = ⌊32 / bits⌋; the sum of t_d 2^(bits d). Words of several
           workers may be added up as long as no sum of digits exceeds 2^(bits - 1) - 1.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.ternary`. Both give the same bits. They work on acc_i = xs_i * multiplier,
-xs_i itself where the multiplier is 1.0.
+The encoders work on acc_i = xs_i * multiplier, xs_i itself where the multiplier is 1.0.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ import tensorflow as tf
 
 from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.arguments import Key, ListKey
-from grace_tf.ops.backend.outputs import Tensors, dims_of, scalar, shaped_like
+from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.backend.outputs import Tensors, decoded, scalar, totals_of, vector
 from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import ternary as reference
-
-__all__ = ["decode", "encode", "scales_of", "word_count"]
+from grace_tf.ops.reference.lists import accs, sum_each
 
 
 def word_count(n: int, bits: int | None) -> int:
@@ -54,12 +51,12 @@ def scales_of(xs: Tensors, multiplier: float, clip: float | None) -> tuple[tf.Te
     xs = arguments.float_list(xs, "xs")
     clip = float(np.float32(clip or 0.0))
     if not choice.runs_here(xs):
-        accs = reference.accs(xs, multiplier)
-        return tf.stack([reference.scale(acc, clip) for acc in accs]), all_finite(accs)
+        whole = accs(xs, None, multiplier)
+        return tf.stack([reference.scale(acc, clip) for acc in whole]), all_finite(whole)
     scales, finite = native._ops().grace_ternary_scales_list(
         xs=xs, multiplier=float(np.float32(multiplier)), clip=clip
     )
-    return native._shaped(scales, len(xs)), scalar(finite)
+    return vector(scales, len(xs)), scalar(finite)
 
 
 def encode(
@@ -86,22 +83,18 @@ def encode(
         arguments.check_size(arguments.tensor(x, tf.float32, 1, name), len(xs), name)
     counts = [word_count(x.shape.num_elements(), bits) for x in xs]
     if not choice.runs_here([*xs, own, scales]):
-        parts = []
-        for i, acc in enumerate(reference.accs(xs, multiplier)):
-            stream = Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
-            parts.append(reference.encode(acc, own[i], scales[i], bits, stream))
+        whole = enumerate(accs(xs, None, multiplier))
+        parts = [reference.encode(x, own[i], scales[i], bits, key.stream(i)) for i, x in whole]
         return tf.concat(parts, 0)
     words = native._ops().grace_ternary_encode_list(
         xs=xs,
         own=own,
         scales=scales,
         bits=bits or 0,
-        variables=list(key.variables),
-        draw=key.draw,
         multiplier=float(np.float32(multiplier)),
-        **native._stream(key),
+        **native.streams(key),
     )
-    return native._shaped(words, sum(counts))
+    return vector(words, sum(counts))
 
 
 def decode(
@@ -114,26 +107,23 @@ def decode(
     whether all of every total is.
     """
     shapes = arguments.shape_list(shapes)
-    words = arguments.tensor(words, tf.int32, 2, "words")
-    scales = arguments.tensor(scales, tf.float32, 2, "scales")
-    counts = [word_count(shape.num_elements(), bits) for shape in shapes]
-    arguments.check_size(words, sum(counts), "words")
-    arguments.check_size(scales, len(shapes), "scales")
-    if words.shape[0] != scales.shape[0]:
-        raise ValueError(f"{words.shape[0]} workers' words came with {scales.shape[0]} of scales.")
+    sizes = [shape.num_elements() for shape in shapes]
+    counts = [word_count(n, bits) for n in sizes]
+    words, scales = arguments.rows(
+        words=(words, tf.int32, sum(counts)), scales=(scales, tf.float32, len(shapes))
+    )
     if not choice.runs_here([words, scales]):
-        totals = [
-            tf.reshape(reference.decode(part, scales[:, i], shape.num_elements(), bits), shape)
-            for i, (part, shape) in enumerate(zip(tf.split(words, counts, 1), shapes))
-        ]
-        totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_ternary_decode_list(
+
+        def decode_one(i, parts):
+            return reference.decode(*parts, sizes[i], bits)
+
+        lengths = counts, [1] * len(shapes)
+        return sum_each([words, scales], lengths, shapes, factor, decode_one)
+    outputs = native._ops().grace_ternary_decode_list(
         words=words,
         scales=scales,
         factor=tf.constant(factor, tf.float32),
-        N=len(shapes),
         bits=bits or 0,
-        **dims_of(shapes),
+        **totals_of(shapes),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)

@@ -7,10 +7,7 @@ side is the sum of what is sent of it, over the number of these: in float64, the
 of index, with 0 for those of the other side, filled up with zeros to a power of two and added over
 adjacent pairs, then pairs of pairs; the quotient is rounded to float32. An empty side has mean 0.
 
-The operations run natively, one node a list, where `choice.runs_here` says so, and else through
-`grace_tf.ops.reference.two_means`, which gives the same bits. The parts of the tensors of a list
-lie one after another. The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of
-`selection`.
+The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
 """
 
 from __future__ import annotations
@@ -22,20 +19,9 @@ import tensorflow as tf
 
 from grace_tf.ops import choice, index_sets
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import (
-    ResidualsOut,
-    Tensors,
-    dims_of,
-    residuals_like,
-    scalar,
-    shaped_like,
-)
+from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import two_means as reference
-from grace_tf.ops.reference.low_rank import accs
-
-__all__ = ["TwoMeans", "scatter_means_list", "two_means_list"]
 
 
 class TwoMeans(NamedTuple):
@@ -59,27 +45,15 @@ def two_means_list(
     xs: Tensors, residuals: Tensors | None, multiplier: float, ks: Sequence[int]
 ) -> TwoMeans:
     """The two means of each acc, from at most its k elements."""
-    xs = arguments.float_list(xs, "xs")
-    residuals = arguments.residual_list(residuals, xs)
-    shapes = [x.shape for x in xs]
-    arguments.check_counts(ks, shapes)
+    xs, residuals = arguments.encoder_lists(xs, residuals)
+    arguments.check_counts(ks, [x.shape for x in xs])
     if not choice.runs_here(xs):
-        sums = accs(xs, residuals or None, multiplier)
-        parts, residuals_out = reference.encode_list(sums, ks), None
-        if residuals:
-            lengths = [shape.num_elements() for shape in shapes]
-            means, signs, indices, counts = parts
-            words = index_sets.pack_list(indices, counts, lengths, ks)[None]
-            one, row = tf.constant(1.0), (means[None], signs[None], words, counts[None])
-            sent = reference.scatter_list(*row, ks, shapes, one)
-            residuals_out = [acc - each for acc, each in zip(sums, sent)]
-        return TwoMeans(*parts, residuals_out, all_finite(sums))
-    *parts, residuals_out, finite = native._ops().grace_two_means_list(
+        return TwoMeans(*reference.encode_list(xs, residuals, multiplier, ks))
+    outputs = native._ops().grace_two_means_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
     )
-    sizes = [2 * len(ks), _sign_words(ks), sum(ks), len(ks)]
-    parts = shaped_like(parts, [[size] for size in sizes])
-    return TwoMeans(*parts, residuals_like(residuals_out, residuals), scalar(finite))
+    lengths = [2 * len(ks), _sign_words(ks), sum(ks), len(ks)]
+    return TwoMeans(*encoded(outputs, lengths, residuals))
 
 
 def scatter_means_list(
@@ -100,30 +74,26 @@ def scatter_means_list(
     shapes = arguments.shape_list(shapes)
     arguments.check_counts(ks, shapes)
     lengths = [shape.num_elements() for shape in shapes]
-    sizes = {
-        "means": 2 * len(ks),
-        "signs": _sign_words(ks),
-        "words": sum(index_sets.index_words(n, k) for n, k in zip(lengths, ks)),
-        "counts": len(ks),
-    }
-    parts = []
-    for (name, size), part in zip(sizes.items(), (means, signs, words, counts)):
-        dtype = tf.float32 if name == "means" else tf.int32
-        parts.append(arguments.tensor(part, dtype, 2, name))
-        arguments.check_size(parts[-1], size, name)
-        if parts[-1].shape[0] != parts[0].shape[0]:
-            raise ValueError(f"{name} has {parts[-1].shape[0]} rows, means {parts[0].shape[0]}.")
-    if not choice.runs_here(parts):
-        totals = reference.scatter_list(*parts, ks, shapes, factor)
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_scatter_means_list(
-        **dict(zip(sizes, parts)),
-        factor=factor,
-        N=len(shapes),
-        ks=list(ks),
-        **dims_of(shapes),
+    index_words = sum(index_sets.index_words(n, k) for n, k in zip(lengths, ks))
+    parts = arguments.rows(
+        means=(means, tf.float32, 2 * len(ks)),
+        signs=(signs, tf.int32, _sign_words(ks)),
+        words=(words, tf.int32, index_words),
+        counts=(counts, tf.int32, len(ks)),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    if not choice.runs_here(parts):
+        return reference.scatter_list(*parts, ks, shapes, factor)
+    means, signs, words, counts = parts
+    outputs = native._ops().grace_scatter_means_list(
+        means=means,
+        signs=signs,
+        words=words,
+        counts=counts,
+        factor=factor,
+        ks=list(ks),
+        **totals_of(shapes),
+    )
+    return decoded(outputs, shapes)
 
 
 def _sign_words(ks: Sequence[int]) -> int:

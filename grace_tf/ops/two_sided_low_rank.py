@@ -6,8 +6,7 @@ and `right`. Its products are P = M B and Q = Mᵀ A. They stand for
 
     M - (1 - A Aᵀ) M (1 - B Bᵀ) = (P - A (Aᵀ P)) Bᵀ + A Qᵀ
 
-`remove` and `expand_sides` give the same bits natively and by reference operations, and `alternate`
-does not, as `low_rank.project`.
+Native `alternate` does not give the bits of the reference, as `low_rank.project`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,19 @@ import tensorflow as tf
 
 from grace_tf.ops import choice, low_rank
 from grace_tf.ops.backend import arguments, native
-from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, residuals_like, scalar, shaped_like
+from grace_tf.ops.backend.outputs import (
+    ResidualsOut,
+    Tensors,
+    decoded,
+    residuals_like,
+    scalar,
+    shaped_like,
+    vector,
+)
 from grace_tf.ops.low_rank import MatrixSize, Sizes
 from grace_tf.ops.reference import all_finite
 from grace_tf.ops.reference import low_rank as reference
-
-__all__ = ["Bases", "Products", "alternate", "bases", "expand_sides", "remove", "turned"]
+from grace_tf.ops.reference.lists import accs, scaled
 
 
 class Bases(NamedTuple):
@@ -99,13 +105,13 @@ def alternate(
     xs, residuals = low_rank.checked(xs, residuals, sizes)
     _check(sizes, left=bases.left, right=bases.right)
     if not choice.runs_here(xs):
-        accs = reference.accs(xs, residuals or None, multiplier)
-        products = Products(*reference.alternate(accs, *bases, sizes))
+        whole = accs(xs, residuals, multiplier)
+        products = Products(*reference.alternate(whole, *bases, sizes))
         residuals_out = None
         if residuals:
             sent, _ = expand_sides(bases, products, 1.0, sizes, [x.shape for x in xs])
-            residuals_out = [acc - each for acc, each in zip(accs, sent)]
-        return products, residuals_out, all_finite(accs)
+            residuals_out = [acc - each for acc, each in zip(whole, sent)]
+        return products, residuals_out, all_finite(whole)
     p, q, dense, residuals_out, finite = native._ops().grace_alternate_list(
         xs=xs,
         residuals=residuals,
@@ -125,7 +131,7 @@ def remove(w: tf.Tensor, basis: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     if not choice.runs_here([w, basis]):
         return reference.remove(w, basis, sizes)
     rest = native._ops().grace_remove_list(w=w, basis=basis, **low_rank.told(sizes))
-    return native._shaped(rest, w.shape[0])
+    return vector(rest, w.shape[0])
 
 
 def expand_sides(
@@ -145,22 +151,17 @@ def expand_sides(
     p, q, dense = products
     rest = remove(p, bases.left, sizes)
     if not choice.runs_here([*bases, rest, q, dense]):
-        totals = reference.expand_sides(bases, rest, q, dense, sizes, shapes)
-        totals = totals if factor == 1.0 else [total * factor for total in totals]
-        return totals, all_finite(totals)
-    totals, finite = native._ops().grace_expand_sides_list(
+        return scaled(reference.expand_sides(bases, rest, q, dense, sizes, shapes), factor)
+    outputs = native._ops().grace_expand_sides_list(
         left=bases.left,
         right=bases.right,
         rest=rest,
         q=q,
         dense=dense,
-        N=len(shapes),
         factor=factor,
-        shape_ranks=[shape.rank for shape in shapes],
-        dims=[size for shape in shapes for size in shape],
-        **low_rank.told(sizes),
+        **low_rank.told_totals(sizes, shapes),
     )
-    return shaped_like(totals, shapes), scalar(finite)
+    return decoded(outputs, shapes)
 
 
 def _check(sizes: Sizes, **flats: tf.Tensor) -> None:

@@ -10,8 +10,6 @@ from grace_tf.ops import choice
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import shaped_like
 
-__all__ = ["mix_list"]
-
 
 def mix_list(
     xs: Sequence[tf.Tensor], a: float, ys: Sequence[tf.Tensor], b: float

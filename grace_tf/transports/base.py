@@ -13,6 +13,10 @@ import tensorflow as tf
 
 PLAN_KEYS = 1 << 20  # plans draw their keys from [PLAN_KEYS, 2**31); others may use those below
 
+Tensors = list[tf.Tensor]  # of each worker of this process
+Lanes = list[list[tf.IndexedSlices]]  # of each worker of this process, one a lane
+Keys = Callable[[str], int]  # the key of each collective that a method takes, by name
+
 # The open `recorded()` contexts of this thread, the innermost last: (transport, its list).
 _records: contextvars.ContextVar[tuple] = contextvars.ContextVar("records", default=())
 
@@ -87,7 +91,7 @@ class Transport(abc.ABC):
         """The number of gradients in the mean of a step: one a worker, with hosts one a process."""
         return self.size
 
-    def sum(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def sum(self, buffers: Sequence[tf.Tensor], key: int) -> Tensors:
         """The elementwise sum over all workers.
 
         Args:
@@ -104,12 +108,12 @@ class Transport(abc.ABC):
         self._note("sum", buffers)
         return self._sum(list(buffers), key)
 
-    def max(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def max(self, buffers: Sequence[tf.Tensor], key: int) -> Tensors:
         """The elementwise maximum over all workers; arguments, results and errors as of `sum`."""
         self._note("max", buffers)
         return self._max(list(buffers), key)
 
-    def gather(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def gather(self, buffers: Sequence[tf.Tensor], key: int) -> Tensors:
         """Everyone's buffer, bit for bit.
 
         Args:
@@ -124,7 +128,7 @@ class Transport(abc.ABC):
         self._note("gather", buffers)
         return self._gather(list(buffers), key)
 
-    def all_to_all(self, buffers: Sequence[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def all_to_all(self, buffers: Sequence[tf.Tensor], key: int) -> Tensors:
         """One row from every worker to every worker, bit for bit.
 
         Args:
@@ -144,9 +148,7 @@ class Transport(abc.ABC):
             )
         return self._all_to_all(list(buffers), key)
 
-    def rows(
-        self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def rows(self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Keys) -> Lanes:
         """The sums of sparse tensors: all workers' rows in worker order, repeated rows included.
 
         Args:
@@ -161,9 +163,7 @@ class Transport(abc.ABC):
         slices = [list(mine) for mine in slices]
         return slices if self.size == 1 else self._rows(slices, key)
 
-    def messages(
-        self, messages: Sequence[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def messages(self, messages: Sequence[tf.Tensor], longest: tf.Tensor, key: Keys) -> Tensors:
         """The messages of all workers, whose length differs between workers and steps.
 
         Args:
@@ -244,23 +244,19 @@ class Transport(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+    def _sum(self, buffers: Tensors, key: int) -> Tensors: ...
 
     @abc.abstractmethod
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+    def _max(self, buffers: Tensors, key: int) -> Tensors: ...
 
     @abc.abstractmethod
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+    def _gather(self, buffers: Tensors, key: int) -> Tensors: ...
 
     @abc.abstractmethod
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]: ...
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes: ...
 
     @abc.abstractmethod
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]: ...
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors: ...
 
     @abc.abstractmethod
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]: ...
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors: ...

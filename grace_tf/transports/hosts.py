@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from grace_tf.transports.base import Transport
+from grace_tf.transports.base import Keys, Lanes, Tensors, Transport
 from grace_tf.transports.group import Group
 
 
@@ -73,34 +73,28 @@ class Hosts(Transport):
     def gradients(self) -> int:
         return self._gradients
 
-    def rows(
-        self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def rows(self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Keys) -> Lanes:
         with self._everyone.recorded() as handed:
             totals = self._everyone.rows(slices, key)
         self._take_down(handed)
         return totals
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return [self._by_pieces(buffers[0], self._across.sum, key)]
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         return [self._by_pieces(buffers[0], self._across.max, key)]
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         return [self._by_pieces(buffers[0], self._across.gather, key)]
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         return [self._by_pieces(buffers[0], self._across.all_to_all, key)]
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         raise AssertionError("`rows` leaves rows to all processes.")
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors:
         raise AssertionError("With hierarchical no rows are compressed: see line/sparse_policy.py.")
 
     def _explain(self, error: Exception) -> str | None:

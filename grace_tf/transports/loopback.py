@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Callable
 
 import tensorflow as tf
 
-from grace_tf.transports.base import Transport
+from grace_tf.transports.base import Keys, Lanes, Tensors, Transport
 from grace_tf.transports.rows import padded
 
 
@@ -29,30 +28,26 @@ class Loopback(Transport):
     def device(self, position: int):
         return tf.device(None if self._devices is None else self._devices[position])
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return self._everywhere(lambda: functools.reduce(_add, buffers))
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         return self._everywhere(lambda: functools.reduce(tf.maximum, buffers))
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         return self._everywhere(lambda: tf.stack(buffers))
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         received = []
         for i in range(self.size):
             with self.device(i):
                 received.append(tf.stack([buffer[i] for buffer in buffers]))
         return received
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         return self._everywhere(lambda: [appended(lane) for lane in zip(*slices)])
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors:
         return self._everywhere(lambda: tf.stack([padded(each, longest) for each in messages]))
 
     def _everywhere(self, compute) -> list:

@@ -10,12 +10,12 @@ import contextlib
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from grace_tf.transports.base import Keys, Lanes, Tensors
 from grace_tf.transports.group import Group
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.connections import Lifeline
@@ -80,26 +80,22 @@ class MultiWorkerGroup(Group):
 
     # Transport
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return self._inside()._sum(buffers, key)
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         return self._inside()._max(buffers, key)
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         return self._inside()._gather(buffers, key)
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         return self._inside()._all_to_all(buffers, key)
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         return self._inside()._rows(slices, key)
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors:
         return self._inside()._messages(messages, longest, key)
 
     def _inside(self) -> ReplicaContext:

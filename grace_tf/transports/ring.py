@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.transports import collectives
+from grace_tf.transports.base import Tensors
 from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.rows import GathersRows
 
@@ -48,20 +49,20 @@ class Ring(GathersRows):
         self._signatures: dict[int, tuple] = {}
         self._marks = collectives.Marks()
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return [self._reduce(buffers[0], key, "Add")]
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         return [self._reduce(buffers[0], key, "Max")]
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
             return [tf.tile(buffers[0][None], [self.size, 1])]
         self._check(key, "gather", buffers[0])
         moved = self._move(tf.raw_ops.CollectiveGatherV2, buffers[0], key)
         return [self._by_rank(tf.reshape(moved, [self.size, buffers[0].shape[0]]))]
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
             return [tf.identity(buffers[0])]
         self._check(key, "all_to_all", buffers[0])

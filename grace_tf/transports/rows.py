@@ -15,7 +15,7 @@ from typing import Callable
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from grace_tf.transports.base import CollectiveRecord, Transport
+from grace_tf.transports.base import CollectiveRecord, Keys, Lanes, Tensors, Transport
 
 # The sizes of a gather in words: 4 KiB … 16 MiB, each a third or a half larger than the one before,
 # so that about a fifth of a message is padding.  Several small gathers would cost 2 ms each.
@@ -165,24 +165,20 @@ def _from_words(words: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 class GathersRows(Transport):
     """A transport that carries rows and messages by its gathers, each of one fixed length."""
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         totals, words = all_rows(slices[0], self._gatherer(key))
         if self._recording:
             handed = self._rows_handed.handed(key("words"), words)
             self._take_down([CollectiveRecord("gather", "int32", len(totals)), handed])
         return [totals]
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors:
         received, words = gathered(messages[0], longest, self._gatherer(key), "messages")
         if self._recording:
             self._take_down([self._rows_handed.handed(key("words"), words)])
         return [received]
 
-    def _gatherer(self, key: Callable[[str], int]) -> Gather:
+    def _gatherer(self, key: Keys) -> Gather:
         return lambda words, name: self._gather([words], key(name))[0]
 
     @functools.cached_property

@@ -11,7 +11,7 @@ from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.ops import collective_ops
 
 from grace_tf.transports import collectives
-from grace_tf.transports.base import Transport
+from grace_tf.transports.base import Keys, Lanes, Tensors, Transport
 from grace_tf.transports.loopback import Loopback, appended
 from grace_tf.transports.rows import padded
 
@@ -28,7 +28,7 @@ class Replicas(Loopback):
         self._strategy = strategy
         self._on_gpus = all("GPU" in device.upper() for device in devices)
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         if not self._on_gpus:
             return super()._sum(buffers, key)
         value = values.PerReplica(tuple(buffers))
@@ -37,9 +37,7 @@ class Replicas(Loopback):
         )
         return list(total.values)
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         return reduced_rows(self._strategy.extended.batch_reduce_to, slices)
 
     def added_on_first(self, per_replica: Sequence[Sequence[Any]]) -> list[Any]:
@@ -84,18 +82,18 @@ class ReplicaContext(Transport):
         # The id is a constant tensor; state and random streams need the number.
         self.workers = (int(tf.get_static_value(context.replica_id_in_sync_group)),)
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         # identity: a captured tensor has no device, and the strategy needs one
         return [self._context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(buffers[0]))]
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         # tf.distribute knows sums and means only.
         return [tf.reduce_max(self._stacked(buffers[0]), 0)]
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         return [self._stacked(buffers[0])]
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         sent = tf.identity(buffers[0])
         if self._launcher is None:
             rows = self._stacked(tf.reshape(sent, [-1]))
@@ -104,16 +102,12 @@ class ReplicaContext(Transport):
         sent = sent if members is None else tf.gather(sent, members)
         return [self._by_replica(self._moved(collective_ops.all_to_all_v2, sent))]
 
-    def _rows(
-        self, slices: list[list[tf.IndexedSlices]], key: Callable[[str], int]
-    ) -> list[list[tf.IndexedSlices]]:
+    def _rows(self, slices: Lanes, key: Keys) -> Lanes:
         mine = [not_empty(s) for s in slices[0]]
         mine = [tf.nest.map_structure(tf.identity, s, expand_composites=True) for s in mine]
         return [list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, mine))]
 
-    def _messages(
-        self, messages: list[tf.Tensor], longest: tf.Tensor, key: Callable[[str], int]
-    ) -> list[tf.Tensor]:
+    def _messages(self, messages: Tensors, longest: tf.Tensor, key: Keys) -> Tensors:
         # A traced step can gather messages of any length; in a loop the plan makes rows dense.
         # TensorFlow ends the process where all messages are empty.
         return [self._stacked(padded(messages[0], tf.maximum(longest, 1)))]

@@ -15,6 +15,7 @@ from ops_cases import KEY, LENGTHS, LONG, SameBits, everything, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops.backend import native
+from grace_tf.ops.backend.arguments import ListKey
 
 needs_native = pytest.mark.skipif(not native.available(), reason=native.why_not())
 
@@ -84,6 +85,7 @@ class NativeTest(SameBits):
 
     def test_one_call_serves_a_list_of_tensors(self):
         module = native._ops()
+        key = ListKey(KEY.seed, KEY.worker, KEY.step, (4, 2, 9), KEY.draw)
         xs = [tf.constant(gradient(n)) for n in (5, 70, 33)]
         scales = module.grace_block_scales(xs=xs, block=32, l2=True)
         words = module.grace_quantize(
@@ -93,9 +95,7 @@ class NativeTest(SameBits):
             bits=4,
             block=32,
             stochastic=True,
-            variables=[4, 2, 9],
-            draw=1,
-            **native._stream(KEY),
+            **native.streams(key),
         )
         for i, variable in enumerate([4, 2, 9]):
             self.assert_same_bits(scales[i], ops.block_scales(xs[i], 32, "l2"))

@@ -11,6 +11,7 @@ from grace_tf import ops
 from grace_tf.ops import quantization, signs
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.quantization import Code
 
 pytestmark = [
     pytest.mark.rotated,
@@ -106,7 +107,8 @@ class ListsTest(SameBits):
         arguments = (xs, residuals, multiplier, *code)
         wanted = quantize_composed(*arguments)
         name = f"{len(shapes)} tensors, {residual}, {multiplier}, {code[:4]}"
-        self.everywhere(lambda: quantization.quantize_list(*arguments), wanted, name, threads)
+        inputs = xs, residuals, multiplier, Code(*code[:4]), code[4]
+        self.everywhere(lambda: quantization.encode(*inputs), wanted, name, threads)
         traced = tf.function(lambda: quantize_composed(*arguments)[:3])()
         self.same(traced, wanted[:3], f"{name}: the composition, traced")
         return wanted
@@ -152,11 +154,9 @@ class ListsTest(SameBits):
             self.quantized(EDGES, False, multiplier, (127, 8, 64, "max", None), (1,))
 
     def dequantized(self, shapes, code, factor, workers, threads=(1, 3)):
-        levels, bits, block, norm = code
+        levels, bits, block, _ = code
         encoded = [
-            quantization.quantize_list(
-                values(shapes, w), None, 1.0, levels, bits, block, norm, None
-            )
+            quantization.encode(values(shapes, w), None, 1.0, Code(*code), None)
             for w in range(workers)
         ]
         words = tf.stack([own.words for own in encoded])
@@ -167,7 +167,7 @@ class ListsTest(SameBits):
         finite = all(np.isfinite(total.numpy()).all() for total in wanted)
         name = f"{len(shapes)} tensors of {workers}, {code}, {factor}"
         self.everywhere(
-            lambda: quantization.dequantize_list(*arguments),
+            lambda: quantization.decode(words, scales, shapes, factor, Code(*code)),
             (wanted, tf.constant(finite)),
             name,
             threads,
@@ -194,8 +194,8 @@ class ListsTest(SameBits):
             words = tf.zeros([2, sum(ops.packed_words(n, 4) for n in (70, 33))], tf.int32)
             scales = np.ones([2, 5], np.float32)
             scales[:, at] = bad
-            totals, finite = quantization.dequantize_list(
-                words, tf.constant(scales), [[70], [3, 11]], tf.constant(1.0), 7, 4, 32
+            totals, finite = quantization.decode(
+                words, tf.constant(scales), [[70], [3, 11]], 1.0, Code(7, 4, 32, "max")
             )
             self.assertEqual(finite.numpy(), all(np.isfinite(t.numpy()).all() for t in totals))
             self.assertFalse(finite.numpy())
@@ -204,8 +204,8 @@ class ListsTest(SameBits):
         codes = tf.fill([1, 7], 7)
         words = ops.quantize(tf.zeros([7]), tf.ones([1]), 7, 4, 7, None)
         scales = tf.constant([[3e38], [3e38]])
-        totals, finite = quantization.dequantize_list(
-            tf.stack([words, words]), scales, [[7]], tf.constant(1.0), 7, 4, None
+        totals, finite = quantization.decode(
+            tf.stack([words, words]), scales, [[7]], 1.0, Code(7, 4, None, "max")
         )
         self.assertAllEqual(totals[0], tf.zeros_like(codes[0]))
         self.assertTrue(finite.numpy())

@@ -6,6 +6,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.ops import choice, quantization, signs
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.quantization import Code
 
 pytestmark = [
     pytest.mark.rotated,
@@ -34,13 +35,13 @@ class ChoiceTest(tf.test.TestCase):
     def test_shapes_are_static_and_a_list_is_one_node(self):
         shapes = [(3, 5), (), (70,)]
         specs = [tf.TensorSpec(shape) for shape in shapes]
+        code = Code(7, 4, 32, "max")
 
         @tf.function(input_signature=[specs, specs])
         def step(xs, residuals):
-            got = quantization.quantize_list(xs, residuals, 0.5, 7, 4, 32, "max", None)
-            totals, _ = quantization.dequantize_list(
-                got.words[tf.newaxis], got.scales[tf.newaxis], shapes, tf.constant(1.0), 7, 4, 32
-            )
+            got = quantization.encode(xs, residuals, 0.5, code, None)
+            rows = got.words[tf.newaxis], got.scales[tf.newaxis]
+            totals, _ = quantization.decode(*rows, shapes, tf.constant(1.0), code)
             for x, total, kept in zip(xs, totals, got.residuals_out):
                 self.assertEqual(total.shape, x.shape)
                 self.assertEqual(kept.shape, x.shape)
@@ -52,20 +53,20 @@ class ChoiceTest(tf.test.TestCase):
 
     def test_what_does_not_fit_is_refused(self):
         x, zero = tf.ones([40]), tf.constant(1.0)
-        quantize = quantization.quantize_list
+        encode, decode, code = quantization.encode, quantization.decode, Code(7, 4, 32, "max")
         words, scales = tf.zeros([1, 8], tf.int32), tf.zeros([1, 2])
         key = arguments.ListKey(0, 0, 0, (1, 2), 0)
         for call in (
-            lambda: quantize([], None, 1.0, 7, 4, 32, "max", None),
-            lambda: quantize([x], [x[1:]], 1.0, 7, 4, 32, "max", None),
-            lambda: quantize([x], [x, x], 1.0, 7, 4, 32, "max", None),
-            lambda: quantize([x], None, 1.0, 8, 4, 32, "max", None),
-            lambda: quantize([x], None, 1.0, 7, 4, 0, "max", None),
-            lambda: quantize([x], None, 1.0, 7, 4, 32, "l1", None),
-            lambda: quantize([x], None, 1.0, 7, 4, 32, "max", key),
-            lambda: quantization.dequantize_list(words, scales, [[31]], zero, 7, 4, 32),
-            lambda: quantization.dequantize_list(words, scales[:, 1:], [[40]], zero, 7, 4, 32),
-            lambda: quantization.dequantize_list(words, tf.zeros([2, 2]), [[40]], zero, 7, 4, 32),
+            lambda: encode([], None, 1.0, code, None),
+            lambda: encode([x], [x[1:]], 1.0, code, None),
+            lambda: encode([x], [x, x], 1.0, code, None),
+            lambda: encode([x], None, 1.0, code._replace(levels=8), None),
+            lambda: encode([x], None, 1.0, code._replace(block=0), None),
+            lambda: encode([x], None, 1.0, code._replace(norm="l1"), None),
+            lambda: encode([x], None, 1.0, code, key),
+            lambda: decode(words, scales, [[31]], zero, code),
+            lambda: decode(words, scales[:, 1:], [[40]], zero, code),
+            lambda: decode(words, tf.zeros([2, 2]), [[40]], zero, code),
             lambda: signs.vote_list(words, [[40]], zero),
         ):
             with self.assertRaises(ValueError):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from grace_tf.ops import cast, low_rank, nonfinite, quantization, selection, two_sided_low_rank
 from grace_tf.ops.backend import arguments, native
+from grace_tf.ops.quantization import Code
 
 pytestmark = [
     pytest.mark.rotated,
@@ -26,9 +27,9 @@ BASES = two_sided_low_rank.Bases(
 KEY = arguments.ListKey(3, 0, 7, (0, 1, 2, 3), 0)
 
 ENCODERS = {
-    "quantize": lambda xs, es, m: quantization.quantize_list(xs, es, m, 7, 4, 32, "max", None),
-    "quantize whole": lambda xs, es, m: quantization.quantize_list(
-        xs, es, m, 7, 4, None, "l2", None
+    "quantize": lambda xs, es, m: quantization.encode(xs, es, m, Code(7, 4, 32, "max"), None),
+    "quantize whole": lambda xs, es, m: quantization.encode(
+        xs, es, m, Code(7, 4, None, "l2"), None
     ),
     "top_k": lambda xs, es, m: selection.top_k_list(xs, es, m, KS),
     "threshold": lambda xs, es, m: selection.threshold_list(xs, es, m, 1.5, SIZES),

@@ -82,6 +82,13 @@ class EncodersTest(ListsTest):
             ("short", "large", "nan"),
         )
 
+    def test_entries_that_do_not_count_take_nothing_from_the_first_element(self):
+        x, zeros = tf.constant([5.0, 1.0, 1.0, 1.0]), tf.zeros([4])
+        for implementation in ("native", "reference"):
+            with ops.using(implementation):
+                kept = selection.threshold_list([x], [zeros], 1.0, 2.0, [3])[3]
+            self.assertAllEqual(kept[0], [0, 1, 1, 1])
+
     @pytest.mark.slow
     def test_random_k(self):
         self.encoded(

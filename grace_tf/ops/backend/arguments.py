@@ -101,6 +101,11 @@ class ListKey(NamedTuple):
     variables: tuple[int, ...]
     draw: int
 
+    def stream(self, i: int, draw: int | None = None) -> Key:
+        """The key of variable i, with another draw where one is given."""
+        draw = self.draw if draw is None else draw
+        return Key(self.seed, self.worker, self.step, self.variables[i], draw)
+
 
 class Strata(NamedTuple):
     """Names random words of a list of variables that lie evenly apart on the workers.
@@ -199,6 +204,12 @@ def residual_list(residuals, xs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return residuals
 
 
+def encoder_lists(xs, residuals) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """What an encoder gets: xs, and their residuals or none."""
+    xs = float_list(xs, "xs")
+    return xs, residual_list(residuals, xs)
+
+
 def shape_list(shapes) -> list[tf.TensorShape]:
     """Shapes of float32 tensors to be made, all static."""
     shapes = [tf.TensorShape(shape) for shape in shapes]
@@ -208,6 +219,20 @@ def shape_list(shapes) -> list[tf.TensorShape]:
         if not shape.is_fully_defined() or not 1 <= shape.num_elements() < 2**31:
             raise ValueError(f"A shape must be static, of 1 to 2^31 - 1 elements, not {shape}.")
     return shapes
+
+
+def rows(**parts: tuple[tf.Tensor, tf.DType, int]) -> list[tf.Tensor]:
+    """Parts of payloads, with a row for each worker: each is given as (part, dtype, row length)."""
+    checked: list[tf.Tensor] = []
+    first = next(iter(parts))
+    for name, (part, dtype, size) in parts.items():
+        part = tensor(part, dtype, 2, name)
+        check_size(part, size, name)
+        if checked and part.shape[0] != checked[0].shape[0]:
+            workers = checked[0].shape[0]
+            raise ValueError(f"{workers} workers' {first} came with {part.shape[0]} of {name}.")
+        checked.append(part)
+    return checked
 
 
 def workers_counts(counts: tf.Tensor | None, workers: int, tensors: int) -> tf.Tensor | None:

@@ -17,6 +17,8 @@ from types import ModuleType
 import tensorflow as tf
 
 from grace_tf.ops.backend import arguments
+from grace_tf.ops.backend.arguments import Key, ListKey
+from grace_tf.ops.backend.outputs import vector
 from grace_tf.ops.backend.words import packed_words
 
 LIBRARY = Path(__file__).resolve().parents[2] / "_ops.so"
@@ -114,12 +116,6 @@ def set_threads(threads: int) -> None:
     _settings().grace_set_threads(threads)
 
 
-def _shaped(x: tf.Tensor, n: int) -> tf.Tensor:
-    # The C API's shape functions cannot read the attributes that tell the length.
-    x.set_shape([n])
-    return x
-
-
 def _int64(value: int | tf.Tensor) -> tf.Tensor:
     """The low 32 bits of value are kept; more is not needed."""
     with arguments.in_host_memory():
@@ -128,36 +124,39 @@ def _int64(value: int | tf.Tensor) -> tf.Tensor:
         return tf.cast(value, tf.int64)
 
 
-def _stream(key) -> dict:
-    return {"seed": _int64(key.seed), "worker": _int64(key.worker), "step": _int64(key.step)}
+def _words(key: Key | ListKey) -> dict:
+    words = {"seed": _int64(key.seed), "worker": _int64(key.worker), "step": _int64(key.step)}
+    return {**words, "draw": key.draw}
 
 
-def random_words(n: int, key) -> tf.Tensor:
-    words = _ops().grace_random_words(
-        length=n, variable=key.variable, draw=key.draw, **_stream(key)
-    )
-    return _shaped(words, n)
+def streams(key: ListKey) -> dict:
+    """A list's key as inputs and attributes of a node."""
+    return {**_words(key), "variables": list(key.variables)}
 
 
-def uniform(n: int, key) -> tf.Tensor:
-    values = _ops().grace_uniform(length=n, variable=key.variable, draw=key.draw, **_stream(key))
-    return _shaped(values, n)
+def _as_list(key: Key) -> ListKey:
+    return ListKey(key.seed, key.worker, key.step, (key.variable,), key.draw)
 
 
-def random_indices(n: int, k: int, key) -> tf.Tensor:
-    indices = _ops().grace_random_indices(
-        n=n, k=k, variables=[key.variable], draw=key.draw, **_stream(key)
-    )
-    return _shaped(indices, k)
+def random_words(n: int, key: Key) -> tf.Tensor:
+    words = _ops().grace_random_words(length=n, variable=key.variable, **_words(key))
+    return vector(words, n)
+
+
+def uniform(n: int, key: Key) -> tf.Tensor:
+    return vector(_ops().grace_uniform(length=n, variable=key.variable, **_words(key)), n)
+
+
+def random_indices(n: int, k: int, key: Key) -> tf.Tensor:
+    return vector(_ops().grace_random_indices(n=n, k=k, **streams(_as_list(key))), k)
 
 
 def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
     scales = _ops().grace_block_scales(xs=[x], block=block, l2=norm == "l2")[0]
-    return _shaped(scales, -(-x.shape[0] // block))
+    return vector(scales, -(-x.shape[0] // block))
 
 
-def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
-    zero = {"seed": _int64(0), "worker": _int64(0), "step": _int64(0)}
+def quantize(x, scales, levels: int, bits: int, block: int, key: Key | None) -> tf.Tensor:
     words = _ops().grace_quantize(
         xs=[x],
         scales=[scales],
@@ -165,15 +164,13 @@ def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
         bits=bits,
         block=block,
         stochastic=key is not None,
-        variables=[key.variable if key else 0],
-        draw=key.draw if key else 0,
-        **(_stream(key) if key else zero),
+        **streams(_as_list(key or Key(0, 0, 0, 0, 0))),
     )[0]
-    return _shaped(words, packed_words(x.shape[0], bits))
+    return vector(words, packed_words(x.shape[0], bits))
 
 
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    return _shaped(_ops().grace_gather(xs=[x], indices=[indices])[0], indices.shape[0])
+    return vector(_ops().grace_gather(xs=[x], indices=[indices])[0], indices.shape[0])
 
 
 def all_finite(xs: list[tf.Tensor]) -> tf.Tensor:

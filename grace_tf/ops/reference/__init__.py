@@ -38,8 +38,9 @@ def _not_negative(x: tf.Tensor) -> tf.Tensor:
 
 
 def _pad_to(x: tf.Tensor, length: int) -> tf.Tensor:
+    """x [n, ...], its first axis filled up with zeros."""
     missing = length - x.shape[0]
-    return tf.pad(x, [[0, missing]]) if missing else x
+    return tf.pad(x, [[0, missing]] + [[0, 0]] * (x.shape.rank - 1)) if missing else x
 
 
 def _groups(n: int) -> int:
@@ -151,11 +152,50 @@ def vote_signs(words: tf.Tensor, n: int) -> tf.Tensor:
     return tf.cast(tf.sign(votes), tf.float32)
 
 
+def _to_power_of_two(x: tf.Tensor) -> tf.Tensor:
+    """x [m, n, ...], its second axis filled up with zeros to a power of two."""
+    n = x.shape[1]
+    missing = (1 << (n - 1).bit_length()) - n
+    return tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (x.shape.rank - 2)) if missing else x
+
+
 def _pairwise_sum(rows: tf.Tensor) -> tf.Tensor:
-    """Sums each row of [rows, 2^m] over adjacent pairs, then pairs of pairs, and so on."""
+    """Sums each row of [m, n] over adjacent pairs, then pairs of pairs, and so on."""
+    rows = _to_power_of_two(rows)
     while rows.shape[1] > 1:
         rows = rows[:, 0::2] + rows[:, 1::2]
     return rows[:, 0]
+
+
+def _sum_by_halves(x: tf.Tensor) -> tf.Tensor:
+    """Sums x [m, n, ...] over n: the upper half onto the lower, and so on."""
+    x = _to_power_of_two(x)
+    while x.shape[1] > 1:
+        lower, upper = tf.split(x, 2, axis=1)
+        x = lower + upper
+    return tf.squeeze(x, 1)
+
+
+def _compacted(numbers: tf.Tensor, which: tf.Tensor, room: int) -> tf.Tensor:
+    """The numbers for which `which` holds, one behind the other, then zeros: [room]."""
+    # Static shapes, so that XLA can compile it: what does not count goes to one place at the end.
+    ranks = tf.cumsum(tf.cast(which, tf.int32), exclusive=True)
+    places = tf.where(which, ranks, room)[:, tf.newaxis]
+    return tf.scatter_nd(places, numbers, [room + 1])[:room]
+
+
+def _pack_fields(numbers: tf.Tensor, bits: int) -> tf.Tensor:
+    """Numbers of 8 or 16 bits as words, the first in the lowest bits."""
+    each = 32 // bits
+    rows = tf.reshape(_pad_to(numbers, -(-numbers.shape[0] // each) * each), [-1, each])
+    return tf.reduce_sum(tf.bitwise.left_shift(rows, np.arange(each, dtype=np.int32) * bits), 1)
+
+
+def _unpack_fields(words: tf.Tensor, bits: int, n: int) -> tf.Tensor:
+    """The inverse of `_pack_fields`, to n numbers."""
+    places = np.arange(32 // bits, dtype=np.int32) * bits
+    numbers = tf.bitwise.right_shift(words[:, tf.newaxis], places) & (2**bits - 1)
+    return tf.reshape(numbers, [-1])[:n]
 
 
 def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
@@ -167,9 +207,7 @@ def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
         # As integers NaN is the largest magnitude, so it is never lost in the maximum.
         scale = tf.bitcast(tf.reduce_max(_bits(rows) & _MAGNITUDE, axis=1), tf.float32)
         return tf.where(scale < SMALLEST_SCALE, 0.0, scale)
-    squares = tf.square(tf.cast(_flush(rows), tf.float64))
-    squares = tf.pad(squares, [[0, 0], [0, (1 << (block - 1).bit_length()) - block]])
-    scale = tf.sqrt(_pairwise_sum(squares))
+    scale = tf.sqrt(_pairwise_sum(tf.square(tf.cast(_flush(rows), tf.float64))))
     return tf.cast(tf.where(scale < SMALLEST_SCALE, tf.zeros_like(scale), scale), tf.float32)
 
 
@@ -212,13 +250,6 @@ def dequantize(words, scales, n: int, levels: int, bits: int, block: int) -> tf.
     levels_f = tf.constant(levels, tf.float32)
     unit = tf.where(scales < SMALLEST_SCALE, 0.0, _quotient(scales, levels_f))
     return tf.cast(code - levels, tf.float32) * _per_element(unit, n, block)
-
-
-def dequantize_sum(words, scales, n: int, levels: int, bits: int, block: int) -> tf.Tensor:
-    def add(total, own):
-        return _flush(total + dequantize(own[0], own[1], n, levels, bits, block))
-
-    return tf.foldl(add, (words, scales), tf.zeros([n]))
 
 
 def top_k(x: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.ops import reference
-from grace_tf.ops.backend.arguments import Key
-from grace_tf.ops.reference import _bits, _flush, _pad_to, _per_element, _quotient
-from grace_tf.ops.reference.low_rank import accs
+from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.reference import (
+    _MAGNITUDE,
+    _bits,
+    _flush,
+    _pack_fields,
+    _per_element,
+    _quotient,
+    _unpack_fields,
+)
+from grace_tf.ops.reference.lists import encode_each, sum_each
 
-_MAGNITUDE = 0x7FFFFFFF
 _POWER_OFFSET = 32
 
 
@@ -36,17 +43,6 @@ def _numbers() -> np.ndarray:
 
 _SLOPES, _STARTS = _lines()
 NUMBERS = _numbers()
-
-
-def _pack(codes: tf.Tensor) -> tf.Tensor:
-    """int32 codes [n] of a byte each to words, the first in the lowest byte."""
-    fours = tf.reshape(_pad_to(codes, -(-codes.shape[0] // 4) * 4), [-1, 4])
-    return tf.reduce_sum(tf.bitwise.left_shift(fours, [0, 8, 16, 24]), axis=1)
-
-
-def _unpack(words: tf.Tensor, n: int) -> tf.Tensor:
-    codes = tf.bitwise.right_shift(words[:, tf.newaxis], [0, 8, 16, 24]) & 0xFF
-    return tf.reshape(codes, [-1])[:n]
 
 
 def _sign_byte(x: tf.Tensor) -> tf.Tensor:
@@ -89,84 +85,49 @@ def _power_values(codes: tf.Tensor) -> tf.Tensor:
     return _signed(codes, tf.where(magnitudes > 0, powers, 0.0))
 
 
-def _encoded(xs, residuals, multiplier, encode, decode):
-    """(codes, what is kept or None, finite); encode(i, acc) gives the codes of tensor i."""
-    whole = accs(xs, residuals, multiplier)
-    flat = [tf.reshape(acc, [-1]) for acc in whole]
-    codes = [encode(i, acc) for i, acc in enumerate(flat)]
-    residuals_out = None
-    if residuals is not None:
-        residuals_out = [
-            tf.reshape(acc - decode(i, own), x.shape)
-            for i, (acc, own, x) in enumerate(zip(flat, codes, xs))
-        ]
-    words = tf.concat([_pack(own) for own in codes], 0)
-    return words, residuals_out, reference.all_finite(whole)
+def _tree(sizes: Sequence[int], block: int | None):
+    """How tensors of these sizes are encoded and decoded, one by one."""
+    blocks = [block or n for n in sizes]
+
+    def encode(i, acc):
+        scales = reference.block_scales(acc, blocks[i], "max")
+        return _pack_fields(_tree_codes(acc, scales, blocks[i]), 8), scales
+
+    def decode(i, parts):
+        codes, scales = parts
+        return _tree_values(_unpack_fields(codes, 8, sizes[i]), scales, blocks[i])
+
+    return encode, decode
 
 
 def encode_tree(xs, residuals, multiplier: float, block: int | None):
-    scales = [
-        reference.block_scales(tf.reshape(acc, [-1]), block or acc.shape.num_elements(), "max")
-        for acc in accs(xs, residuals, multiplier)
-    ]
-    blocks = [block or x.shape.num_elements() for x in xs]
-    words, residuals_out, finite = _encoded(
-        xs,
-        residuals,
-        multiplier,
-        lambda i, acc: _tree_codes(acc, scales[i], blocks[i]),
-        lambda i, codes: _tree_values(codes, scales[i], blocks[i]),
-    )
-    return words, tf.concat(scales, 0), residuals_out, finite
-
-
-def encode_powers(xs, residuals, multiplier: float, key):
-    def encode(i, acc):
-        own = Key(key.seed, key.worker, key.step, key.variables[i], key.draw)
-        return _power_codes(acc, reference.random_words(acc.shape[0], own))
-
-    return _encoded(xs, residuals, multiplier, encode, lambda i, codes: _power_values(codes))
-
-
-def _decoded(rows: list, shapes, sizes: list, factor: float, decode: Callable):
-    """The sums over workers of decode(i, own) for each shape, times factor: (totals, finite).
-
-    rows[i] has the parts of tensor i, [workers, ...] each.
-    """
-    totals = []
-    for i, (parts, shape, n) in enumerate(zip(rows, shapes, sizes)):
-        total = tf.foldl(
-            lambda total, own, i=i: _flush(total + decode(i, own)), parts, tf.zeros([n])
-        )
-        totals.append(tf.reshape(total if factor == 1.0 else total * factor, shape))
-    return totals, reference.all_finite(totals)
-
-
-def _split(part: tf.Tensor, lengths: Sequence[int]) -> list[tf.Tensor]:
-    return tf.split(part, lengths, axis=1)
+    sizes = [x.shape.num_elements() for x in xs]
+    return encode_each(xs, residuals, multiplier, *_tree(sizes, block))
 
 
 def decode_tree(codes, scales, shapes, factor: float, block: int | None):
     sizes = [shape.num_elements() for shape in shapes]
-    blocks = [block or n for n in sizes]
-    rows = list(
-        zip(
-            _split(codes, [-(-n // 4) for n in sizes]),
-            _split(scales, [-(-n // b) for n, b in zip(sizes, blocks)]),
-        )
-    )
-    return _decoded(
-        rows,
-        shapes,
-        sizes,
-        factor,
-        lambda i, own: _tree_values(_unpack(own[0], sizes[i]), own[1], blocks[i]),
-    )
+    lengths = [-(-n // 4) for n in sizes], [-(-n // (block or n)) for n in sizes]
+    _, decode = _tree(sizes, block)
+    return sum_each([codes, scales], lengths, shapes, factor, decode)
+
+
+def encode_powers(xs, residuals, multiplier: float, key: ListKey):
+    def encode(i, acc):
+        words = reference.random_words(acc.shape[0], key.stream(i))
+        return (_pack_fields(_power_codes(acc, words), 8),)
+
+    def decode(i, parts):
+        return _power_values(_unpack_fields(*parts, 8, xs[i].shape.num_elements()))
+
+    return encode_each(xs, residuals, multiplier, encode, decode)
 
 
 def decode_powers(codes, shapes, factor: float):
     sizes = [shape.num_elements() for shape in shapes]
-    rows = _split(codes, [-(-n // 4) for n in sizes])
-    return _decoded(
-        rows, shapes, sizes, factor, lambda i, own: _power_values(_unpack(own, sizes[i]))
-    )
+    lengths = [-(-n // 4) for n in sizes]
+
+    def decode(i, parts):
+        return _power_values(_unpack_fields(*parts, 8, sizes[i]))
+
+    return sum_each([codes], [lengths], shapes, factor, decode)

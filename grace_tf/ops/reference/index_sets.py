@@ -11,7 +11,7 @@ from tensorflow.python.ops import control_flow_util
 
 from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import _pack, _unpack
+from grace_tf.ops.reference import _pack, _unpack, selection
 
 
 class IndexLayout(NamedTuple):
@@ -100,16 +100,15 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
     return tf.map_fn(unpack, words, fn_output_signature=tf.TensorSpec([sum(ks)], tf.int32))
 
 
-def scatter_list(values, words, counts, ks, shapes, factor) -> list[tf.Tensor]:
+def scatter_list(values, words, counts, ks, shapes, factor):
     lengths = [shape.num_elements() for shape in shapes]
-    indices = tf.split(unpack_list(words, lengths, ks), list(ks), axis=1)
+    indices = unpack_list(words, lengths, ks)
+    totals, _ = selection.scatter(values, indices, counts, ks, shapes, factor)
     columns = [None] * len(ks) if counts is None else tf.unstack(counts, axis=1)
-    faults = [_fault(*each) for each in zip(indices, columns, lengths)]
-    totals = []
-    for i, value in enumerate(tf.split(values, list(ks), axis=1)):
-        total = reference.scatter_sum(value, indices[i], columns[i], lengths[i])
-        totals.append(tf.reshape(total * factor, shapes[i]))
-    return _unless_faulty(totals, tf.stack(faults), lengths)
+    parts = tf.split(indices, list(ks), axis=1)
+    faults = [_fault(*each) for each in zip(parts, columns, lengths)]
+    totals = _unless_faulty(totals, tf.stack(faults), lengths)
+    return totals, reference.all_finite(totals)
 
 
 def _fault(indices: tf.Tensor, counts: tf.Tensor | None, n: int) -> tf.Tensor:

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops.reference import _bits, _flush, _quotient
+from grace_tf.ops.reference import (
+    _MAGNITUDE,
+    _bits,
+    _flush,
+    _pad_to,
+    _quotient,
+    _sum_by_halves,
+    _to_power_of_two,
+)
 
 Tensors = Sequence[tf.Tensor]
 
@@ -21,12 +29,6 @@ Tensors = Sequence[tf.Tensor]
 # it. A remainder is exact to a few times 2^-24 of its column for each halving and each column; at
 # 2^-16 of the column it has some eight bits left, and a second removal makes it orthogonal.
 _NEGLIGIBLE = 2.0**-32
-
-
-def accs(xs: Tensors, residuals: Tensors | None, multiplier: float) -> list[tf.Tensor]:
-    """xs_i * multiplier + residuals_i."""
-    xs = list(xs) if multiplier == 1.0 else [x * multiplier for x in xs]
-    return xs if residuals is None else [x + r for x, r in zip(xs, residuals)]
 
 
 def _joined(parts: Tensors) -> tf.Tensor:
@@ -95,7 +97,7 @@ def unit_columns(x: tf.Tensor) -> tf.Tensor:
 
     Denormals count as zero, and columns of zeros stay.
     """
-    magnitudes = tf.reduce_max(_bits(x) & 0x7FFFFFFF, axis=-2, keepdims=True)
+    magnitudes = tf.reduce_max(_bits(x) & _MAGNITUDE, axis=-2, keepdims=True)
     largest = _flush(tf.bitcast(magnitudes, tf.float32))
     return tf.where(largest == 0, 0.0, _flush(_quotient(_flush(x), largest)))
 
@@ -112,7 +114,7 @@ def orthonormal(p: tf.Tensor, sizes) -> tf.Tensor:
             alike[_power_of_two(rows), rank].append(i)
     bases = {}
     for (padded, _), chosen in alike.items():
-        stacked = tf.stack([_padded(unit_columns(ps[i]), padded) for i in chosen])
+        stacked = tf.stack([_pad_to(unit_columns(ps[i]), padded) for i in chosen])
         rows = tf.constant([sizes[i][0] for i in chosen], tf.int32)
         for i, basis in zip(chosen, tf.unstack(_basis(stacked, rows))):
             bases[i] = basis[: sizes[i][0]]
@@ -121,19 +123,6 @@ def orthonormal(p: tf.Tensor, sizes) -> tf.Tensor:
 
 def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
-
-
-def _padded(x: tf.Tensor, rows: int) -> tf.Tensor:
-    missing = rows - x.shape[0]
-    return tf.pad(x, [[0, missing], [0, 0]]) if missing else x
-
-
-def _sum_by_halves(x: tf.Tensor) -> tf.Tensor:
-    """Sums [matrices, n, ...] over n, a power of two: the upper half onto the lower, and so on."""
-    while x.shape[1] > 1:
-        lower, upper = tf.split(x, 2, axis=1)
-        x = lower + upper
-    return tf.squeeze(x, 1)
 
 
 def _rest(basis: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -192,8 +181,7 @@ def remove(w: tf.Tensor, basis: tf.Tensor, sizes) -> tf.Tensor:
     rests = []
     for own, b, (rows, _, rank) in zip(_factors(w, sizes, 0), _factors(basis, sizes, 0), sizes):
         if rank:
-            padded = _power_of_two(rows)
-            columns, b = _padded(own, padded)[tf.newaxis], _padded(b, padded)[tf.newaxis]
+            columns, b = _to_power_of_two(own[tf.newaxis]), _to_power_of_two(b[tf.newaxis])
             cosines = _sum_by_halves(b[:, :, :, tf.newaxis] * columns[:, :, tf.newaxis])
             share = zip(tf.split(b, rank, 2), tf.unstack(-cosines[:, :, tf.newaxis], axis=1))
             rests.append((columns - _sum_of_products(*zip(*share)))[0, :rows])

@@ -7,9 +7,9 @@ import tensorflow as tf
 from grace_tf.ops import reference
 from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import _INFINITY, _MAGNITUDE
 
 BITS, LEVELS, BLOCK = 8, 127, 256
-_MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
 
 
 def to_halves(x: tf.Tensor, key: Key) -> tf.Tensor:
@@ -37,7 +37,7 @@ def from_bytes(stored: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     n = shape.num_elements()
     codes, scales = tf.split(tf.bitcast(stored, tf.int32), _sizes(n))
     scales = tf.bitcast(scales, tf.float32)
-    x = reference.dequantize_sum(codes[None], scales[None], n, LEVELS, BITS, BLOCK)
+    x = reference.dequantize(codes, scales, n, LEVELS, BITS, BLOCK)
     return tf.reshape(x, shape)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import _INFINITY, _MAGNITUDE, _SMALLEST_NORMAL, _bits, _pack, _unpack
-from grace_tf.ops.reference.byte_codes import _decoded, _split
-from grace_tf.ops.reference.low_rank import accs
+from grace_tf.ops.reference.lists import encode_each, sum_each
 
 _SIDE = 1 << 15  # the number of the first negative bin; 0 is that of zeros
 
@@ -99,25 +100,21 @@ def values(ids: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
 
 
 def encode_list(xs, residuals, multiplier: float, buckets: int, span: int):
-    whole = accs(xs, residuals, multiplier)
-    flat = [tf.reshape(acc, [-1]) for acc in whole]
-    ids, means = zip(*[encode(acc, buckets, span) for acc in flat])
-    residuals_out = None
-    if residuals is not None:
-        sent = [values(*own) for own in zip(ids, means)]
-        residuals_out = [tf.reshape(acc - own, x.shape) for acc, own, x in zip(flat, sent, xs)]
-    words = tf.concat([_pack(own, id_bits(buckets)) for own in ids], 0)
-    return words, tf.concat(means, 0), residuals_out, reference.all_finite(whole)
+    bits = id_bits(buckets)
+
+    def encode_one(i, acc):
+        ids, means = encode(acc, buckets, span)
+        return _pack(ids, bits), means
+
+    sizes = [x.shape.num_elements() for x in xs]
+    return encode_each(xs, residuals, multiplier, encode_one, _decoder(sizes, bits))
 
 
 def decode_list(words, means, shapes, factor: float, buckets: int):
     sizes, bits = [shape.num_elements() for shape in shapes], id_bits(buckets)
-    rows = list(
-        zip(
-            _split(words, [packed_words(n, bits) for n in sizes]),
-            _split(means, [buckets] * len(sizes)),
-        )
-    )
-    return _decoded(
-        rows, shapes, sizes, factor, lambda i, own: values(_unpack(own[0], sizes[i], bits), own[1])
-    )
+    lengths = [packed_words(n, bits) for n in sizes], [buckets] * len(sizes)
+    return sum_each([words, means], lengths, shapes, factor, _decoder(sizes, bits))
+
+
+def _decoder(sizes: Sequence[int], bits: int) -> Callable:
+    return lambda i, parts: values(_unpack(parts[0], sizes[i], bits), parts[1])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from grace_tf.ops import reference
+from grace_tf.ops.backend import arguments
 from grace_tf.ops.backend.arguments import ListKey, Strata
+from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import (
     _MAGNITUDE,
     SMALLEST_SCALE,
@@ -16,27 +18,20 @@ from grace_tf.ops.reference import (
     _quotient,
     _unpack,
 )
-
-
-class _Stream:
-    """The words of one variable of a list's key, named as `ops.Key` names them."""
-
-    def __init__(self, key: ListKey, i: int, draw: int | None = None) -> None:
-        self.seed, self.worker, self.step = key.seed, key.worker, key.step
-        self.variable, self.draw = key.variables[i], key.draw if draw is None else draw
+from grace_tf.ops.reference.lists import encode_each, sum_each
 
 
 def uniforms(n: int, random: ListKey | Strata | None, i: int) -> tf.Tensor | None:
     """The n uniform numbers of tensor i; None for None."""
     if not isinstance(random, Strata):
-        return None if random is None else reference.uniform(n, _Stream(random, i))
-    words = reference.random_words(n, _Stream(random.key, i)) + _stratum(random, i)
+        return None if random is None else reference.uniform(n, random.stream(i))
+    words = reference.random_words(n, random.key.stream(i)) + _stratum(random, i)
     return tf.cast(reference._top_24_bits(words), tf.float32) * 2.0**-24
 
 
 def _stratum(strata: Strata, i: int) -> tf.Tensor:
     """What this worker adds to the words that all draw alike."""
-    drawn = reference.random_words(strata.size, _Stream(strata.key, i, strata.order))
+    drawn = reference.random_words(strata.size, strata.key.stream(i, strata.order))
     drawn = tf.cast(drawn, tf.int64) & 0xFFFFFFFF
     # Of equal words the first is least.
     drawn = drawn * 2**24 + tf.range(strata.size, dtype=tf.int64)
@@ -50,7 +45,7 @@ def _block(n: int, code) -> int:
 
 
 def count_scales(n: int, code) -> int:
-    blocks = -(-n // _block(n, code))
+    blocks = arguments.count_blocks(n, _block(n, code))
     return 2 * blocks if code.norm == "minmax" else blocks
 
 
@@ -95,17 +90,33 @@ def _ranges(x: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def decode(words: tf.Tensor, scales: tf.Tensor, n: int, code) -> tf.Tensor:
-    """The sum over workers, float32 [n], of words [W, …] and scales [W, …]."""
+    """What the words and scales of one worker stand for, float32 [n]."""
     block = _block(n, code)
     if code.norm != "minmax":
-        sizes = n, code.levels, code.bits, block
-        return reference.dequantize_sum(words, scales, *sizes)
+        return reference.dequantize(words, scales, n, code.levels, code.bits, block)
+    pairs = tf.reshape(scales, [-1, 2])
+    unit = _quotient(pairs[:, 0], tf.constant(code.levels / 2))
+    unit = tf.where(pairs[:, 0] < SMALLEST_SCALE, 0.0, unit)
+    steps = tf.cast(_unpack(words, n, code.bits), tf.float32) * _per_element(unit, n, block)
+    return _flush(_per_element(pairs[:, 1], n, block) + steps)
 
-    def add(total, own):
-        pairs = tf.reshape(own[1], [-1, 2])
-        unit = _quotient(pairs[:, 0], tf.constant(code.levels / 2))
-        unit = tf.where(pairs[:, 0] < SMALLEST_SCALE, 0.0, unit)
-        steps = tf.cast(_unpack(own[0], n, code.bits), tf.float32) * _per_element(unit, n, block)
-        return _flush(total + _flush(_per_element(pairs[:, 1], n, block) + steps))
 
-    return tf.foldl(add, (words, scales), tf.zeros([n]))
+def encode_list(xs, residuals, multiplier: float, code, random: ListKey | Strata | None):
+    def encode_one(i, acc):
+        return encode(acc, code, uniforms(acc.shape[0], random, i))
+
+    def decode_one(i, parts):
+        return decode(*parts, xs[i].shape.num_elements(), code)
+
+    return encode_each(xs, residuals, multiplier, encode_one, decode_one)
+
+
+def decode_list(words, scales, shapes, factor, code):
+    sizes = [shape.num_elements() for shape in shapes]
+    lengths = (
+        [packed_words(n, code.bits) for n in sizes],
+        [count_scales(n, code) for n in sizes],
+    )
+    return sum_each(
+        [words, scales], lengths, shapes, factor, lambda i, parts: decode(*parts, sizes[i], code)
+    )

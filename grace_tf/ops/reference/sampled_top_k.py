@@ -8,8 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.ops import reference
-from grace_tf.ops.backend.arguments import Key
-from grace_tf.ops.reference import _INFINITY, _MAGNITUDE, _SMALLEST_NORMAL, _bits, _quotient
+from grace_tf.ops.reference import (
+    _INFINITY,
+    _MAGNITUDE,
+    _SMALLEST_NORMAL,
+    _bits,
+    _compacted,
+    _quotient,
+    lists,
+)
 
 _LARGEST = float(np.finfo(np.float32).max)
 _ROUNDS, _LOWER = 10, 0.8
@@ -59,20 +66,17 @@ def _select(acc: tf.Tensor, sampling, key) -> tuple[tf.Tensor, tf.Tensor, tf.Ten
     values, indices = reference.top_k(acc, k)
     keys = _key(values)
     passes = (keys >= _floor(acc, keys, sampling, key)) & (keys <= _INFINITY)
-    # Static shapes, so that XLA can compile it: what does not pass goes to one place at the end.
-    places = tf.where(passes, tf.cumsum(tf.cast(passes, tf.int32)) - 1, k)[:, tf.newaxis]
-    values, indices = (tf.scatter_nd(places, part, [k + 1])[:k] for part in (values, indices))
+    values, indices = (_compacted(part, passes, k) for part in (values, indices))
     return values, indices, tf.reduce_sum(tf.cast(passes, tf.int32))
 
 
 def _advanced(xs, residuals, multiplier, momentum):
     """(the next u or None, acc) of each tensor, nothing being sent yet."""
-    if multiplier != 1.0:
-        xs = [x * multiplier for x in xs]
     if momentum is None:
-        return None, [x + r for x, r in zip(xs, residuals)] if residuals else list(xs)
+        return None, lists.accs(xs, residuals, multiplier)
+    xs = lists.accs(xs, None, multiplier)
     if momentum.limit is not None:
-        xs = [x * clip_factor(tf.reshape(x, [-1]), momentum.limit) for x in xs]
+        xs = [x * clip_factor(lists.flat(x), momentum.limit) for x in xs]
     factor = momentum.factor
     us = [factor * u + x for u, x in zip(momentum.states, xs)]
     if not momentum.nesterov:
@@ -83,10 +87,9 @@ def _advanced(xs, residuals, multiplier, momentum):
 
 def sampled_k_list(xs, residuals, multiplier, samplings: Sequence, key, momentum):
     us, accs = _advanced(xs, residuals, multiplier, momentum)
-    keys = [Key(key.seed, key.worker, key.step, v, key.draw) for v in key.variables]
     parts = [
-        _select(tf.reshape(acc, [-1]), sampling, own)
-        for acc, sampling, own in zip(accs, samplings, keys)
+        _select(lists.flat(acc), sampling, key.stream(i))
+        for i, (acc, sampling) in enumerate(zip(accs, samplings))
     ]
     values, indices, counts = zip(*parts)
     finite = reference.all_finite(accs)

@@ -6,14 +6,14 @@ Arguments arrive checked. `cells` is a `Cells` of that module.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference.low_rank import accs as accs
+from grace_tf.ops.reference.lists import encode_each, sum_each
 
 Tensors = Sequence[tf.Tensor]
 
@@ -21,40 +21,39 @@ _CHUNK = 2048  # elements
 _ROWS = 32  # of a chunk of columns
 
 
-def encode(xs: Tensors, cells) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """(words, levels) of a list, those of its tensors end to end."""
-    words = [reference.pack_signs(tf.reshape(x, [-1])) for x in xs]
-    levels = zip(*[_levels(x, cells) for x in xs])
-    return tf.concat(words, 0), [tf.concat(each, 0) for each in levels]
+def encode(xs: Tensors, residuals: Tensors | None, multiplier: float, cells):
+    """(words, a tensor of levels for each side, residuals_out, finite) of a list."""
+    shapes = [x.shape for x in xs]
+
+    def encode_one(i, acc):
+        return reference.pack_signs(acc), *_levels(tf.reshape(acc, shapes[i]), cells)
+
+    return encode_each(xs, residuals, multiplier, encode_one, _decoder(shapes, cells))
 
 
-def decode(words: tf.Tensor, levels: Tensors, shaped: Sequence, cells) -> list[tf.Tensor]:
-    """The sums over workers of what rows of words and levels stand for; tensors or shapes give
-    the shapes.
-    """
-    shapes = [tf.TensorShape(getattr(each, "shape", each)) for each in shaped]
-    parts = tf.split(words, [packed_words(s.num_elements(), 1) for s in shapes], 1)
-    cut = [tf.split(each, [cells.count(s) for s in shapes], 1) for each in levels]
-    return [_sum(part, own, s, cells) for part, own, s in zip(parts, zip(*cut), shapes)]
+def decode(words: tf.Tensor, levels: Tensors, shapes: Sequence, factor: tf.Tensor, cells):
+    """(totals, finite) of rows of words and levels."""
+    counts = [cells.count(shape) for shape in shapes]
+    lengths = [packed_words(shape.num_elements(), 1) for shape in shapes], *[counts] * len(levels)
+    return sum_each([words, *levels], lengths, shapes, factor, _decoder(shapes, cells))
+
+
+def _decoder(shapes: Sequence, cells) -> Callable:
+    """decode(i, parts): what one worker's words and levels of a tensor stand for."""
+
+    def decode_one(i, parts):
+        words, *levels = parts
+        low, high = (0.0 - levels[0], levels[0]) if cells.sides == 1 else levels
+        low, high = (_each(level, shapes[i], cells) for level in (low, high))
+        bits = reference._unpack(words, shapes[i].num_elements(), 1)
+        return tf.where(bits == tf.constant(1, tf.int32), high, low)
+
+    return decode_one
 
 
 def averages(xs: Tensors, momenta: Tensors, beta: float) -> list[tf.Tensor]:
     """m * beta + x * (1 - beta) of each."""
     return [m * beta + x * (1 - beta) for x, m in zip(xs, momenta)]
-
-
-def _sum(words: tf.Tensor, levels: Tensors, shape: tf.TensorShape, cells) -> tf.Tensor:
-    n = shape.num_elements()
-    low = 0.0 - levels[0] if cells.sides == 1 else levels[0]
-    up = tf.constant(1, tf.int32)
-
-    def add(total, own):
-        bits, low, high = own
-        low, high = (_each(level, shape, cells) for level in (low, high))
-        return reference._flush(total + tf.where(reference._unpack(bits, n, 1) == up, high, low))
-
-    total = tf.foldl(add, (words, low, levels[-1]), tf.zeros([n]))
-    return tf.reshape(total, shape)
 
 
 def _each(levels: tf.Tensor, shape: tf.TensorShape, cells) -> tf.Tensor:
@@ -98,25 +97,14 @@ def _level(mean: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.where(small, tf.zeros_like(mean), mean), tf.float32)
 
 
-def _halves(x: tf.Tensor) -> tf.Tensor:
-    """Sums [cells, n, ...] over n by halves, filled up with zeros to a power of two."""
-    n = x.shape[1]
-    missing = (1 << (n - 1).bit_length()) - n
-    x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2)) if missing else x
-    while x.shape[1] > 1:
-        lower, upper = tf.split(x, 2, axis=1)
-        x = lower + upper
-    return tf.squeeze(x, 1)
-
-
 def _sum_rows(x: tf.Tensor) -> tf.Tensor:
     """Sums each row of x [cells, block], chunk by chunk."""
     count, block = x.shape
     chunk = min(block, _CHUNK)
     chunks = -(-block // chunk)
     x = tf.pad(x, [[0, 0], [0, chunks * chunk - block]])
-    sums = _halves(tf.reshape(x, [count * chunks, chunk]))
-    return _halves(tf.reshape(sums, [count, chunks]))
+    sums = reference._sum_by_halves(tf.reshape(x, [count * chunks, chunk]))
+    return reference._sum_by_halves(tf.reshape(sums, [count, chunks]))
 
 
 def _sum_columns(x: tf.Tensor) -> tf.Tensor:
@@ -124,5 +112,5 @@ def _sum_columns(x: tf.Tensor) -> tf.Tensor:
     rows, columns = x.shape
     chunks = math.ceil(rows / _ROWS)
     x = tf.pad(x, [[0, chunks * _ROWS - rows], [0, 0]])
-    sums = _halves(tf.reshape(x, [chunks, _ROWS, columns]))
-    return _halves(sums[tf.newaxis])[0]
+    sums = reference._sum_by_halves(tf.reshape(x, [chunks, _ROWS, columns]))
+    return reference._sum_by_halves(sums[tf.newaxis])[0]

@@ -6,8 +6,15 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.ops import reference
-from grace_tf.ops.reference import _bits, _flush, _low_word, _pad_to
-from grace_tf.ops.reference.low_rank import accs
+from grace_tf.ops.reference import (
+    _bits,
+    _compacted,
+    _flush,
+    _low_word,
+    _pack_fields,
+    _unpack_fields,
+)
+from grace_tf.ops.reference.lists import encode_each, sum_each
 
 
 def _edges(bound: int) -> tuple[int, int, int]:
@@ -40,25 +47,6 @@ def _ranks(of: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(tf.cast(of, tf.int32), exclusive=True)
 
 
-def _placed(numbers: tf.Tensor, of: tf.Tensor, room: int) -> tf.Tensor:
-    """The numbers of those that are so, one behind the other, then zeros."""
-    places = tf.where(of, _ranks(of), room)[:, tf.newaxis]
-    return tf.scatter_nd(places, numbers, [room + 1])[:room]
-
-
-def _joined(numbers: tf.Tensor, bits: int) -> tf.Tensor:
-    """Numbers of so many bits as words, the first in the lowest bits."""
-    each = 32 // bits
-    rows = tf.reshape(_pad_to(numbers, -(-numbers.shape[0] // each) * each), [-1, each])
-    return tf.reduce_sum(tf.bitwise.left_shift(rows, np.arange(each, dtype=np.int32) * bits), 1)
-
-
-def _parted(words: tf.Tensor, bits: int, room: int) -> tf.Tensor:
-    places = np.arange(32 // bits, dtype=np.int32) * bits
-    numbers = tf.bitwise.right_shift(words[:, tf.newaxis], places) & (2**bits - 1)
-    return tf.reshape(numbers, [-1])[:room]
-
-
 def _cut(x: tf.Tensor, shifts: tf.Tensor, bits: int) -> tf.Tensor:
     """Sign and significand of x without so many of its last bits; all ones if x is not finite."""
     significand = (_bits(x) & 0x7FFFFF) | 0x800000
@@ -80,11 +68,12 @@ def _encode(x: tf.Tensor, bound: int, room, step):
     rank = tf.cast(_ranks(tags == 1), tf.int64)
     from_begin = tf.where(rank >= begin, rank - begin, rank + wanted - begin)
     tags = tf.where((tags == 1) & (from_begin >= most), 0, tags)
-    bytes_ = _placed(_cut(x, 16 + half + shift - e, 7), tags == 1, room.bytes)
-    halves = _placed(_cut(x, 8 + whole + shift - e, 15), tags == 2, room.halves)
-    wholes = _placed(x, tags == 3, room.wholes)
+    bytes_ = _compacted(_cut(x, 16 + half + shift - e, 7), tags == 1, room.bytes)
+    halves = _compacted(_cut(x, 8 + whole + shift - e, 15), tags == 2, room.halves)
+    wholes = _compacted(x, tags == 3, room.wholes)
     counts = tf.stack([shift, *found])
-    return reference._pack(tags, 2), _joined(bytes_, 8), _joined(halves, 16), wholes, counts
+    words = reference._pack(tags, 2), _pack_fields(bytes_, 8), _pack_fields(halves, 16)
+    return *words, wholes, counts
 
 
 def _unit(exponent: tf.Tensor) -> tf.Tensor:
@@ -111,8 +100,8 @@ def _decode(parts, n: int, bound: int, room) -> tf.Tensor:
     byte_unit = _unit(half + shift - 7)
     half_unit = _unit(tf.minimum(whole + shift - 15, 254))
     return (
-        _taken(_numbers(_parted(bytes_, 8, room.bytes), 7, byte_unit), tags == 1)
-        + _taken(_numbers(_parted(halves, 16, room.halves), 15, half_unit), tags == 2)
+        _taken(_numbers(_unpack_fields(bytes_, 8, room.bytes), 7, byte_unit), tags == 1)
+        + _taken(_numbers(_unpack_fields(halves, 16, room.halves), 15, half_unit), tags == 2)
         + _taken(_flush(wholes), tags == 3)
     )
 
@@ -122,31 +111,19 @@ def _sizes(n: int, room) -> tuple[int, ...]:
 
 
 def encode_classes(xs, residuals, multiplier: float, bound: int, rooms, step):
-    whole = accs(xs, residuals, multiplier)
-    flat = [tf.reshape(acc, [-1]) for acc in whole]
-    each = [_encode(acc, bound, room, step) for acc, room in zip(flat, rooms)]
-    residuals_out = None
-    if residuals is not None:
-        residuals_out = [
-            tf.reshape(acc - _decode(own, acc.shape[0], bound, room), x.shape)
-            for acc, own, room, x in zip(flat, each, rooms, xs)
-        ]
-    parts = [tf.concat(part, 0) for part in zip(*each)]
-    return parts, residuals_out, reference.all_finite(whole)
+    *parts, residuals_out, finite = encode_each(
+        xs,
+        residuals,
+        multiplier,
+        lambda i, acc: _encode(acc, bound, rooms[i], step),
+        lambda i, own: _decode(own, xs[i].shape.num_elements(), bound, rooms[i]),
+    )
+    return parts, residuals_out, finite
 
 
 def decode_classes(parts, shapes, factor: float, bound: int, rooms):
     sizes = [shape.num_elements() for shape in shapes]
-    split = [
-        tf.split(part, own, axis=1)
-        for part, own in zip(parts, zip(*[_sizes(n, room) for n, room in zip(sizes, rooms)]))
-    ]
-    totals = []
-    for rows, shape, n, room in zip(zip(*split), shapes, sizes, rooms):
-        total = tf.foldl(
-            lambda total, own, n=n, room=room: _flush(total + _decode(own, n, bound, room)),
-            rows,
-            tf.zeros([n]),
-        )
-        totals.append(tf.reshape(total if factor == 1.0 else total * factor, shape))
-    return totals, reference.all_finite(totals)
+    lengths = zip(*[_sizes(n, room) for n, room in zip(sizes, rooms)])
+    return sum_each(
+        parts, lengths, shapes, factor, lambda i, own: _decode(own, sizes[i], bound, rooms[i])
+    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
 from grace_tf.ops.reference import (
+    _MAGNITUDE,
     SMALLEST_SCALE,
     _bits,
     _flush,
@@ -19,7 +18,6 @@ from grace_tf.ops.reference import (
 _WORDS = 16  # of a group
 _CHUNK = 2048
 _LANES = 16
-_MAGNITUDE = 0x7FFFFFFF
 _SIXTH = 2**32 // 6
 # The variance may be off by some 2^-50 of the mean square.
 _NEGLIGIBLE = 2.0**-32
@@ -30,22 +28,12 @@ def digits_of(bits: int | None) -> int:
     return 20 if bits is None else 32 // bits
 
 
-def accs(xs: Sequence[tf.Tensor], multiplier: float) -> list[tf.Tensor]:
-    return list(xs) if multiplier == 1.0 else [x * multiplier for x in xs]
-
-
 def _sum(x: tf.Tensor) -> tf.Tensor:
     """The sum of float64 x [n] in its own order."""
     chunks = -(-x.shape[0] // _CHUNK)
     rows = tf.reshape(_pad_to(x, chunks * _CHUNK), [chunks, _CHUNK // _LANES, _LANES])
     lanes = tf.foldl(tf.add, tf.transpose(rows, [1, 0, 2]), tf.zeros([chunks, _LANES], x.dtype))
-    return _pairwise_sum(_padded(_pairwise_sum(lanes)[tf.newaxis]))[0]
-
-
-def _padded(rows: tf.Tensor) -> tf.Tensor:
-    """Rows filled up with zeros to a power of two."""
-    n = rows.shape[1]
-    return tf.pad(rows, [[0, 0], [0, (1 << (n - 1).bit_length()) - n]])
+    return _pairwise_sum(_pairwise_sum(lanes)[tf.newaxis])[0]
 
 
 def scale(x: tf.Tensor, clip: float) -> tf.Tensor:
@@ -126,11 +114,7 @@ def _digits(words: tf.Tensor, bits: int | None) -> tf.Tensor:
     return tf.stack(digits, 1)
 
 
-def decode(words: tf.Tensor, scales: tf.Tensor, n: int, bits: int | None) -> tf.Tensor:
-    def add(total, worker):
-        own, scale = worker
-        worth = tf.where(scale < SMALLEST_SCALE, 0.0, scale)
-        digits = _out_of_groups(_digits(own, bits), n)
-        return _flush(total + tf.cast(digits, tf.float32) * worth)
-
-    return tf.foldl(add, (words, scales), tf.zeros([n]))
+def decode(words: tf.Tensor, scale: tf.Tensor, n: int, bits: int | None) -> tf.Tensor:
+    """What the words of one worker stand for, with a scale [1]."""
+    worth = tf.where(scale < SMALLEST_SCALE, 0.0, scale)
+    return tf.cast(_out_of_groups(_digits(words, bits), n), tf.float32) * worth

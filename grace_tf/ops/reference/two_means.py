@@ -14,8 +14,10 @@ from grace_tf.ops.reference import (
     _pack,
     _pairwise_sum,
     _unpack,
+    index_sets,
+    scatter_sum,
 )
-from grace_tf.ops.reference import index_sets as reference
+from grace_tf.ops.reference.lists import encode_each
 
 Parts = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
@@ -48,9 +50,8 @@ def encode(x: tf.Tensor, k: int) -> Parts:
     indices = tf.where(used, indices, 0)
     values = tf.where(used, tf.gather(x, indices), 0.0)
     rows = tf.stack([tf.where(values > 0, values, 0.0), tf.where(values < 0, values, 0.0)])
-    rows = tf.pad(tf.cast(rows, tf.float64), [[0, 0], [0, (1 << (k - 1).bit_length()) - k]])
     sizes = tf.cast(tf.maximum(tf.stack(shares), 1), tf.float64)
-    means = tf.cast(_pairwise_sum(rows) / sizes, tf.float32)
+    means = tf.cast(_pairwise_sum(tf.cast(rows, tf.float64)) / sizes, tf.float32)
     return means, _pack(tf.cast(values > 0, tf.int32), 1), indices, count[tf.newaxis]
 
 
@@ -59,9 +60,16 @@ def decode(means: tf.Tensor, signs: tf.Tensor, k: int) -> tf.Tensor:
     return tf.where(_unpack(signs, k, 1) == 1, means[0], means[1])
 
 
-def encode_list(xs: Sequence[tf.Tensor], ks: Sequence[int]) -> Parts:
-    parts = [encode(tf.reshape(x, [-1]), k) for x, k in zip(xs, ks)]
-    return tuple(tf.concat(each, 0) for each in zip(*parts))
+def encode_list(xs: Sequence[tf.Tensor], residuals, multiplier: float, ks: Sequence[int]):
+    def encode_one(i, acc):
+        return encode(acc, ks[i])
+
+    def decode_one(i, parts):
+        means, signs, indices, count = parts
+        values = decode(means, signs, ks[i])[None]
+        return scatter_sum(values, indices[None], count, xs[i].shape.num_elements())
+
+    return encode_each(xs, residuals, multiplier, encode_one, decode_one)
 
 
 def decode_list(means: tf.Tensor, signs: tf.Tensor, ks: Sequence[int]) -> tf.Tensor:
@@ -70,11 +78,11 @@ def decode_list(means: tf.Tensor, signs: tf.Tensor, ks: Sequence[int]) -> tf.Ten
     return tf.concat([decode(*each) for each in zip(means, signs, ks)], 0)
 
 
-def scatter_list(means, signs, words, counts, ks, shapes, factor) -> list[tf.Tensor]:
+def scatter_list(means, signs, words, counts, ks, shapes, factor):
     # A loop, so that the graph does not grow with the number of workers.
     values = tf.map_fn(
         lambda own: decode_list(*own, ks),
         (means, signs),
         fn_output_signature=tf.TensorSpec([sum(ks)], tf.float32),
     )
-    return reference.scatter_list(values, words, counts, ks, shapes, factor)
+    return index_sets.scatter_list(values, words, counts, ks, shapes, factor)

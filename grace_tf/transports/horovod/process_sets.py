@@ -15,6 +15,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from grace_tf.transports import collectives
+from grace_tf.transports.base import Tensors
 from grace_tf.transports.group import Group
 from grace_tf.transports.rows import GathersRows
 
@@ -38,13 +39,13 @@ class HorovodSet(GathersRows):
         self._among = {} if process_set is None else {"process_set": process_set}
         self._marks, self._suffix = collectives.Marks(), ""
 
-    def _sum(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return [self._reduce(buffers[0], key, self._hvd.Sum, "sum")]
 
-    def _max(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _max(self, buffers: Tensors, key: int) -> Tensors:
         return [self._reduce(buffers[0], key, self._hvd.Max, "max")]
 
-    def _gather(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _gather(self, buffers: Tensors, key: int) -> Tensors:
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
             return [tf.tile(buffers[0][None], [self.size, 1])]
 
@@ -54,7 +55,7 @@ class HorovodSet(GathersRows):
         rows = collectives.moved(buffers[0], gather)
         return [tf.ensure_shape(rows, [self.size, buffers[0].shape[0]])]
 
-    def _all_to_all(self, buffers: list[tf.Tensor], key: int) -> list[tf.Tensor]:
+    def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
             return [tf.identity(buffers[0])]
 
