@@ -91,7 +91,7 @@ def why_no_cuda() -> str:
     if not nvcc():
         return "there was no nvcc in CUDA_HOME/bin or PATH"
     if not asked and not has_driver():
-        return "there was no NVIDIA driver, and GRACE_TF_CUDA=1 did not ask for it"
+        return "there was no NVIDIA driver; set GRACE_TF_CUDA=1 to build them anyway"
     return ""
 
 

@@ -144,6 +144,7 @@ def page(rows: list[dict[str, Any]]) -> str:
             "Made by this command, which is also how to make it anew:",
             text[1],
             text[2],
+            "Read: 0 is perfect, 1 is the error of sending nothing, and smaller is better.",
             "A consensus, and a memory whose aggregate is a momentum, have another scale than the "
             "gradient: their errors are those at the best scale.  An error above 1 means that the "
             "method's noise is larger than its input: unbiased methods of few bits rely on the "

@@ -49,6 +49,7 @@ def describe_spec(options: argparse.Namespace) -> int:
     from grace_tf.cli import describe
     from grace_tf.core import registry
     from grace_tf.core.scheduled import Scheduled
+    from grace_tf.core.specs import name_of, spec_of
     from grace_tf.line.settings import settings
     from grace_tf.testing import conformance
 
@@ -71,7 +72,9 @@ def describe_spec(options: argparse.Namespace) -> int:
         shapes = MODELS[options.model]() if options.model else [shape]
         sent, kinds = describe.sent_by_a_worker(compressor, shapes, options.workers)
         print(f"{options.workers} workers  each sends {sent:,} bytes a step by {kinds}")
-    print(f"memory     {memory}")
+    name = name_of(target) if isinstance(target, str) else compressor.name
+    print(f"defaults   {describe.defaults_text(name)}")
+    print(f"memory     {spec_of(registry.get_memory(memory))}")
     print(f"traits     {describe.traits(compressor)}")
     return 0
 
@@ -131,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     sub = command("list", list_methods, "the methods: bits per element, memory, traits, paper")
-    sub.add_argument("--markdown", action="store_true", help="as the README shows them")
+    sub.add_argument("--markdown", action="store_true", help="the methods, as in docs/methods.md")
 
     sub = command("describe", describe_spec, "what a spec puts on the wire")
     sub.add_argument("spec", help='such as "topk:ratio=0.01", or file.py:Class')

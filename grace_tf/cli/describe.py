@@ -10,7 +10,7 @@ import tensorflow as tf
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
-from grace_tf.core.specs import name_of, spec_of
+from grace_tf.core.specs import head, name_of, spec_of
 from grace_tf.line.plan import make_plan
 from grace_tf.line.settings import Settings, settings
 from grace_tf.testing.workers import Workers
@@ -141,7 +141,9 @@ def sent_by_a_worker(
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     tf.function(workers.step, autograph=False).get_concrete_function([specs])
     kinds = " and ".join(dict.fromkeys(handed.kind for handed in workers.handed))
-    return round(sum(handed.sent(size) for handed in workers.handed)), kinds.replace("_", " ")
+    kinds = kinds.replace("_", " ")
+    ways = f"two hops ({kinds})" if "all to all" in kinds else kinds
+    return round(sum(handed.sent(size) for handed in workers.handed)), ways
 
 
 class _Counted(Transport):
@@ -169,10 +171,19 @@ class _Counted(Transport):
         return [message[None] for message in messages]
 
 
+def defaults_text(name: str) -> str:
+    """The spec of a registered method with every hyperparameter that it has, at its default."""
+    (entry,) = [entry for entry in registry.entries() if entry.name == name]
+    return head(name, entry.parameters)
+
+
 def step_text(compressor: Compressor, shape: Sequence[int]) -> str:
     """What each of several workers sends in a step of this tensor, as text."""
     nbytes = compressor.nbytes(tf.TensorSpec(shape, tf.float32))
-    return f"{nbytes:,} bytes from each of several workers, and a flag of 2 or 4 bytes"
+    return (
+        f"{nbytes:,} bytes from each of several workers, and 2 or 4 that say whether the gradient "
+        "is finite"
+    )
 
 
 def bytes_text(count: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
@@ -200,7 +201,7 @@ def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Me
     if name not in _COMPRESSORS:
         raise ValueError(
             f"Unknown compressor {name!r}; available: {', '.join(available())}"
-            f"{meant(name, available())}"
+            f"{_as_spec(name) or meant(name, available())}"
         )
     entry = _COMPRESSORS[name]
     given.update(hyperparameters)
@@ -209,6 +210,12 @@ def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Me
     dense, stages = plain_stages(name, given, entry.parameters)
     built = [(first, *_built(entry, each, parts)) for first, each in stages]
     return _one([(0, *resolve("none")), (dense, *_one(built))] if dense else built)
+
+
+def _as_spec(text: str) -> str:
+    """The end of a message about a known name that is followed by something else than a colon."""
+    name, *values = re.split(r"[\s,()]+", text.rstrip(" )"))
+    return f"; did you mean '{name}:{','.join(values)}'?" if name in _COMPRESSORS else ""
 
 
 def _built(entry: Entry, given: Mapping[str, Any], parts: Iterable[tuple[str, str]]):

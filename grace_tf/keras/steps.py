@@ -31,6 +31,13 @@ _STUCK = 1.0
 _LONGER_IF_UNKNOWN = 30
 _LOG = logging.getLogger("grace_tf")
 _STOPPED = "a callback set stop_training"
+# By how a worker ended too early.
+_REMEDIES = {
+    "": "all workers need equally many batches (grace_tf.shard deals them out so) and must stop at "
+    "the same step",
+    _STOPPED: "all workers must stop at the same step: for EarlyStopping and others that look at "
+    "metrics put grace_tf.keras.Callback() first, which gives all workers the same metrics",
+}
 _FIT = -1  # stands for the end of `fit`, where 0, 1, … stand for epochs
 
 
@@ -270,8 +277,7 @@ class Steps:
         how = f", because {end.how}" if end.how else ""
         line.stop(
             f"Workers cannot go on: worker {worker} of {line.size} ended {ended} after "
-            f"{self._count(end)}{how}, but worker {line.rank} {mine}; all workers need equally "
-            "many batches (grace_tf.shard deals them out so) and must stop at the same step."
+            f"{self._count(end)}{how}, but worker {line.rank} {mine}; {_REMEDIES[end.how]}."
         )
 
     def _count(self, end: _End) -> str:

@@ -8,7 +8,10 @@ from launch import launch_once
 from models import KERAS_3
 
 START = r"^Workers cannot train together, "
-NEW = r"^The workers started with different weights; all have taken worker 0's \(\d+ variables, "
+NEW = (
+    r"^The workers started with different weights; all have taken worker 0's \(\d+ variables, \d+ "
+    r"bytes\)\. This is normal where random seeds differ\.$"
+)
 MISTAKES = {
     "setting": r"settings \(beta_1\): make it alike everywhere",
     "schedule": r"settings \(learning_rate\): make it alike everywhere",

@@ -53,6 +53,7 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     assert ["indices", "int32", "2,676", "10,704"] in cells
     assert ["of", "fp32", "1/78.89"] in cells
     assert "a step     50,704 bytes from each of several workers" in printed
+    assert "defaults   topk:ratio=0.01\n" in printed
     assert ["memory", "residual"] in cells
 
 
@@ -89,6 +90,7 @@ def test_describe_of_a_schedule_has_a_row_for_each_stage(capsys):
         (["check", "topk@0;qsgd@5"], "changes with the step: name the compressor of one stage."),
         (["describe", "topkk"], "Unknown compressor 'topkk'; available:"),
         (["describe", "topkk:ratio=2"], "Unknown compressor 'topkk'"),
+        (["describe", "topk ratio=0.1"], "; did you mean 'topk:ratio=0.1'?"),
         (["describe", "no_such_file.py:Class"], "no_such_file.py"),
         (["describe", "topk:ratio=2"], "ratio is a fraction"),
         (["describe", "topk:fraction=0.1"], "has no hyperparameter 'fraction'"),

@@ -106,10 +106,11 @@ class StepsTest(tf.test.TestCase):
             self.line.until(lambda: False, SOON)
             what = "epoch 1" if heard_before else "fit"
             how = "" if heard_before else ", because a callback set stop_training"
+            remedy = "need equally many batches" if heard_before else "must stop at the same step"
             self.assertStartsWith(
                 self.line.broken,
                 f"Workers cannot go on: worker 1 of 2 ended {what} after 12 steps{how}, but worker "
-                "0 is in step 13; all workers need equally many batches",
+                f"0 is in step 13; all workers {remedy}",
             )
 
     def test_a_step_for_which_there_is_no_data_either(self):

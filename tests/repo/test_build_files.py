@@ -211,7 +211,7 @@ def test_cuda_home_comes_first_and_does_not_hide_the_nvcc_in_path(tmp_path):
 @pytest.mark.parametrize(
     "asked, driver, nvcc, reason",
     [
-        ("", False, "nvcc", "there was no NVIDIA driver, and GRACE_TF_CUDA=1 did not ask for it"),
+        ("", False, "nvcc", "there was no NVIDIA driver; set GRACE_TF_CUDA=1 to build them anyway"),
         ("", True, "nvcc", ""),
         ("1", False, "nvcc", ""),
         ("0", True, "nvcc", "GRACE_TF_CUDA was 0"),

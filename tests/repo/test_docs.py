@@ -219,6 +219,14 @@ def test_links_lead_to_files_and_headings(page):
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{path}#{anchor}"
 
 
+def test_the_files_that_the_page_about_the_code_names_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [ROOT, ROOT / "grace_tf", ROOT / "custom_ops", ROOT / "custom_ops" / "kernels"]
+    named = re.findall(r"`([\w/]+/[\w*/-]+\.\w+)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not any([*room.glob(name)] for room in rooms)] == []
+
+
 def test_every_page_is_linked_from_the_readme():
     linked = {(ROOT / path).resolve() for path, _ in links(README.read_text(encoding="utf-8"))}
     assert [page.name for page in PAGES if page != README and page not in linked] == []

@@ -248,8 +248,9 @@ def _say(group: Group, taken: Taken, root: int, variables: Sequence[tf.Variable]
     elif group.rank == root:
         _LOG.warning(
             "The workers started with different %s; all have taken worker %d's (%d variables, %d "
-            "bytes).",
+            "bytes).%s",
             *(_what(taken), root, len(variables), size),
+            " This is normal where random seeds differ." if taken.weights else "",
         )
 
 
