@@ -7,17 +7,9 @@
 
 namespace grace {
 
-// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on. `rank` is
-// that of the next one asked for.
-struct ClassWindow {
-  int64_t wanted, room, start, rank = 0;
-  bool Has(int64_t own) const { return (own >= start ? own - start : own + wanted - start) < room; }
-  // How many ranks below this one it has.
-  int64_t Below(int64_t own) const {
-    // Those from the circle's beginning on.
-    const int64_t over = std::max<int64_t>(0, start + room - wanted);
-    return std::min(own, over) + std::min(std::max<int64_t>(0, own - start), room - over);
-  }
+// A window, and the rank of the next byte that is asked for.
+struct MovingWindow : ClassWindow {
+  int64_t rank;
   // Those of the next bytes, a bit for each, that it has.
   uint32_t Admit(uint32_t bits) {
     if (room == wanted) return bits;
@@ -160,8 +152,7 @@ class Encoder {
       std::fill(padded + count, padded + kGroup * groups, 0.0f);
       acc = padded;
     }
-    ClassWindow window = windows_[t];
-    window.rank = at.bytes;
+    MovingWindow window{windows_[t], at.bytes};
     ClassNumbers own;
     // There is room for whole groups: `residual_out` is a buffer for a chunk.
     const auto emit =

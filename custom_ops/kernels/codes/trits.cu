@@ -28,9 +28,7 @@ struct MomentParts {
 template <bool kClip>
 __global__ void __launch_bounds__(kThreads)
     MeasureTernary(Table<TernaryItem> table, MomentParts parts, bool* finite) {
-  const TernaryItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float acc[kEach];
   LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
@@ -149,9 +147,7 @@ struct TernaryDecodeCall {
 template <bool kIsTrits>
 __global__ void __launch_bounds__(kThreads)
     DecodeTernary(Table<TernaryDecodeItem> table, TernaryDecodeCall call, bool* finite) {
-  const TernaryDecodeItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * call.piece;
-  const int64_t n = own.n - begin < call.piece ? own.n - begin : call.piece;
+  const auto [own, begin, n] = table.Piece(call.piece);
   const Digits places(n, call.digits);
   float sum[kEach];
   int32_t words_of[kEach];
@@ -202,7 +198,7 @@ int64_t PieceOf(int32_t bits) {
 
 Table<TernaryItem> SendTernary(Launch& launch, TernaryItem* items, const Ternary* list,
                                int64_t count, int64_t piece, bool* finite) {
-  return launch.Send(
+  return launch.SendPieces(
       items, count,
       [=](int64_t i, int64_t first) {
         const Ternary& own = list[i];
@@ -213,7 +209,7 @@ Table<TernaryItem> SendTernary(Launch& launch, TernaryItem* items, const Ternary
                            own.source.multiplier,
                            own.variable_draw};
       },
-      [=](int64_t i) { return CeilDiv(list[i].n, piece); }, finite);
+      finite, piece);
 }
 
 }  // namespace
@@ -261,14 +257,14 @@ GRACE_EXPORT int grace_cuda_ternary_decode(TernaryRows rows, const TernaryDecode
   TernaryDecodeItem* const items = launch.Take<TernaryDecodeItem>(count);
   if (launch.OnlyMeasures()) return 0;
   const int64_t piece = PieceOf(bits);
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
         const TernaryDecoded& own = list[i];
         return TernaryDecodeItem{rows.words + own.words_at, rows.scales + own.scale_at, own.total,
                                  own.n, first};
       },
-      [=](int64_t i) { return CeilDiv(list[i].n, piece); }, finite);
+      finite, piece);
   const TernaryDecodeCall call{rows.workers,
                                rows.words_stride,
                                rows.scales_stride,
