@@ -1,4 +1,3 @@
-#include <atomic>
 #include <cstring>
 
 #include "kernels/base/accumulate.h"
@@ -125,36 +124,18 @@ class Encoder {
   }
 
   bool Emit() {
-    const Compensate compensate = ChooseCompensate();
-    const ListLoop loop = LoopOver(sources_);
-    const bool bypass = TooLargeToCache(loop.total());
-    std::atomic<bool> all{true};
-    loop.For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
-      const DenormalsAreZero scope;
-      const bool finite =
-          EncodePiece(sources_[t], multiplier_, compensate, first, last, bypass,
-                      [&](int64_t begin, int64_t count, const float* acc, float* residual_out) {
-                        EmitChunk(t, begin, count, acc, residual_out);
-                      });
-      if (!finite) all.store(false, std::memory_order_relaxed);
-    });
-    return all;
+    return EncodeChunks(
+        executor_, sources_, multiplier_, CutAt{kChunk},
+        [this](size_t t, int64_t begin, int64_t count, const float* acc, float* residual_out,
+               bool) { EmitChunk(t, begin, CeilDiv(count, kGroup), acc, residual_out); });
   }
 
-  void EmitChunk(size_t t, int64_t begin, int64_t count, const float* acc,
+  void EmitChunk(size_t t, int64_t begin, int64_t groups, const float* acc,
                  float* residual_out) const {
     const ClassParts parts = PartsAt(parts_, places_[t]);
     const ClassCounts& at = starts_[chunks_.At(t, begin)];
-    const int64_t groups = CeilDiv(count, kGroup);
-    alignas(64) float padded[kChunk];
-    if (count % kGroup) {
-      std::copy(acc, acc + count, padded);
-      std::fill(padded + count, padded + kGroup * groups, 0.0f);
-      acc = padded;
-    }
     MovingWindow window{windows_[t], at.bytes};
     ClassNumbers own;
-    // There is room for whole groups: `residual_out` is a buffer for a chunk.
     const auto emit =
         residual_out ? GRACE_CHOOSE(EmitGroups<true>) : GRACE_CHOOSE(EmitGroups<false>);
     emit(ClassEdges(bound_, parts.counts[0]), &window, acc, groups,

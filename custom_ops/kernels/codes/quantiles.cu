@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads, 4)
-    EncodeChunks(Table<QuantileItem> table, float multiplier, int32_t bits, bool* finite) {
+    EncodeIds(Table<QuantileItem> table, float multiplier, int32_t bits, bool* finite) {
   const QuantileItem own = table.items[table.Find(blockIdx.x, &QuantileItem::first_chunk)];
   EncodeChunk(own, (blockIdx.x - own.first_chunk) * kChunk, multiplier, bits, finite);
 }
@@ -253,6 +253,6 @@ GRACE_EXPORT int grace_cuda_encode_quantiles(const EncodeInput* sources, int64_t
       },
       [=](int64_t i) { return PiecesOf(sources[i].n); }, finite);
   launch.Run(CountPieces, table.pieces, kThreads, table, multiplier, quantiles, bits, finite);
-  launch.Run(EncodeChunks, chunks, kThreads, table, multiplier, bits, finite);
+  launch.Run(EncodeIds, chunks, kThreads, table, multiplier, bits, finite);
   return launch.error();
 }
