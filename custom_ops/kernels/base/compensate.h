@@ -28,6 +28,17 @@ using Compensate = bool (*)(const float* x, const float* residual, float multipl
                             float* acc);
 Compensate ChooseCompensate();
 
+// A tensor to be accumulated, for encoders that take their elements themselves.
+struct Accumulated {
+  const float* x;
+  const float* residual;
+  float multiplier;
+
+  // Elements [begin, begin + n) of acc, n <= kChunk: computed into `room`, or x's own if nothing is
+  // to do.
+  const float* At(int64_t begin, int64_t n, float* room) const;
+};
+
 // Whether a list of so many elements should bypass the caches when it is written.
 bool TooLargeToCache(int64_t elements);
 

@@ -1,9 +1,7 @@
 #include "kernels/codes/byte_codes.h"
 
 #include <algorithm>
-#include <atomic>
 
-#include "kernels/base/accumulate.h"
 #include "kernels/base/philox_blocks.h"
 #include "kernels/quantize/block_factors.h"
 #include "kernels/quantize/scales.h"
@@ -79,38 +77,9 @@ bool DecodeAll(const Executor& executor, const std::vector<DecodeOutput>& target
       });
 }
 
-void Raise(std::atomic<uint32_t>& largest, uint32_t to) {
-  uint32_t now = largest.load(std::memory_order_relaxed);
-  while (now < to && !largest.compare_exchange_weak(now, to, std::memory_order_relaxed)) {
-  }
-}
-
 // The elements of a block; 0 means the whole tensor. At least 1, because the number of blocks is
 // the number of elements divided by it, also for an empty tensor.
 int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int64_t>(1, n); }
-
-// The scales of blocks of any size, in a pass of their own.
-void TreeScales(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
-                int64_t block, const std::vector<int64_t>& places, float* scales) {
-  std::vector<std::atomic<uint32_t>> largest(places.back());
-  LoopOver(sources).For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
-    alignas(64) float room[kChunk];
-    const EncodeInput& own = sources[t];
-    const Accumulated acc{own.x, own.residual, multiplier};
-    const int64_t size = BlockOf(block, own.n);
-    uint32_t so_far = 0;
-    for (int64_t at = first, n; at < last; at += n) {
-      n = std::min({kChunk, size - at % size, last - at});
-      so_far = std::max(so_far, MeasureOf(acc.At(at, n, room), n, Norm::kMax).largest);
-      if (at + n < last && (at + n) % size) continue;
-      Raise(largest[places[t] + at / size], so_far);
-      so_far = 0;
-    }
-  });
-  for (size_t i = 0; i < largest.size(); ++i) {
-    scales[i] = ScaleOf({largest[i].load(), 0.0}, Norm::kMax);
-  }
-}
 
 }  // namespace
 
@@ -122,7 +91,13 @@ bool EncodeTree(const Executor& executor, const std::vector<EncodeInput>& source
   }
   // Blocks of which a chunk holds whole ones are measured while they are encoded.
   const bool at_once = block && kChunk % block == 0;
-  if (!at_once) TreeScales(executor, sources, multiplier, block, places, scales);
+  std::vector<Scaled> apart;
+  for (size_t i = 0; i < (at_once ? 0 : sources.size()); ++i) {
+    const EncodeInput& own = sources[i];
+    apart.push_back(
+        {{own.x, own.residual, multiplier}, own.n, BlockOf(block, own.n), scales + places[i]});
+  }
+  ScalesList(executor, apart, Norm::kMax);
   const auto plain = GRACE_CHOOSE(TreeGroups<false>), keeping = GRACE_CHOOSE(TreeGroups<true>);
   const CutAt cut{at_once ? std::max<int64_t>(block, kGroup) : kGroup};
   return EncodeAll(executor, sources, multiplier, cut, words,

@@ -1,6 +1,5 @@
 #include <cstring>
 
-#include "kernels/base/accumulate.h"
 #include "kernels/base/collect.h"
 #include "kernels/codes/class_chunks.h"
 

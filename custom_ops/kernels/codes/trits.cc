@@ -36,16 +36,6 @@ struct Moments {
   uint32_t largest = 0;
 };
 
-// Adjacent pairs, then pairs of pairs; `sums` has room for one more.
-double SumPairs(double* sums, int64_t count) {
-  while (count > 1) {
-    if (count % 2) sums[count++] = 0.0;
-    count /= 2;
-    for (int64_t i = 0; i < count; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
-  }
-  return sums[0];
-}
-
 Moments MomentsOf(const float* x, int64_t n) {
   const auto add = GRACE_CHOOSE(AddMoments);
   const DenormalsAreZero scope;
@@ -57,8 +47,8 @@ Moments MomentsOf(const float* x, int64_t n) {
   double sums[kSums], squares[kSums];
   Moments moments;
   moments.largest = add(x, CeilDiv(n, kSums), sums, squares);
-  moments.sum = SumPairs(sums, kSums);
-  moments.square = SumPairs(squares, kSums);
+  moments.sum = PairwiseSum(sums, kSums);
+  moments.square = PairwiseSum(squares, kSums);
   return moments;
 }
 
@@ -76,8 +66,8 @@ float ScaleFrom(const std::vector<Moments>& parts, int64_t n, float clip) {
     sums.push_back(0.0);
     squares.push_back(0.0);
     const double each = 1.0 / static_cast<double>(n);
-    const double mean = SumPairs(sums.data(), count) * each;
-    const double square = SumPairs(squares.data(), count) * each;
+    const double mean = PairwiseSum(sums.data(), count) * each;
+    const double square = PairwiseSum(squares.data(), count) * each;
     const double variance = square - mean * mean;
     const auto bound = static_cast<float>(std::sqrt(std::max(variance, 0.0)) * clip);
     if (variance > square * 0x1p-32 && bound < scale) scale = bound;

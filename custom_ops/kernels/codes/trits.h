@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/base/accumulate.h"
+#include "kernels/base/compensate.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/philox.h"
 #include "kernels/base/words.h"

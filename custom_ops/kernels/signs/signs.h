@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/base/accumulate.h"
+#include "kernels/base/compensate.h"
 #include "kernels/base/parallel.h"
 
 namespace grace {
