@@ -33,8 +33,7 @@ namespace {
 template <class Encode>
 bool EncodeAll(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
                CutAt cut, uint32_t* words, const Encode& encode) {
-  std::vector<int64_t> offsets{0};
-  for (const EncodeInput& source : sources) offsets.push_back(offsets.back() + ByteWords(source.n));
+  const std::vector<int64_t> offsets = Offsets(sources, ByteWords);
   return EncodeChunks(executor, sources, multiplier, cut,
                       [&](size_t t, int64_t begin, int64_t count, const float* acc,
                           float* residual_out, bool bypass) {
@@ -47,19 +46,11 @@ bool EncodeAll(const Executor& executor, const std::vector<EncodeInput>& sources
                       });
 }
 
-// Where each target's words, and scales, begin in a row; the last is where the row ends.
-template <class Size>
-std::vector<int64_t> Places(const std::vector<DecodeOutput>& targets, const Size& size) {
-  std::vector<int64_t> places{0};
-  for (const DecodeOutput& target : targets) places.push_back(places.back() + size(target.n));
-  return places;
-}
-
 // add(tensor, worker, begin, groups, bytes, out) for chunks of all targets.
 template <class Add>
 bool DecodeAll(const Executor& executor, const std::vector<DecodeOutput>& targets,
                const ByteRows& rows, const Add& add) {
-  const std::vector<int64_t> places = Places(targets, ByteWords);
+  const std::vector<int64_t> places = Offsets(targets, ByteWords);
   return DecodeChunks(
       executor, targets, CutAt{kGroup}, [&](size_t t, int64_t begin, int64_t count, float* out) {
         const int64_t groups = count / kGroup, rest = count % kGroup, whole = count - rest;
@@ -85,10 +76,8 @@ int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int6
 
 bool EncodeTree(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
                 int64_t block, uint32_t* words, float* scales) {
-  std::vector<int64_t> places{0};
-  for (const EncodeInput& own : sources) {
-    places.push_back(places.back() + CeilDiv(own.n, BlockOf(block, own.n)));
-  }
+  const std::vector<int64_t> places =
+      Offsets(sources, [&](int64_t n) { return CeilDiv(n, BlockOf(block, n)); });
   // Blocks of which a chunk holds whole ones are measured while they are encoded.
   const bool at_once = block && kChunk % block == 0;
   std::vector<Scaled> apart;
@@ -133,7 +122,7 @@ bool DecodeTree(const Executor& executor, const std::vector<DecodeOutput>& targe
   const auto next = GRACE_CHOOSE(TreeValues<false, false>);
   const auto last = GRACE_CHOOSE(TreeValues<false, true>);
   const std::vector<int64_t> places =
-      Places(targets, [&](int64_t n) { return CeilDiv(n, BlockOf(block, n)); });
+      Offsets(targets, [&](int64_t n) { return CeilDiv(n, BlockOf(block, n)); });
   return DecodeAll(
       executor, targets, rows,
       [&](size_t t, int64_t w, int64_t begin, int64_t groups, const uint8_t* bytes, float* out) {

@@ -163,10 +163,8 @@ bool DecodeQuantiles(const Executor& executor, const std::vector<DecodeOutput>& 
   const Compensate times = ChooseCompensate();
   const int32_t bits = IdBits(buckets);
   const int64_t ids = int64_t{1} << bits, tensors = targets.size();
-  std::vector<int64_t> places{0};
-  for (const DecodeOutput& target : targets) {
-    places.push_back(places.back() + PackedWords(target.n, bits));
-  }
+  const std::vector<int64_t> places =
+      Offsets(targets, [=](int64_t n) { return PackedWords(n, bits); });
   // Of each worker and tensor a mean for every id, the last for those beyond.
   std::vector<float> means(rows.workers * tensors * ids);
   for (int64_t i = 0; i < rows.workers * tensors; ++i) {

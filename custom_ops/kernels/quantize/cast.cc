@@ -24,8 +24,7 @@ FromFunction ChooseFrom(Half type) {
 
 bool CastList(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
               Half type, uint16_t* halves) {
-  std::vector<int64_t> offsets{0};
-  for (const EncodeInput& source : sources) offsets.push_back(offsets.back() + source.n);
+  const std::vector<int64_t> offsets = Offsets(sources, [](int64_t n) { return n; });
   const ToFunction plain = ChooseTo<false>(type), keeping = ChooseTo<true>(type);
   return EncodeChunks(
       executor, sources, multiplier, kLines,
@@ -38,8 +37,7 @@ bool CastList(const Executor& executor, const std::vector<EncodeInput>& sources,
 
 bool UncastList(const Executor& executor, const std::vector<DecodeOutput>& targets, Half type,
                 const uint16_t* halves, float factor) {
-  std::vector<int64_t> offsets{0};
-  for (const DecodeOutput& target : targets) offsets.push_back(offsets.back() + target.n);
+  const std::vector<int64_t> offsets = Offsets(targets, [](int64_t n) { return n; });
   const FromFunction from = ChooseFrom(type);
   return DecodeChunks(executor, targets, kLines,
                       [&](size_t t, int64_t begin, int64_t count, float* out) {

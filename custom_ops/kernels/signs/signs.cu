@@ -9,15 +9,14 @@ struct SignItem {
   DeviceInput source;
   uint32_t* words;
   int64_t n, first;
-  float multiplier;
-  int32_t unused;
 };
 
 // A block packs the signs of one piece.
-__global__ void __launch_bounds__(kThreads) PackPieces(Table<SignItem> table, bool* finite) {
+__global__ void __launch_bounds__(kThreads)
+    PackPieces(Table<SignItem> table, float multiplier, bool* finite) {
   const auto [own, begin, n] = table.Piece();
   float acc[kEach];
-  LoadPiece(own.source, own.multiplier, begin, n, -1.0f, acc);
+  LoadPiece(own.source, multiplier, begin, n, -1.0f, acc);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int at = PlaceOf(j);
@@ -57,22 +56,29 @@ __global__ void __launch_bounds__(kThreads)
 
 using namespace grace;
 
-GRACE_EXPORT int grace_cuda_sign_list(const Signed* list, int64_t count, bool* finite,
-                                      void* workspace, size_t* bytes, void* stream) {
-  const auto item = [=](int64_t i, int64_t first) {
-    const Signed& own = list[i];
-    return SignItem{
-        {own.source.x, own.source.residual}, own.words, own.n, first, own.source.multiplier, 0};
-  };
-  return Launch(workspace, bytes, stream).RunPieces(PackPieces, count, item, finite, finite);
-}
-
-GRACE_EXPORT int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,
-                                      const Voted* list, int64_t count, float factor,
-                                      void* workspace, size_t* bytes, void* stream) {
-  const auto item = [=](int64_t i, int64_t first) {
-    return VoteItem{words + list[i].words_at, list[i].total, list[i].n, first};
+GRACE_EXPORT int grace_cuda_sign_list(const EncodeInput* list, int64_t count, float multiplier,
+                                      uint32_t* words, bool* finite, void* workspace, size_t* bytes,
+                                      void* stream) {
+  const auto next = [&](int64_t i, int64_t first) {
+    const EncodeInput& own = list[i];
+    const SignItem item{{own.x, own.residual}, words, own.n, first};
+    words += SignWords(own.n);
+    return item;
   };
   return Launch(workspace, bytes, stream)
-      .RunPieces(VotePieces, count, item, nullptr, static_cast<int32_t>(workers), stride, factor);
+      .RunPieces(PackPieces, count, next, finite, multiplier, finite);
+}
+
+GRACE_EXPORT int grace_cuda_vote_list(const uint32_t* words, int64_t workers,
+                                      const DecodeOutput* list, int64_t count, float factor,
+                                      void* workspace, size_t* bytes, void* stream) {
+  int64_t stride = 0;
+  for (int64_t i = 0; i < count; ++i) stride += SignWords(list[i].n);
+  const auto next = [&](int64_t i, int64_t first) {
+    const VoteItem item{words, list[i].total, list[i].n, first};
+    words += SignWords(list[i].n);
+    return item;
+  };
+  return Launch(workspace, bytes, stream)
+      .RunPieces(VotePieces, count, next, nullptr, static_cast<int32_t>(workers), stride, factor);
 }
