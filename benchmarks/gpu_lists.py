@@ -14,17 +14,9 @@ WORKERS = 2
 
 
 class Pointers(ctypes.Structure):
-    """Accumulated of accumulate.h."""
+    """Accumulated of compensate.h."""
 
     _fields_ = [("x", ctypes.c_void_p), ("residual", ctypes.c_void_p), ("times", ctypes.c_float)]
-
-
-class Signed(ctypes.Structure):
-    _fields_ = [("source", Pointers), ("n", ctypes.c_int64), ("words", ctypes.c_void_p)]
-
-
-class Voted(ctypes.Structure):
-    _fields_ = [("n", ctypes.c_int64), ("words_at", ctypes.c_int64), ("total", ctypes.c_void_p)]
 
 
 class EncodeInput(ctypes.Structure):
@@ -90,17 +82,6 @@ class Rows(ctypes.Structure):
     ]
 
 
-class Ternary(ctypes.Structure):
-    _fields_ = [
-        ("source", Pointers),
-        ("n", ctypes.c_int64),
-        ("own", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        ("words", ctypes.c_void_p),
-        ("variable_draw", ctypes.c_uint32),
-    ]
-
-
 class Case(NamedTuple):
     """One call of a launcher: its arguments but the last three, and the memory it writes."""
 
@@ -148,39 +129,31 @@ class Lists:
     def _array(self, kind: type, items: list) -> Any:
         return (kind * len(items))(*items)
 
+    def _sources(self) -> Any:
+        """The gradients as an encoder reads them that keeps nothing."""
+        sources = [EncodeInput(self._at(x), None, None, n) for x, n in zip(self._xs, self._lengths)]
+        return self._array(EncodeInput, sources)
+
     def _signs(self) -> Case:
-        sizes = [-(-n // 32) for n in self._lengths]
-        words, finite = self._new(sum(sizes), np.uint32), self._new(1, np.uint8)
-        starts = np.cumsum([0, *sizes])
-        items = [
-            Signed(Pointers(self._at(x), None, 1.0), n, self._at(words, int(start)))
-            for x, n, start in zip(self._xs, self._lengths, starts)
-        ]
-        array = self._array(Signed, items)
-        arguments = [array, ctypes.c_int64(self._count), self._pointer(finite)]
+        size = sum(-(-n // 32) for n in self._lengths)
+        words, finite = self._new(size, np.uint32), self._new(1, np.uint8)
+        arguments = [self._sources(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments += [self._pointer(words), self._pointer(finite)]
         return Case("sign_list", arguments, [words, finite], [], 4.125 * self._n)
 
     def _votes(self) -> Case:
-        sizes = [-(-n // 32) for n in self._lengths]
-        stride = sum(sizes)
+        stride = sum(-(-n // 32) for n in self._lengths)
         bits = np.random.default_rng(1).integers(0, 2**32, WORKERS * stride, np.uint32)
         words = self._memory.put(bits.view(np.int32))
-        starts = np.cumsum([0, *sizes])
-        items = [
-            Voted(n, int(start), self._at(total))
-            for n, start, total in zip(self._lengths, starts, self._totals)
-        ]
-        arguments = [self._pointer(words), ctypes.c_int64(WORKERS), ctypes.c_int64(stride)]
-        arguments += [self._array(Voted, items), ctypes.c_int64(self._count), ctypes.c_float(0.5)]
+        items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
+        arguments = [self._pointer(words), ctypes.c_int64(WORKERS)]
+        arguments += [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
+        arguments += [ctypes.c_float(0.5)]
         return Case("vote_list", arguments, self._totals, [words], (4 + WORKERS / 8) * self._n)
 
     def _absmax(self) -> Case:
         scales, finite = self._new(self._count, np.float32), self._new(1, np.uint8)
-        items = [
-            Ternary(Pointers(self._at(x), None, 1.0), n, 0.0, 0.0, None, 0)
-            for x, n in zip(self._xs, self._lengths)
-        ]
-        arguments = [self._array(Ternary, items), ctypes.c_int64(self._count)]
+        arguments = [self._sources(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
         arguments += [ctypes.c_float(0.0), self._pointer(scales), self._pointer(finite)]
         return Case("ternary_scales", arguments, [scales, finite], [], 4 * self._n)
 

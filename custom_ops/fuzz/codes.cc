@@ -83,19 +83,13 @@ void FuzzDequantizeList(Case* own) {
 
 void FuzzVoteSignsList(Case* own) {
   const std::vector<int64_t> lengths = own->Lengths();
-  std::vector<Voted> list;
   int64_t row = 0;
-  for (const int64_t n : lengths) {
-    list.push_back({n, row, nullptr});
-    row += PackedWords(n, 1);
-  }
+  for (const int64_t n : lengths) row += PackedWords(n, 1);
   const int64_t workers = own->OneIn(10) ? 40 : own->Workers();
   const Guarded<uint32_t> words = own->Words(workers * row);
   own->Run([&](const Executor& executor) {
     const Outputs outputs(lengths);
-    std::vector<Voted> voted = list;
-    for (size_t i = 0; i < list.size(); ++i) voted[i].total = outputs.targets[i].total;
-    VoteSignsList(executor, words.data(), workers, row, voted, 0.5f);
+    VoteSignsList(executor, words.data(), workers, outputs.targets, 0.5f);
     return Totals(true, outputs);
   });
 }
@@ -103,22 +97,16 @@ void FuzzVoteSignsList(Case* own) {
 void FuzzTernary(Case* own) {
   const std::vector<int64_t> lengths = own->Lengths();
   const int32_t bits = own->OneIn(2) ? kTrits : static_cast<int32_t>(2 + own->Below(15));
-  std::vector<TernaryDecoded> list;
   int64_t row = 0;
-  for (const int64_t n : lengths) {
-    list.push_back({n, row, int64_t(list.size()), nullptr});
-    row += TernaryWords(n, bits);
-  }
+  for (const int64_t n : lengths) row += TernaryWords(n, bits);
   const int64_t workers = own->Workers(), tensors = lengths.size();
   const Guarded<uint32_t> words = own->Words(workers * row);
   const Guarded<float> scales = own->Floats(workers * tensors);
-  const TernaryRows rows{words.data(), scales.data(), workers, row, tensors};
+  const TernaryRows rows{words.data(), scales.data(), workers};
   const float factor = own->Factor();
   own->Run([&](const Executor& executor) {
     const Outputs outputs(lengths);
-    std::vector<TernaryDecoded> decoded = list;
-    for (size_t i = 0; i < list.size(); ++i) decoded[i].total = outputs.targets[i].total;
-    const bool finite = TernaryDecode(executor, rows, decoded, bits, factor);
+    const bool finite = TernaryDecode(executor, rows, outputs.targets, bits, factor);
     return Totals(finite, outputs);
   });
 }

@@ -153,19 +153,13 @@ struct SignListOp {
 
   void Compute(const Call& call) const {
     const FloatList xs(call, 0, call.inputs());
-    int64_t size = 0;
-    for (const Floats& x : xs.views()) size += PackedWords(x.size, 1);
-    const Tensor words = call.Vector(1, TF_INT32, size);
-    std::vector<Signed> list;
-    uint32_t* word = words.data<uint32_t>();
-    for (const Floats& x : xs.views()) {
-      list.push_back({{x.data, nullptr, multiplier}, x.size, word});
-      word += PackedWords(x.size, 1);
-    }
+    const std::vector<EncodeInput> sources = xs.sources();
+    const Tensor words = call.Vector(1, TF_INT32, Offsets(sources, SignWords).back());
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(sign_list), list.data(), int64_t(list.size()), call.NewBool(0));
+      return call.Run(GRACE_CUDA(sign_list), sources.data(), int64_t(sources.size()), multiplier,
+                      words.data<uint32_t>(), call.NewBool(0));
     }
-    call.SetBool(0, PackSignsList(call.executor(), list));
+    call.SetBool(0, PackSignsList(call.executor(), sources, multiplier, words.data<uint32_t>()));
   }
 
   float multiplier;
@@ -179,19 +173,17 @@ struct VoteListOp {
     Require(call.outputs() == static_cast<int>(shapes.each.size()),
             "Every output needs its shape.");
     std::vector<Tensor> totals;
-    std::vector<Voted> list;
-    int64_t at = 0;
+    std::vector<DecodeOutput> list;
     for (size_t i = 0; i < shapes.each.size(); ++i) {
       totals.push_back(call.Shaped(i, TF_FLOAT, shapes.each[i]));
-      list.push_back({shapes.sizes[i], at, totals.back().data<float>()});
-      at += PackedWords(shapes.sizes[i], 1);
+      list.push_back({totals.back().data<float>(), shapes.sizes[i]});
     }
-    Require(words.size(1) == at, "The words do not fit the shapes.");
+    Require(words.size(1) == Offsets(list, SignWords).back(), "The words do not fit the shapes.");
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(vote_list), words.data<uint32_t>(), words.size(0), at, list.data(),
+      return call.Run(GRACE_CUDA(vote_list), words.data<uint32_t>(), words.size(0), list.data(),
                       int64_t(list.size()), *factor.data<float>());
     }
-    VoteSignsList(call.executor(), words.data<uint32_t>(), words.size(0), at, list,
+    VoteSignsList(call.executor(), words.data<uint32_t>(), words.size(0), list,
                   *factor.data<float>());
   }
 

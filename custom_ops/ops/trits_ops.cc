@@ -10,15 +10,6 @@ int32_t ReadBits(const ListAttributes& attributes) {
   return static_cast<int32_t>(bits);
 }
 
-// The tensors of a list, with what they are multiplied by.
-std::vector<Ternary> Sources(const FloatList& xs, float multiplier) {
-  std::vector<Ternary> list;
-  for (const Floats& x : xs.views()) {
-    list.push_back({{x.data, nullptr, multiplier}, x.size, 0.0f, 0.0f, nullptr, 0});
-  }
-  return list;
-}
-
 struct TernaryScalesListOp {
   explicit TernaryScalesListOp(const ListAttributes& attributes)
       : multiplier(attributes.Float("multiplier")), clip(attributes.Float("clip")) {}
@@ -26,12 +17,13 @@ struct TernaryScalesListOp {
   void Compute(const ListCall& call) const {
     const FloatList xs(call, 0, call.inputs());
     const Tensor scales = call.Vector(0, TF_FLOAT, call.inputs());
-    const std::vector<Ternary> list = Sources(xs, multiplier);
+    const std::vector<EncodeInput> sources = xs.sources();
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_scales), list.data(), int64_t(list.size()), clip,
-                      scales.data<float>(), call.NewBool(1));
+      return call.Run(GRACE_CUDA(ternary_scales), sources.data(), int64_t(sources.size()),
+                      multiplier, clip, scales.data<float>(), call.NewBool(1));
     }
-    call.SetBool(1, TernaryScales(call.executor(), list, clip, scales.data<float>()));
+    call.SetBool(1,
+                 TernaryScales(call.executor(), sources, multiplier, clip, scales.data<float>()));
   }
 
   float multiplier, clip;
@@ -51,27 +43,21 @@ struct TernaryEncodeListOp {
     const FloatList xs(call, 0, count);
     const Tensor own = call.Input(count, 1), scales = call.Input(count + 1, 1);
     Require(own.size() == count && scales.size() == count, "Every input needs its scales.");
-    const PhiloxKey key{call.Word(count + 2), call.Word(count + 3), call.Word(count + 4), 0};
-    std::vector<Ternary> list = Sources(xs, multiplier);
-    int64_t size = 0;
-    for (const Ternary& tensor : list) size += TernaryWords(tensor.n, bits);
-    const Tensor words = call.Vector(0, TF_INT32, size);
-    uint32_t* word = words.data<uint32_t>();
-    for (int i = 0; i < count; ++i) {
-      list[i].words = word;
-      list[i].variable_draw = static_cast<uint32_t>(variables[i] << 8 | draw);
-      word += TernaryWords(list[i].n, bits);
+    std::vector<PhiloxKey> keys;
+    for (const int64_t variable : variables) {
+      keys.push_back({call.Word(count + 2), call.Word(count + 3), call.Word(count + 4),
+                      static_cast<uint32_t>(variable << 8 | draw)});
     }
-    const float *each_own = own.data<float>(), *each_scale = scales.data<float>();
+    const std::vector<EncodeInput> sources = xs.sources();
+    const auto words_of = [this](int64_t n) { return TernaryWords(n, bits); };
+    const Tensor words = call.Vector(0, TF_INT32, Offsets(sources, words_of).back());
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_encode), list.data(), int64_t{count}, each_own, each_scale,
-                      bits, &key);
+      return call.Run(GRACE_CUDA(ternary_encode), sources.data(), int64_t{count}, multiplier,
+                      own.data<float>(), scales.data<float>(), bits, keys.data(),
+                      words.data<uint32_t>());
     }
-    for (int i = 0; i < count; ++i) {
-      list[i].own = each_own[i];
-      list[i].scale = each_scale[i];
-    }
-    TernaryEncode(call.executor(), list, bits, key);
+    TernaryEncode(call.executor(), sources, multiplier, own.data<float>(), scales.data<float>(),
+                  bits, keys, words.data<uint32_t>());
   }
 
   int32_t bits;
@@ -91,23 +77,17 @@ struct TernaryDecodeListOp {
     Require(words.size(0) == scales.size(0), "Words and scales are of different workers.");
     Require(words.size(0) >= 1, "There must be a worker.");
     Require(scales.size(1) == count, "Every tensor needs its scale.");
-    const DecodedList outputs(call, shapes);
-    std::vector<TernaryDecoded> list;
-    int64_t words_at = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const DecodeOutput& target = outputs.targets()[i];
-      list.push_back({target.n, words_at, i, target.total});
-      words_at += TernaryWords(target.n, bits);
-    }
-    Require(words.size(1) == words_at, "The words do not fit the shapes.");
-    const TernaryRows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
-                           count};
+    const DecodedList list(call, shapes);
+    const auto words_of = [this](int64_t n) { return TernaryWords(n, bits); };
+    Require(words.size(1) == Offsets(list.targets(), words_of).back(),
+            "The words do not fit the shapes.");
+    const TernaryRows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0)};
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_decode), rows, list.data(), count, bits, call.Scalar(2),
-                      call.NewBool(call.outputs() - 1));
+      return call.Run(GRACE_CUDA(ternary_decode), rows, list.targets().data(), count, bits,
+                      call.Scalar(2), call.NewBool(call.outputs() - 1));
     }
     call.SetBool(call.outputs() - 1,
-                 TernaryDecode(call.executor(), rows, list, bits, call.Scalar(2)));
+                 TernaryDecode(call.executor(), rows, list.targets(), bits, call.Scalar(2)));
   }
 
   int32_t bits;

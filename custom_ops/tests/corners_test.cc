@@ -136,18 +136,16 @@ class Corner {
     for (const int64_t n : lengths_) size += PackedWords(n, 1);
     Guarded<uint32_t> words(size, shift);
     std::vector<Guarded<float>> totals = Outputs(shift);
-    std::vector<Signed> list;
-    std::vector<Voted> voted;
-    int64_t at = 0;
+    std::vector<EncodeInput> list;
+    std::vector<DecodeOutput> voted;
     for (size_t i = 0; i < lengths_.size(); ++i) {
-      list.push_back({{inputs.xs[i].data(), nullptr, multiplier_}, lengths_[i], words.data() + at});
-      voted.push_back({lengths_[i], at, totals[i].data()});
-      at += PackedWords(lengths_[i], 1);
+      list.push_back({inputs.xs[i].data(), nullptr, nullptr, lengths_[i]});
+      voted.push_back({totals[i].data(), lengths_[i]});
     }
-    results->Take("PackSignsList finite", PackSignsList(executor, list));
+    results->Take("PackSignsList finite", PackSignsList(executor, list, multiplier_, words.data()));
     results->Take("PackSignsList", words, size);
     const Guarded<uint32_t> all = Repeated(words, size, shift);
-    VoteSignsList(executor, all.data(), kWorkers, size, voted, kFactor);
+    VoteSignsList(executor, all.data(), kWorkers, voted, kFactor);
     results->Take("VoteSignsList", totals, lengths_);
   }
 

@@ -8,21 +8,16 @@ void CheckPack(const std::vector<int64_t>& lengths, Kind kind, float multiplier,
   int64_t size = 0;
   for (const int64_t n : lengths) size += PackedWords(n, 1);
   const Guarded<uint32_t> theirs(size), ours(size);
-  const auto listed = [&](const Guarded<uint32_t>& words) {
-    std::vector<Signed> list;
-    uint32_t* at = words.data();
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      list.push_back({{xs[i], keep ? residuals[i] : nullptr, multiplier}, lengths[i], at});
-      at += PackedWords(lengths[i], 1);
-    }
-    return list;
-  };
-  const bool finite = PackSignsList(Serial(), listed(theirs));
-  const std::vector<Signed> list = listed(ours);
+  std::vector<EncodeInput> list;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    list.push_back({xs[i], keep ? residuals[i] : nullptr, nullptr, lengths[i]});
+  }
+  const bool finite = PackSignsList(Serial(), list, multiplier, theirs.data());
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();
-    Launched(grace_cuda_sign_list, list.data(), int64_t(list.size()), flag.data());
+    Launched(grace_cuda_sign_list, list.data(), int64_t(list.size()), multiplier, ours.data(),
+             flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
     EXPECT(SameBytes(ours, theirs, size), "%s, n = %d", order, int(lengths[0]));
   });
@@ -31,19 +26,19 @@ void CheckPack(const std::vector<int64_t>& lengths, Kind kind, float multiplier,
 void CheckVote(const std::vector<int64_t>& lengths, int64_t workers, float factor) {
   int64_t stride = 0;
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<Voted> expected, list;
+  std::vector<DecodeOutput> expected, list;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    expected.push_back({lengths[i], stride, theirs[i]});
-    list.push_back({lengths[i], stride, ours[i]});
+    expected.push_back({theirs[i], lengths[i]});
+    list.push_back({ours[i], lengths[i]});
     stride += PackedWords(lengths[i], 1);
   }
   const Guarded<uint32_t> words(workers * stride);
   std::mt19937 random(7);
   for (int64_t i = 0; i < workers * stride; ++i) words.data()[i] = random();
-  VoteSignsList(Serial(), words.data(), workers, stride, expected, factor);
+  VoteSignsList(Serial(), words.data(), workers, expected, factor);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
-    Launched(grace_cuda_vote_list, words.data(), workers, stride, list.data(), int64_t(list.size()),
+    Launched(grace_cuda_vote_list, words.data(), workers, list.data(), int64_t(list.size()),
              factor);
     EXPECT(ours.Equals(theirs), "%s, n = %d, %d workers", order, int(lengths[0]), int(workers));
   });

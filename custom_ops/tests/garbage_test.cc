@@ -102,12 +102,7 @@ void TestSigns() {
       }
       OnEveryIsa([&](const Executor& executor) {
         Outputs outputs(lengths);
-        std::vector<Voted> list;
-        for (int64_t i = 0, at = 0; i < int64_t(lengths.size()); ++i) {
-          list.push_back({lengths[i], at, outputs.each[i].data()});
-          at += PackedWords(lengths[i], 1);
-        }
-        VoteSignsList(executor, words.data(), workers, row, list, -0.5f);
+        VoteSignsList(executor, words.data(), workers, outputs.targets, -0.5f);
         EXPECT(outputs.Are(wanted), "%d tensors, %ld workers", int(lengths.size()), long(workers));
       });
     }

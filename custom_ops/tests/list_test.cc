@@ -223,8 +223,8 @@ void TestFlags() {
           const std::vector<Decoded> decoded{{3001, 0, 0, total.data()}};
           EXPECT(!DequantizeList(executor, rows, decoded, code.quantization, 1.0f), "%ld",
                  long(at));
-          const std::vector<Signed> own{{{x.data(), nullptr, 1.0f}, 3001, words.data()}};
-          EXPECT(!PackSignsList(executor, own), "%ld", long(at));
+          const std::vector<EncodeInput> own{{x.data(), nullptr, nullptr, 3001}};
+          EXPECT(!PackSignsList(executor, own, 1.0f, words.data()), "%ld", long(at));
         });
         x[at] = before;
       }
@@ -242,15 +242,15 @@ void TestSigns() {
           std::vector<uint32_t> wanted(PackedWords(n, 1));
           Guarded<uint32_t> words(wanted.size());
           PackSigns(Serial(), acc.data(), n, wanted.data());
-          EXPECT(PackSignsList(executor, {{{x.data(), nullptr, multiplier}, n, words.data()}}),
-                 "%ld", long(n));
+          EXPECT(
+              PackSignsList(executor, {{x.data(), nullptr, nullptr, n}}, multiplier, words.data()),
+              "%ld", long(n));
           EXPECT(words.Intact() && words.Equals(wanted), "%ld, %f", long(n), multiplier);
           std::vector<float> vote(n);
           Guarded<float> total(n);
           VoteSigns(Serial(), wanted.data(), 1, n, vote.data());
           for (float& value : vote) value *= multiplier;
-          VoteSignsList(executor, wanted.data(), 1, wanted.size(), {{n, 0, total.data()}},
-                        multiplier);
+          VoteSignsList(executor, wanted.data(), 1, {{total.data(), n}}, multiplier);
           EXPECT(total.Intact() && total.Equals(vote), "%ld, %f", long(n), multiplier);
         }
       });

@@ -11,7 +11,7 @@ namespace grace {
 // words is [workers][PackedWords(n, 1)].
 inline void VoteSigns(const Executor& executor, const uint32_t* words, int64_t workers, int64_t n,
                       float* out) {
-  VoteSignsList(executor, words, workers, PackedWords(n, 1), {{n, 0, out}}, 1.0f);
+  VoteSignsList(executor, words, workers, {{out, n}}, 1.0f);
 }
 
 // words is [workers][PackedWords(n, bits)], scales [workers][ceil(n / block)].

@@ -57,8 +57,7 @@ void TestScales() {
       float first = -1;
       OnEveryIsa([&](const Executor& executor) {
         float scale = -1;
-        EXPECT(TernaryScales(executor, {{{x.data(), nullptr, 1.0f}, n, 0, 0, nullptr, 0}}, clip,
-                             &scale),
+        EXPECT(TernaryScales(executor, {{x.data(), nullptr, nullptr, n}}, 1.0f, clip, &scale),
                "n = %ld", long(n));
         EXPECT(std::fabs(scale - wanted) <= 1e-6f * wanted, "%g is not %g, n = %ld", scale, wanted,
                long(n));
@@ -87,12 +86,11 @@ void TestEncode() {
       const std::vector<uint32_t> wanted = Packed(digits, bits);
       OnEveryIsa([&](const Executor& executor) {
         Guarded<uint32_t> words(wanted.size());
-        TernaryEncode(executor, {{{x.data(), nullptr, 1.0f}, n, own, scale, words.data(), 9}}, bits,
-                      key);
+        TernaryEncode(executor, {{x.data(), nullptr, nullptr, n}}, 1.0f, &own, &scale, bits,
+                      {stream}, words.data());
         EXPECT(words.Intact() && words.Equals(wanted), "n = %ld, %d bits", long(n), bits);
         Guarded<float> total(n);
-        EXPECT(TernaryDecode(executor, {words.data(), &scale, 1, 0, 0}, {{n, 0, 0, total.data()}},
-                             bits, 0.5f),
+        EXPECT(TernaryDecode(executor, {words.data(), &scale, 1}, {{total.data(), n}}, bits, 0.5f),
                "n = %ld, %d bits", long(n), bits);
         bool same = total.Intact();
         for (int64_t i = 0; i < n; ++i) same &= BitsOf(total[i]) == BitsOf(float(digits[i]));
@@ -113,7 +111,7 @@ void TestWordsOfTrits() {
     }
     const std::vector<uint32_t> word = Packed(digits, kTrits);
     float total[20], scale = 1.0f;
-    TernaryDecode(Serial(), {word.data(), &scale, 1, 0, 0}, {{20, 0, 0, total}}, kTrits, 1.0f);
+    TernaryDecode(Serial(), {word.data(), &scale, 1}, {{total, 20}}, kTrits, 1.0f);
     for (int d = 0; d < 20; ++d) EXPECT(total[d] == digits[d], "trial %d, digit %d", trial, d);
   }
 }
@@ -150,8 +148,8 @@ void TestDecodeOfWorkers() {
       }
       OnEveryIsa([&](const Executor& executor) {
         Guarded<float> total(n);
-        TernaryDecode(executor, {words.data(), scales.data(), workers, row, 1},
-                      {{n, 0, 0, total.data()}}, bits, 0.25f);
+        TernaryDecode(executor, {words.data(), scales.data(), workers}, {{total.data(), n}}, bits,
+                      0.25f);
         EXPECT(total.Intact() && total.Equals(wanted), "n = %ld, %d bits", long(n), bits);
       });
     }
@@ -167,8 +165,7 @@ void TestFlags() {
       OnEveryIsa([&](const Executor& executor) {
         for (const float clip : {0.0f, 2.5f}) {
           float scale = 0;
-          EXPECT(!TernaryScales(executor, {{{x.data(), nullptr, 1.0f}, 3001, 0, 0, nullptr, 0}},
-                                clip, &scale),
+          EXPECT(!TernaryScales(executor, {{x.data(), nullptr, nullptr, 3001}}, 1.0f, clip, &scale),
                  "%ld", long(at));
         }
       });

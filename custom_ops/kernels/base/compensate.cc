@@ -11,6 +11,13 @@ namespace grace {
 
 Compensate ChooseCompensate() { return GRACE_CHOOSE(ComputeAcc); }
 
+const float* Accumulated::At(int64_t begin, int64_t n, float* room) const {
+  if (multiplier == 1.0f && !residual) return x + begin;
+  const DenormalsAreZero scope;
+  ChooseCompensate()(x + begin, residual ? residual + begin : nullptr, multiplier, n, room);
+  return room;
+}
+
 bool TooLargeToCache(int64_t elements) { return elements >= int64_t{1} << 21; }
 
 void Store(const void* from, int64_t bytes, bool bypass, void* to) {

@@ -1,12 +1,17 @@
-// The first part of every list encoder: acc = x * multiplier + residual, piece by piece.
+// What every list encoder begins with, acc = x * multiplier + residual, piece by piece; and what
+// every list decoder ends with.
 //
 // A thread computes acc for a chunk of its stretch at a time, in a buffer that stays in its nearest
 // cache, encodes it there, and writes it to `residual_out` once, with what was sent taken out.
+// Likewise it decodes a chunk of all workers in a buffer, and writes the totals once.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/base/dispatch.h"
 #include "kernels/base/list.h"
 #include "kernels/base/parallel.h"
 
@@ -22,6 +27,17 @@ using Compensate = bool (*)(const float* x, const float* residual, float multipl
                             float* acc);
 Compensate ChooseCompensate();
 
+// A tensor to be accumulated, for encoders that take their elements themselves.
+struct Accumulated {
+  const float* x;
+  const float* residual;
+  float multiplier;
+
+  // Elements [begin, begin + n) of acc, n <= kChunk: computed into `room`, or x's own if nothing is
+  // to do.
+  const float* At(int64_t begin, int64_t n, float* room) const;
+};
+
 // Whether a list of this many elements should bypass the caches when it is written.
 bool TooLargeToCache(int64_t elements);
 
@@ -31,9 +47,10 @@ void Store(const void* from, int64_t bytes, bool bypass, void* to);
 // Makes what Store wrote past the caches visible to other threads.
 void EndStores(bool bypass);
 
-// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. `writable` is
-// acc where the source has a `residual_out`, which gets what visit leaves there, and else null.
-// Returns whether all of acc is finite.
+// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. acc has whole
+// groups: zeros follow the last element. `writable` is acc where the source has a `residual_out`,
+// which gets what visit leaves there, and else null; it has room for a chunk. Returns whether all
+// of acc is finite.
 template <class Visit>
 bool EncodePiece(const EncodeInput& source, float multiplier, Compensate compensate, int64_t first,
                  int64_t last, bool bypass, const Visit& visit) {
@@ -42,15 +59,64 @@ bool EncodePiece(const EncodeInput& source, float multiplier, Compensate compens
   bypass &= source.residual_out != source.x;  // lines of x are in the caches already
   bool finite = true;
   for (int64_t begin = first; begin < last; begin += kChunk) {
-    const int64_t count = std::min(kChunk, last - begin);
+    const int64_t count = std::min(kChunk, last - begin), rest = count % kGroup;
     const float* x = source.x + begin;
     const float* residual = source.residual ? source.residual + begin : nullptr;
     finite &= compensate(x, residual, multiplier, count, plain ? nullptr : buffer);
-    visit(begin, count, plain ? x : buffer, source.residual_out ? buffer : nullptr);
+    if (rest && plain) std::copy(x, x + count, buffer);
+    if (rest) std::fill_n(buffer + count, kGroup - rest, 0.0f);
+    visit(begin, count, plain && !rest ? x : buffer, source.residual_out ? buffer : nullptr);
     if (source.residual_out) Store(buffer, 4 * count, bypass, source.residual_out + begin);
   }
   EndStores(bypass && source.residual_out);
   return finite;
+}
+
+// EncodePiece of all sources, which are cut at `cut`: visit(tensor, begin, count, acc, writable,
+// bypass), where denormals are zero. `bypass` is for what visit stores. Returns whether every acc
+// is finite.
+template <class Visit>
+bool EncodeChunks(const Executor& executor, const std::vector<EncodeInput>& sources,
+                  float multiplier, CutAt cut, const Visit& visit) {
+  const ListLoop loop = LoopOver(sources);
+  const Compensate compensate = ChooseCompensate();
+  const bool bypass = TooLargeToCache(loop.total());
+  std::atomic<bool> all{true};
+  loop.For(executor, cut, [&](size_t t, int64_t first, int64_t last) {
+    const DenormalsAreZero scope;
+    const bool finite =
+        EncodePiece(sources[t], multiplier, compensate, first, last, bypass,
+                    [&](int64_t begin, int64_t count, const float* acc, float* writable) {
+                      visit(t, begin, count, acc, writable, bypass);
+                    });
+    EndStores(bypass);
+    if (!finite) all.store(false, std::memory_order_relaxed);
+  });
+  return all;
+}
+
+// Writes all targets, which are cut at `cut`: fill(tensor, begin, count, out) writes the totals of
+// a chunk to a buffer, where denormals are zero, and returns whether they are finite; it may write
+// whole groups. Returns whether every total is finite.
+template <class Fill>
+bool DecodeChunks(const Executor& executor, const std::vector<DecodeOutput>& targets, CutAt cut,
+                  const Fill& fill) {
+  const ListLoop loop = LoopOver(targets);
+  const bool bypass = TooLargeToCache(loop.total());
+  std::atomic<bool> all{true};
+  loop.For(executor, cut, [&](size_t t, int64_t first, int64_t last) {
+    const DenormalsAreZero scope;
+    alignas(64) float out[kChunk];
+    bool finite = true;
+    for (int64_t begin = first; begin < last; begin += kChunk) {
+      const int64_t count = std::min(kChunk, last - begin);
+      finite &= fill(t, begin, count, out);
+      Store(out, 4 * count, bypass, targets[t].total + begin);
+    }
+    EndStores(bypass);
+    if (!finite) all.store(false, std::memory_order_relaxed);
+  });
+  return all;
 }
 
 }  // namespace grace

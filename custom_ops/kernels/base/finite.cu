@@ -12,9 +12,7 @@ struct FiniteItem {
 
 // A block looks at a piece.
 __global__ void __launch_bounds__(kThreads) CheckPieces(Table<FiniteItem> table, bool* finite) {
-  const FiniteItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float x[kEach];
   LoadPiece({own.x, nullptr}, 1.0f, begin, n, 0.0f, x);
   NotePiece(x, n, finite);
@@ -28,8 +26,7 @@ struct NanItem {
 // A block makes a piece NaN, or leaves it.
 __global__ void __launch_bounds__(kThreads) SpoilPieces(Table<NanItem> table, const bool* finite) {
   if (*finite) return;
-  const NanItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const auto [own, begin, n] = table.Piece();
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t at = begin + PlaceOf(j);
@@ -44,27 +41,17 @@ using namespace grace;
 
 GRACE_EXPORT int grace_cuda_all_finite(const Floats* list, int64_t count, bool* finite,
                                        void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  FiniteItem* const items = launch.Take<FiniteItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) { return FiniteItem{list[i].data, list[i].size, first}; },
-      [=](int64_t i) { return CeilDiv(list[i].size, kChunk); }, finite);
-  launch.Run(CheckPieces, table.pieces, kThreads, table, finite);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    return FiniteItem{list[i].data, list[i].size, first};
+  };
+  return Launch(workspace, bytes, stream).RunPieces(CheckPieces, count, item, finite, finite);
 }
 
 GRACE_EXPORT int grace_cuda_nan_unless_list(const DecodeOutput* list, int64_t count,
                                             const bool* finite, void* workspace, size_t* bytes,
                                             void* stream) {
-  Launch launch(workspace, bytes, stream);
-  NanItem* const items = launch.Take<NanItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) { return NanItem{list[i].total, list[i].n, first}; },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
-  launch.Run(SpoilPieces, table.pieces, kThreads, table, finite);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    return NanItem{list[i].total, list[i].n, first};
+  };
+  return Launch(workspace, bytes, stream).RunPieces(SpoilPieces, count, item, nullptr, finite);
 }

@@ -93,6 +93,15 @@ std::vector<int64_t> Lengths(const std::vector<Tensor>& list) {
   return lengths;
 }
 
+// Where what each tensor of a list has begins, where those of n elements have size(n) of it, one
+// tensor's after another's; the last is where all of it ends.
+template <class Tensor, class Size>
+std::vector<int64_t> Offsets(const std::vector<Tensor>& list, const Size& size) {
+  std::vector<int64_t> offsets{0};
+  for (const Tensor& tensor : list) offsets.push_back(offsets.back() + size(tensor.n));
+  return offsets;
+}
+
 template <class Tensor>
 ListLoop LoopOver(const std::vector<Tensor>& list) {
   return ListLoop(Lengths(list));

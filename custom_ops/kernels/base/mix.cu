@@ -12,8 +12,7 @@ struct MixItem {
 };
 
 __global__ void __launch_bounds__(kThreads) MixPieces(Table<MixItem> table, float a, float b) {
-  const MixItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const auto [own, begin, n] = table.Piece();
   float mixed[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -34,15 +33,8 @@ using namespace grace;
 
 GRACE_EXPORT int grace_cuda_mix_list(const Mixed* list, int64_t count, float a, float b,
                                      void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  MixItem* const items = launch.Take<MixItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        return MixItem{list[i].x, list[i].y, list[i].out, list[i].n, first};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
-  launch.Run(MixPieces, table.pieces, kThreads, table, a, b);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    return MixItem{list[i].x, list[i].y, list[i].out, list[i].n, first};
+  };
+  return Launch(workspace, bytes, stream).RunPieces(MixPieces, count, item, nullptr, a, b);
 }

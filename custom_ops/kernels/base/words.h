@@ -7,6 +7,13 @@
 #include <cstdint>
 #include <cstring>
 
+// A function that code for GPUs calls too.
+#ifdef __CUDACC__
+#define GRACE_BOTH __host__ __device__
+#else
+#define GRACE_BOTH
+#endif
+
 namespace grace {
 
 constexpr int64_t kGroup = 32;
@@ -34,7 +41,7 @@ inline uint32_t BitsOf(float x) {
   return bits;
 }
 
-inline float FloatOf(uint32_t bits) {
+GRACE_BOTH inline float FloatOf(uint32_t bits) {
   float x;
   std::memcpy(&x, &bits, sizeof x);
   return x;

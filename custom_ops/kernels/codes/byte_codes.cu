@@ -83,9 +83,7 @@ __device__ float Left(float x, float sent) { return SubZ(x, 0.0f + sent); }
 template <bool kMeasure>
 __global__ void __launch_bounds__(kThreads)
     EncodeTrees(Table<ByteItem> table, int64_t piece, bool* finite) {
-  const ByteItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * piece;
-  const int64_t n = own.n - begin < piece ? own.n - begin : piece;
+  const auto [own, begin, n] = table.Piece(piece);
   float* const scales = own.measured.scales;
   float acc[kEach], factors[kEach], worth[kEach];
   uint32_t codes[kEach];
@@ -112,9 +110,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) EncodePowerPieces(Table<ByteItem> table, bool* finite) {
-  const ByteItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float acc[kEach];
   uint32_t random[kEach], codes[kEach];
   LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
@@ -141,9 +137,7 @@ template <bool kTree>
 __global__ void __launch_bounds__(kThreads, 2)
     DecodeBytes(Table<ByteTarget> table, int64_t workers, int64_t words_stride,
                 int64_t scales_stride, float factor, bool* finite) {
-  const ByteTarget own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   const PieceBlocks blocks(begin, n, own.block);
   const float* scales = own.scales;
   float sum[kEach] = {};
@@ -172,7 +166,7 @@ int DecodeList(const DecodeOutput* list, int64_t count, const ByteRows& rows, bo
   ByteTarget* const items = launch.Take<ByteTarget>(count);
   if (launch.OnlyMeasures()) return 0;
   int64_t words = 0, scales = 0;
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
         const int64_t n = list[i].n, own = BlockOf(block, n);
@@ -186,7 +180,7 @@ int DecodeList(const DecodeOutput* list, int64_t count, const ByteRows& rows, bo
         scales += CeilDiv(n, own);
         return item;
       },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
+      finite);
   launch.Run(tree ? DecodeBytes<true> : DecodeBytes<false>, table.pieces, kThreads, table,
              rows.workers, words, tree ? scales : 0, factor, finite);
   return launch.error();
@@ -211,7 +205,7 @@ GRACE_EXPORT int grace_cuda_encode_tree(const EncodeInput* list, int64_t count, 
   uint32_t* const measures = launch.Take<uint32_t>(AtOnce(block) ? 0 : parts);
   if (launch.OnlyMeasures()) return 0;
   int64_t first_part = 0, first_block = 0;
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
         const EncodeInput& own = list[i];
@@ -232,7 +226,7 @@ GRACE_EXPORT int grace_cuda_encode_tree(const EncodeInput* list, int64_t count, 
         first_block += item.measured.blocks;
         return item;
       },
-      [&](int64_t i) { return CeilDiv(list[i].n, piece); }, finite);
+      finite, piece);
   if (!AtOnce(block)) {
     launch.Run(MeasurePieces<Norm::kMax, ByteItem>, parts, kThreads, table, measures);
     launch.Run(JoinPieces<Norm::kMax, ByteItem>, blocks, kThreads, table, measures);
@@ -245,30 +239,23 @@ GRACE_EXPORT int grace_cuda_encode_tree(const EncodeInput* list, int64_t count, 
 GRACE_EXPORT int grace_cuda_encode_powers(const EncodeInput* list, int64_t count, float multiplier,
                                           const PhiloxKey* keys, uint32_t* words, bool* finite,
                                           void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  ByteItem* const items = launch.Take<ByteItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const EncodeInput& own = list[i];
-        const ByteItem item{{own.x, own.residual},
-                            own.residual_out,
-                            words,
-                            {},
-                            own.n,
-                            first,
-                            0,
-                            0,
-                            keys[i],
-                            multiplier,
-                            0};
-        words += ByteWords(own.n);
-        return item;
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
-  launch.Run(EncodePowerPieces, table.pieces, kThreads, table, finite);
-  return launch.error();
+  const auto next = [&](int64_t i, int64_t first) {
+    const EncodeInput& own = list[i];
+    const ByteItem item{{own.x, own.residual},
+                        own.residual_out,
+                        words,
+                        {},
+                        own.n,
+                        first,
+                        0,
+                        0,
+                        keys[i],
+                        multiplier,
+                        0};
+    words += ByteWords(own.n);
+    return item;
+  };
+  return Launch(workspace, bytes, stream).RunPieces(EncodePowerPieces, count, next, finite, finite);
 }
 
 GRACE_EXPORT int grace_cuda_decode_tree(const DecodeOutput* list, int64_t count, ByteRows rows,

@@ -1,4 +1,4 @@
-// Definitions that both the encoder and the decoder of classes use.
+// Definitions that both the encoder and the decoder of classes use, those for GPUs too.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,34 @@ namespace grace {
 // The least biased exponents of the classes at a shift.
 struct ClassEdges {
   int32_t byte, half, whole;
-  ClassEdges(ErrorBound bound, int32_t shift)
+  GRACE_BOTH ClassEdges(ErrorBound bound, int32_t shift)
       : byte(bound.LeastByte() + shift),
         half(bound.LeastHalf() + shift),
         whole(bound.LeastWhole() + shift) {}
   // What the lowest bits of a byte and of a half are worth, and how many of these make 1; of halves
   // anything where there are none.
-  float ByteUnit() const { return FloatOf(static_cast<uint32_t>(half - 7) << 23); }
-  float HalfUnit() const { return FloatOf(static_cast<uint32_t>(std::min(whole - 15, 254)) << 23); }
-  float BytesIn() const { return FloatOf(static_cast<uint32_t>(261 - half) << 23); }
-  float HalvesIn() const { return FloatOf(static_cast<uint32_t>(std::max(269 - whole, 1)) << 23); }
+  GRACE_BOTH static float Power(int32_t exponent) {
+    return FloatOf(static_cast<uint32_t>(exponent) << 23);
+  }
+  GRACE_BOTH float ByteUnit() const { return Power(half - 7); }
+  GRACE_BOTH float HalfUnit() const { return Power(whole < 269 ? whole - 15 : 254); }
+  GRACE_BOTH float BytesIn() const { return Power(261 - half); }
+  GRACE_BOTH float HalvesIn() const { return Power(whole < 268 ? 269 - whole : 1); }
+};
+
+// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on.
+struct ClassWindow {
+  int64_t wanted, room, start;
+  GRACE_BOTH bool Has(int64_t rank) const {
+    return (rank >= start ? rank - start : rank + wanted - start) < room;
+  }
+  // How many ranks below this one it has.
+  GRACE_BOTH int64_t Below(int64_t rank) const {
+    // Those from the circle's beginning on.
+    const int64_t beyond = start + room - wanted, over = beyond > 0 ? beyond : 0;
+    const int64_t from = rank > start ? rank - start : 0;
+    return (rank < over ? rank : over) + (from < room - over ? from : room - over);
+  }
 };
 
 // The parts of a tensor, whose places in those of the list are `at`.

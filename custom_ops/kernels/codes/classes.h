@@ -26,11 +26,11 @@ namespace grace {
 // The bound is 2^-b, 1 <= b <= 100.
 struct ErrorBound {
   int32_t b;
-  int32_t LeastByte() const { return 127 - b; }
-  int32_t LeastHalf() const { return 127 + std::min(0, 7 - b); }
-  int32_t LeastWhole() const { return 127 + std::min(0, 15 - b); }
+  GRACE_BOTH int32_t LeastByte() const { return 127 - b; }
+  GRACE_BOTH int32_t LeastHalf() const { return 127 + (b > 7 ? 7 - b : 0); }
+  GRACE_BOTH int32_t LeastWhole() const { return 127 + (b > 15 ? 15 - b : 0); }
   // With it everything fits: there are no halves and no floats.
-  int32_t LargestShift() const { return 256 - LeastHalf(); }
+  GRACE_BOTH int32_t LargestShift() const { return 256 - LeastHalf(); }
 };
 
 // What a tensor's payload has room for.

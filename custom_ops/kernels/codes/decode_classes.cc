@@ -1,4 +1,3 @@
-#include <atomic>
 #include <cstring>
 
 #include "kernels/base/collect.h"
@@ -47,31 +46,22 @@ class Decoder {
 
   bool Run() {
     Count();
-    const ListLoop loop = LoopOver(targets_);
-    const bool bypass = TooLargeToCache(loop.total());
-    std::atomic<bool> all{true};
-    loop.For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
-      const DenormalsAreZero scope;
-      alignas(64) float out[kChunk];
-      ClassValues values;
-      bool finite = true;
-      for (int64_t begin = first; begin < last; begin += kChunk) {
-        const int64_t count = std::min(kChunk, last - begin);
-        for (int64_t w = 0; w < workers_; ++w) {
-          Numbers(t, w, begin, count, &values);
-          const bool ends = w + 1 == workers_;
-          const auto add = w ? (ends ? GRACE_CHOOSE(AddGroups<false, true>)
-                                     : GRACE_CHOOSE(AddGroups<false, false>))
-                             : (ends ? GRACE_CHOOSE(AddGroups<true, true>)
-                                     : GRACE_CHOOSE(AddGroups<true, false>));
-          finite &= add(Row(t, w).tags + PackedWords(begin, 2), count, values, factor_, out);
-        }
-        Store(out, 4 * count, bypass, targets_[t].total + begin);
-      }
-      EndStores(bypass);
-      if (!finite) all.store(false, std::memory_order_relaxed);
-    });
-    return all;
+    return DecodeChunks(executor_, targets_, CutAt{kChunk},
+                        [this](size_t t, int64_t begin, int64_t count, float* out) {
+                          ClassValues values;
+                          bool finite = true;
+                          for (int64_t w = 0; w < workers_; ++w) {
+                            Numbers(t, w, begin, count, &values);
+                            const bool ends = w + 1 == workers_;
+                            const auto add = w ? (ends ? GRACE_CHOOSE(AddGroups<false, true>)
+                                                       : GRACE_CHOOSE(AddGroups<false, false>))
+                                               : (ends ? GRACE_CHOOSE(AddGroups<true, true>)
+                                                       : GRACE_CHOOSE(AddGroups<true, false>));
+                            finite &= add(Row(t, w).tags + PackedWords(begin, 2), count, values,
+                                          factor_, out);
+                          }
+                          return finite;
+                        });
   }
 
  private:

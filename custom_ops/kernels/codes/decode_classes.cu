@@ -1,9 +1,8 @@
 // How: a first pass reads the tags, which tell where the numbers of each chunk begin; a second one
 // adds up the workers' numbers.
-#include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"
-#include "kernels/codes/classes.h"
+#include "kernels/base/device/totals.h"
 #include "kernels/codes/device/classes.h"
 
 namespace grace {
@@ -71,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The number of an element of class `which`, 0 where its rank is beyond the room.
 __device__ float NumberOf(const DecodedItem& own, const ClassRows& rows, int64_t worker, int which,
-                          int64_t rank, const DeviceEdges& edges) {
+                          int64_t rank, const ClassEdges& edges) {
   if (which == kByteClass) {
     if (rank >= own.bytes_room) return 0.0f;
     const auto* const bytes =
@@ -91,12 +90,10 @@ __device__ float NumberOf(const DecodedItem& own, const ClassRows& rows, int64_t
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SumChunks(Table<DecodedItem> table, ClassRows rows, LeastExponents least, float factor,
+    SumChunks(Table<DecodedItem> table, ClassRows rows, ErrorBound bound, float factor,
               const int64_t (*starts)[kClasses], bool* finite) {
   __shared__ uint64_t in_warps[2][kThreads / kWarp];  // of one worker and of the next
-  const DecodedItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float sums[kEach] = {};
   for (int64_t w = 0; w < rows.workers; ++w) {
     const uint32_t* const words = rows.tags + w * rows.tags_size + own.tags;
@@ -120,8 +117,8 @@ __global__ void __launch_bounds__(kThreads)
       first[c] = starts[w * table.pieces + blockIdx.x][c] + CountOf(before, c);
     }
     int32_t shift = rows.counts[w * rows.counts_size + own.counts];
-    shift = shift < 0 ? 0 : shift < least.largest_shift ? shift : least.largest_shift;
-    const DeviceEdges edges(least, shift);
+    shift = shift < 0 ? 0 : shift < bound.LargestShift() ? shift : bound.LargestShift();
+    const ClassEdges edges(bound, shift);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const uint32_t classes[kClasses] = {low[j] & ~high[j], high[j] & ~low[j], low[j] & high[j]};
@@ -129,19 +126,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
         if (classes[c] >> Lane() & 1) {
-          number = NumberOf(own, rows, w, c, first[c] + __popc(classes[c] & LanesBelow()), edges);
+          number = NumberOf(own, rows, w, c, first[c] + __popc(classes[c] & LanesBefore()), edges);
         }
         first[c] += __popc(classes[c]);
       }
       sums[j] = PlainFlush(AddZ(sums[j], number));
     }
   }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    sums[j] = MulZ(sums[j], factor);
-    if (PlaceOf(j) < n) own.total[begin + PlaceOf(j)] = sums[j];
-  }
-  NotePiece(sums, n, finite);
+  StoreTotals(sums, factor, n, own.total + begin, finite);
 }
 
 }  // namespace
@@ -163,7 +155,7 @@ GRACE_EXPORT int grace_cuda_decode_classes(const DecodeOutput* targets, int64_t 
   if (launch.OnlyMeasures()) return 0;
   ClassLengths at;
   launch.Zero(arrived, workers * count);
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
         const int64_t n = targets[i].n, own_chunks = CeilDiv(n, kChunk);
@@ -184,12 +176,12 @@ GRACE_EXPORT int grace_cuda_decode_classes(const DecodeOutput* targets, int64_t 
         units += CeilDiv(own_chunks, kCounted);
         return item;
       },
-      [=](int64_t i) { return CeilDiv(targets[i].n, kChunk); }, finite);
+      finite);
   const ClassRows rows{parts->tags,   parts->bytes, parts->halves, parts->wholes,
                        parts->counts, at.tags,      at.bytes,      at.halves,
                        at.wholes,     at.counts,    workers};
   launch.Run(CountTags, workers * units, kThreads, table, units, rows, arrived, starts);
-  launch.Run(SumChunks, chunks, kThreads, table, rows, LeastExponents(bound), factor,
+  launch.Run(SumChunks, chunks, kThreads, table, rows, bound, factor,
              static_cast<const int64_t (*)[kClasses]>(starts), finite);
   return launch.error();
 }

@@ -1,7 +1,7 @@
 // Sorts whole groups into classes: their planes of tags, and the numbers of each class one behind
 // the other. Where kKeep, residual_out, which may be acc, gets acc minus what is sent.
 template <bool kKeep>
-static void EmitGroups(const ClassEdges& edges, ClassWindow* window, const float* acc,
+static void EmitGroups(const ClassEdges& edges, MovingWindow* window, const float* acc,
                        int64_t groups, uint32_t* tags, ClassNumbers* out, float* residual_out) {
   const U magnitude = SetU(kMagnitude), sign_bit = SetU(kSignBit);
   const U byte = SetU(edges.byte - 1), half = SetU(edges.half - 1), whole = SetU(edges.whole - 1);

@@ -1,23 +1,13 @@
-#include <atomic>
 #include <cstring>
 
-#include "kernels/base/accumulate.h"
 #include "kernels/base/collect.h"
 #include "kernels/codes/class_chunks.h"
 
 namespace grace {
 
-// Which bytes are sent: of `wanted` ones, in a circle, the `room` ones from `start` on. `rank` is
-// that of the next one asked for.
-struct ClassWindow {
-  int64_t wanted, room, start, rank = 0;
-  bool Has(int64_t own) const { return (own >= start ? own - start : own + wanted - start) < room; }
-  // How many ranks below this one it has.
-  int64_t Below(int64_t own) const {
-    // Those from the circle's beginning on.
-    const int64_t over = std::max<int64_t>(0, start + room - wanted);
-    return std::min(own, over) + std::min(std::max<int64_t>(0, own - start), room - over);
-  }
+// A window, and the rank of the next byte that is asked for.
+struct MovingWindow : ClassWindow {
+  int64_t rank;
   // Those of the next bytes, a bit for each, that it has.
   uint32_t Admit(uint32_t bits) {
     if (room == wanted) return bits;
@@ -133,37 +123,18 @@ class Encoder {
   }
 
   bool Emit() {
-    const Compensate compensate = ChooseCompensate();
-    const ListLoop loop = LoopOver(sources_);
-    const bool bypass = TooLargeToCache(loop.total());
-    std::atomic<bool> all{true};
-    loop.For(executor_, CutAt{kChunk}, [&](size_t t, int64_t first, int64_t last) {
-      const DenormalsAreZero scope;
-      const bool finite =
-          EncodePiece(sources_[t], multiplier_, compensate, first, last, bypass,
-                      [&](int64_t begin, int64_t count, const float* acc, float* residual_out) {
-                        EmitChunk(t, begin, count, acc, residual_out);
-                      });
-      if (!finite) all.store(false, std::memory_order_relaxed);
-    });
-    return all;
+    return EncodeChunks(
+        executor_, sources_, multiplier_, CutAt{kChunk},
+        [this](size_t t, int64_t begin, int64_t count, const float* acc, float* residual_out,
+               bool) { EmitChunk(t, begin, CeilDiv(count, kGroup), acc, residual_out); });
   }
 
-  void EmitChunk(size_t t, int64_t begin, int64_t count, const float* acc,
+  void EmitChunk(size_t t, int64_t begin, int64_t groups, const float* acc,
                  float* residual_out) const {
     const ClassParts parts = PartsAt(parts_, places_[t]);
     const ClassCounts& at = starts_[chunks_.At(t, begin)];
-    const int64_t groups = CeilDiv(count, kGroup);
-    alignas(64) float padded[kChunk];
-    if (count % kGroup) {
-      std::copy(acc, acc + count, padded);
-      std::fill(padded + count, padded + kGroup * groups, 0.0f);
-      acc = padded;
-    }
-    ClassWindow window = windows_[t];
-    window.rank = at.bytes;
+    MovingWindow window{windows_[t], at.bytes};
     ClassNumbers own;
-    // There is room for whole groups: `residual_out` is a buffer for a chunk.
     const auto emit =
         residual_out ? GRACE_CHOOSE(EmitGroups<true>) : GRACE_CHOOSE(EmitGroups<false>);
     emit(ClassEdges(bound_, parts.counts[0]), &window, acc, groups,

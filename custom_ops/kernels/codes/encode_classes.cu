@@ -3,7 +3,6 @@
 #include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"
-#include "kernels/codes/classes.h"
 #include "kernels/codes/device/classes.h"
 
 namespace grace {
@@ -35,7 +34,7 @@ struct EncodedItem {
 struct Found {
   unsigned long long exponents[kExponents];
   uint32_t arrived[2];
-  int64_t wanted, room, start;  // of bytes, as ClassWindow
+  ClassWindow window;
 };
 
 struct Rooms {
@@ -45,8 +44,7 @@ struct Rooms {
 };
 
 // The least shift with which a tensor's halves and wholes fit, and what there is of each class.
-__device__ void Settle(const EncodedItem& own, const LeastExponents& least, uint64_t step,
-                       Found* found) {
+__device__ void Settle(const EncodedItem& own, ErrorBound bound, uint64_t step, Found* found) {
   // How many elements have at least an exponent; there are none from kExponents on.
   __shared__ int64_t above[2 * kExponents];
   const int thread = threadIdx.x;
@@ -56,19 +54,18 @@ __device__ void Settle(const EncodedItem& own, const LeastExponents& least, uint
   above[kExponents + thread] = 0;
   __syncthreads();
   const auto fits = [&](int32_t shift) {
-    const DeviceEdges edges(least, shift);
+    const ClassEdges edges(bound, shift);
     return above[edges.half] - above[edges.whole] <= own.halves_room &&
            above[edges.whole] <= own.wholes_room;
   };
-  const int32_t own_shift =
-      thread < least.largest_shift && fits(thread) ? thread : least.largest_shift;
+  const int32_t most = bound.LargestShift();
+  const int32_t own_shift = thread < most && fits(thread) ? thread : most;
   const int32_t shift = JoinBlock(own_shift, Minimum());
   if (thread != 0) return;
-  const DeviceEdges edges(least, shift);
+  const ClassEdges edges(bound, shift);
   const int64_t wanted = above[edges.byte] - above[edges.half];
-  found->wanted = wanted;
-  found->room = wanted < own.bytes_room ? wanted : own.bytes_room;
-  found->start = wanted > found->room ? static_cast<int64_t>(step * found->room % wanted) : 0;
+  const int64_t room = wanted < own.bytes_room ? wanted : own.bytes_room;
+  found->window = {wanted, room, wanted > room ? static_cast<int64_t>(step * room % wanted) : 0};
   own.counts[0] = shift;
   own.counts[1] = static_cast<int32_t>(wanted);
   own.counts[2] = static_cast<int32_t>(above[edges.half] - above[edges.whole]);
@@ -76,7 +73,7 @@ __device__ void Settle(const EncodedItem& own, const LeastExponents& least, uint
 }
 
 __global__ void __launch_bounds__(kThreads)
-    CountExponents(Table<EncodedItem> table, float multiplier, LeastExponents least, uint64_t step,
+    CountExponents(Table<EncodedItem> table, float multiplier, ErrorBound bound, uint64_t step,
                    Rooms rooms) {
   // Several counters for each, as most elements have one of a few exponents.
   constexpr int kCopies = 8;
@@ -103,15 +100,15 @@ __global__ void __launch_bounds__(kThreads)
   rooms.exponents[blockIdx.x][threadIdx.x] = static_cast<uint16_t>(count);
   Found* const found = rooms.found + tensor;
   if (count) atomicAdd(&found->exponents[threadIdx.x], static_cast<unsigned long long>(count));
-  if (ArrivesAsLast(&found->arrived[0], own.chunks)) Settle(own, least, step, found);
+  if (ArrivesAsLast(&found->arrived[0], own.chunks)) Settle(own, bound, step, found);
 }
 
 // A warp counts the classes of a chunk.
 __global__ void __launch_bounds__(kThreads)
-    CountClasses(Table<EncodedItem> table, LeastExponents least, Rooms rooms) {
+    CountClasses(Table<EncodedItem> table, ErrorBound bound, Rooms rooms) {
   const int32_t tensor = table.Find(blockIdx.x, &EncodedItem::first_unit);
   const EncodedItem own = table.items[tensor];
-  const DeviceEdges edges(least, own.counts[0]);
+  const ClassEdges edges(bound, own.counts[0]);
   const int64_t begin = (blockIdx.x - own.first_unit) * kCounted;
   const int64_t end = begin + kCounted < own.chunks ? begin + kCounted : own.chunks;
   for (int64_t chunk = begin + WarpOf(); chunk < end; chunk += kThreads / kWarp) {
@@ -130,20 +127,6 @@ __global__ void __launch_bounds__(kThreads)
   SumRowsBefore(rooms.starts + own.first, own.chunks, totals);
 }
 
-// Which bytes are sent, as ClassWindow.
-struct Window {
-  int64_t wanted, room, start;
-
-  __device__ bool Has(int64_t rank) const {
-    return (rank >= start ? rank - start : rank + wanted - start) < room;
-  }
-  __device__ int64_t Below(int64_t rank) const {
-    const int64_t beyond = start + room - wanted, over = beyond > 0 ? beyond : 0;
-    const int64_t from = rank > start ? rank - start : 0;
-    return (rank < over ? rank : over) + (from < room - over ? from : room - over);
-  }
-};
-
 // A block's share of making numbers [from, until) zero.
 template <class T>
 __device__ void FillZeros(T* numbers, int64_t from, int64_t until, int64_t share, int64_t shares) {
@@ -151,15 +134,15 @@ __device__ void FillZeros(T* numbers, int64_t from, int64_t until, int64_t share
   for (int64_t i = from; i < until; i += shares * kThreads) numbers[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    EmitChunks(Table<EncodedItem> table, float multiplier, LeastExponents least, Rooms rooms,
+__global__ void __launch_bounds__(kThreads, 3)
+    EmitChunks(Table<EncodedItem> table, float multiplier, ErrorBound bound, Rooms rooms,
                bool* finite) {
   __shared__ uint64_t in_warps[kThreads / kWarp];
   const int32_t tensor = table.Find(blockIdx.x);
   const EncodedItem own = table.items[tensor];
   const int64_t chunk = blockIdx.x - own.first, begin = chunk * kChunk, left = own.n - begin;
   const int64_t n = left < kChunk ? left : kChunk;
-  const DeviceEdges edges(least, own.counts[0]);
+  const ClassEdges edges(bound, own.counts[0]);
   float acc[kEach];
   LoadPiece(own.source, multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
@@ -179,8 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t bytes = starts[kByteClass] + CountOf(before, kByteClass);
   int64_t halves = starts[kHalfClass] + CountOf(before, kHalfClass);
   int64_t wholes = starts[kWholeClass] + CountOf(before, kWholeClass);
-  const Found& found = rooms.found[tensor];
-  const Window window{found.wanted, found.room, found.start};
+  const ClassWindow window = rooms.found[tensor].window;
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t at = begin + PlaceOf(j);
@@ -191,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t wanted = __ballot_sync(kAllLanes, e >= edges.byte && !large);
     const uint32_t of_halves = __ballot_sync(kAllLanes, half);
     const uint32_t of_wholes = __ballot_sync(kAllLanes, whole);
-    const int64_t rank = bytes + __popc(wanted & LanesBelow());
+    const int64_t rank = bytes + __popc(wanted & LanesBefore());
     const bool byte = (wanted >> Lane() & 1) && window.Has(rank);
     const uint32_t of_bytes = __ballot_sync(kAllLanes, byte);
     float sent = 0.0f;
@@ -205,11 +187,11 @@ __global__ void __launch_bounds__(kThreads)
       const float scaled = size * edges.HalvesIn();
       const auto level = static_cast<int32_t>(scaled < 32767.0f ? scaled : 32767.0f);
       sent = static_cast<float>(level) * edges.HalfUnit();
-      own.halves[halves + __popc(of_halves & LanesBelow())] =
+      own.halves[halves + __popc(of_halves & LanesBefore())] =
           static_cast<uint16_t>(level | sign >> 16);
     } else if (whole) {
       sent = size;
-      own.wholes[wholes + __popc(of_wholes & LanesBelow())] = acc[j];
+      own.wholes[wholes + __popc(of_wholes & LanesBefore())] = acc[j];
     }
     bytes += __popc(wanted);
     halves += __popc(of_halves);
@@ -222,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t signed_bits = __float_as_uint(sent) | (byte || large ? sign : 0);
     own.residual_out[at] = SubZ(acc[j], __uint_as_float(signed_bits));
   }
-  FillZeros(own.bytes, found.room, own.bytes_size, chunk, own.chunks);
+  FillZeros(own.bytes, window.room, own.bytes_size, chunk, own.chunks);
   FillZeros(own.halves, own.counts[2], own.halves_size, chunk, own.chunks);
   FillZeros(own.wholes, own.counts[3], own.wholes_size, chunk, own.chunks);
 }
@@ -273,9 +255,8 @@ GRACE_EXPORT int grace_cuda_encode_classes(const EncodeInput* sources, int64_t c
         return item;
       },
       [=](int64_t i) { return ChunksOf(sources[i].n); }, finite);
-  const LeastExponents least(bound);
-  launch.Run(CountExponents, chunks, kThreads, table, multiplier, least, step, found_rooms);
-  launch.Run(CountClasses, units, kThreads, table, least, found_rooms);
-  launch.Run(EmitChunks, chunks, kThreads, table, multiplier, least, found_rooms, finite);
+  launch.Run(CountExponents, chunks, kThreads, table, multiplier, bound, step, found_rooms);
+  launch.Run(CountClasses, units, kThreads, table, bound, found_rooms);
+  launch.Run(EmitChunks, chunks, kThreads, table, multiplier, bound, found_rooms, finite);
   return launch.error();
 }

@@ -76,12 +76,3 @@ static void AddMeans(const uint8_t* __restrict ids, int64_t n, const float* __re
                      float* __restrict sums) {
   for (int64_t i = 0; i < n; ++i) sums[i] = (kFirst ? 0.0f : sums[i]) + means[ids[i]];
 }
-
-static bool Finish(float factor, int64_t n, float* x) {
-  uint32_t bad = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    x[i] *= factor;
-    bad |= (BitsOf(x[i]) & kInfinity) == kInfinity;
-  }
-  return bad == 0;
-}

@@ -160,13 +160,11 @@ bool DecodeQuantiles(const Executor& executor, const std::vector<DecodeOutput>& 
                      const QuantileRows& rows, int32_t buckets, float factor) {
   const auto unpack = GRACE_CHOOSE(UnpackIds);
   const auto first = GRACE_CHOOSE(AddMeans<true>), next = GRACE_CHOOSE(AddMeans<false>);
-  const auto finish = GRACE_CHOOSE(Finish);
+  const Compensate times = ChooseCompensate();
   const int32_t bits = IdBits(buckets);
   const int64_t ids = int64_t{1} << bits, tensors = targets.size();
-  std::vector<int64_t> places{0};
-  for (const DecodeOutput& target : targets) {
-    places.push_back(places.back() + PackedWords(target.n, bits));
-  }
+  const std::vector<int64_t> places =
+      Offsets(targets, [=](int64_t n) { return PackedWords(n, bits); });
   // Of each worker and tensor a mean for every id, the last for those beyond.
   std::vector<float> means(rows.workers * tensors * ids);
   for (int64_t i = 0; i < rows.workers * tensors; ++i) {
@@ -176,28 +174,16 @@ bool DecodeQuantiles(const Executor& executor, const std::vector<DecodeOutput>& 
       all[id] = Flush(own[std::min<int64_t>(id, buckets - 1)]);
     }
   }
-  const ListLoop loop = LoopOver(targets);
-  const bool bypass = TooLargeToCache(loop.total());
-  std::atomic<bool> all{true};
-  loop.For(executor, CutAt{kGroup}, [&](size_t t, int64_t begin, int64_t end) {
-    const DenormalsAreZero scope;
-    alignas(64) float sums[kChunk];
-    alignas(64) uint8_t own[kChunk];
-    bool finite = true;
-    for (; begin < end; begin += kChunk) {
-      const int64_t count = std::min(kChunk, end - begin);
-      for (int64_t w = 0; w < rows.workers; ++w) {
-        const uint32_t* words = rows.words + w * places.back() + places[t] + begin / kGroup * bits;
-        unpack(words, CeilDiv(count, kGroup), bits, own);
-        (w ? next : first)(own, count, means.data() + (w * tensors + t) * ids, sums);
-      }
-      finite &= finish(factor, count, sums);
-      Store(sums, 4 * count, bypass, targets[t].total + begin);
-    }
-    EndStores(bypass);
-    if (!finite) all.store(false, std::memory_order_relaxed);
-  });
-  return all;
+  return DecodeChunks(
+      executor, targets, CutAt{kGroup}, [&](size_t t, int64_t begin, int64_t count, float* sums) {
+        alignas(64) uint8_t own[kChunk];
+        for (int64_t w = 0; w < rows.workers; ++w) {
+          const uint32_t* words = rows.words + w * places.back() + places[t];
+          unpack(words + PackedWords(begin, bits), CeilDiv(count, kGroup), bits, own);
+          (w ? next : first)(own, count, means.data() + (w * tensors + t) * ids, sums);
+        }
+        return times(sums, nullptr, factor, count, sums);
+      });
 }
 
 }  // namespace grace

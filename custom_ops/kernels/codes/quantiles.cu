@@ -1,8 +1,8 @@
 // How: a first pass counts bins, most of them in shared memory, and finds ids and means; a second
 // one writes ids and what is kept. One block does all of that for a tensor of one piece.
-#include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"
+#include "kernels/base/device/totals.h"
 #include "kernels/codes/device/quantile_bins.h"
 #include "kernels/codes/quantiles.h"
 
@@ -147,27 +147,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads, 4)
-    EncodeChunks(Table<QuantileItem> table, float multiplier, int32_t bits, bool* finite) {
+    EncodeIds(Table<QuantileItem> table, float multiplier, int32_t bits, bool* finite) {
   const QuantileItem own = table.items[table.Find(blockIdx.x, &QuantileItem::first_chunk)];
   EncodeChunk(own, (blockIdx.x - own.first_chunk) * kChunk, multiplier, bits, finite);
 }
 
 struct MeansItem {
   float* total;
-  int64_t n, first, words_at;
+  int64_t n, first, words_at, means_at;
 };
 
 __global__ void __launch_bounds__(kThreads)
     SumPieces(Table<MeansItem> table, QuantileRows rows, int64_t words_size, int32_t buckets,
               int32_t bits, float factor, bool* finite) {
-  const int32_t tensor = table.Find(blockIdx.x);
-  const MeansItem own = table.items[tensor];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float sums[kEach] = {};
   for (int64_t w = 0; w < rows.workers; ++w) {
     const uint32_t* const words = rows.words + w * words_size + own.words_at;
-    const float* const means = rows.means + (w * table.count + tensor) * buckets;
+    const float* const means = rows.means + w * table.count * buckets + own.means_at;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       if (PlaceOf(j) >= n) continue;
@@ -177,12 +174,7 @@ __global__ void __launch_bounds__(kThreads)
       sums[j] = AddZ(sums[j], PlainFlush(means[id < buckets ? id : buckets - 1]));
     }
   }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    sums[j] = MulZ(sums[j], factor);
-    if (PlaceOf(j) < n) own.total[begin + PlaceOf(j)] = sums[j];
-  }
-  NotePiece(sums, n, finite);
+  StoreTotals(sums, factor, n, own.total + begin, finite);
 }
 
 // A tensor without elements has a piece, which writes its means.
@@ -202,14 +194,14 @@ GRACE_EXPORT int grace_cuda_decode_quantiles(const DecodeOutput* targets, int64_
   if (launch.OnlyMeasures()) return 0;
   const int32_t bits = IdBits(buckets);
   int64_t words = 0;
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
-        const MeansItem item{targets[i].total, targets[i].n, first, words};
+        const MeansItem item{targets[i].total, targets[i].n, first, words, i * buckets};
         words += PackedWords(targets[i].n, bits);
         return item;
       },
-      [=](int64_t i) { return CeilDiv(targets[i].n, kChunk); }, finite);
+      finite);
   launch.Run(SumPieces, table.pieces, kThreads, table, *rows, words, buckets, bits, factor, finite);
   return launch.error();
 }
@@ -261,6 +253,6 @@ GRACE_EXPORT int grace_cuda_encode_quantiles(const EncodeInput* sources, int64_t
       },
       [=](int64_t i) { return PiecesOf(sources[i].n); }, finite);
   launch.Run(CountPieces, table.pieces, kThreads, table, multiplier, quantiles, bits, finite);
-  launch.Run(EncodeChunks, chunks, kThreads, table, multiplier, bits, finite);
+  launch.Run(EncodeIds, chunks, kThreads, table, multiplier, bits, finite);
   return launch.error();
 }

@@ -36,16 +36,6 @@ struct Moments {
   uint32_t largest = 0;
 };
 
-// Adjacent pairs, then pairs of pairs; `sums` has room for one more.
-double SumPairs(double* sums, int64_t count) {
-  while (count > 1) {
-    if (count % 2) sums[count++] = 0.0;
-    count /= 2;
-    for (int64_t i = 0; i < count; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
-  }
-  return sums[0];
-}
-
 Moments MomentsOf(const float* x, int64_t n) {
   const auto add = GRACE_CHOOSE(AddMoments);
   const DenormalsAreZero scope;
@@ -57,8 +47,8 @@ Moments MomentsOf(const float* x, int64_t n) {
   double sums[kSums], squares[kSums];
   Moments moments;
   moments.largest = add(x, CeilDiv(n, kSums), sums, squares);
-  moments.sum = SumPairs(sums, kSums);
-  moments.square = SumPairs(squares, kSums);
+  moments.sum = PairwiseSum(sums, kSums);
+  moments.square = PairwiseSum(squares, kSums);
   return moments;
 }
 
@@ -76,8 +66,8 @@ float ScaleFrom(const std::vector<Moments>& parts, int64_t n, float clip) {
     sums.push_back(0.0);
     squares.push_back(0.0);
     const double each = 1.0 / static_cast<double>(n);
-    const double mean = SumPairs(sums.data(), count) * each;
-    const double square = SumPairs(squares.data(), count) * each;
+    const double mean = PairwiseSum(sums.data(), count) * each;
+    const double square = PairwiseSum(squares.data(), count) * each;
     const double variance = square - mean * mean;
     const auto bound = static_cast<float>(std::sqrt(std::max(variance, 0.0)) * clip);
     if (variance > square * 0x1p-32 && bound < scale) scale = bound;
@@ -87,16 +77,17 @@ float ScaleFrom(const std::vector<Moments>& parts, int64_t n, float clip) {
 
 }  // namespace
 
-bool TernaryScales(const Executor& executor, const std::vector<Ternary>& list, float clip,
-                   float* scales) {
+bool TernaryScales(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, float clip, float* scales) {
   std::vector<std::vector<Moments>> parts;
-  for (const Ternary& own : list) parts.emplace_back(CeilDiv(own.n, kChunk));
+  for (const EncodeInput& own : sources) parts.emplace_back(CeilDiv(own.n, kChunk));
   std::atomic<bool> finite{true};
-  LoopOver(list).For(executor, CutAt{kChunk}, [&](size_t i, int64_t begin, int64_t end) {
+  LoopOver(sources).For(executor, CutAt{kChunk}, [&](size_t i, int64_t begin, int64_t end) {
     alignas(64) float room[kChunk];
+    const Accumulated source{sources[i].x, sources[i].residual, multiplier};
     for (int64_t at = begin; at < end; at += kChunk) {
       const int64_t n = std::min(kChunk, end - at);
-      const float* x = list[i].source.At(at, n, room);
+      const float* x = source.At(at, n, room);
       Moments& part = parts[i][at / kChunk];
       if (clip > 0.0f) {
         part = MomentsOf(x, n);
@@ -106,7 +97,7 @@ bool TernaryScales(const Executor& executor, const std::vector<Ternary>& list, f
       if (part.largest >= kInfinity) finite.store(false, std::memory_order_relaxed);
     }
   });
-  for (size_t i = 0; i < list.size(); ++i) scales[i] = ScaleFrom(parts[i], list[i].n, clip);
+  for (size_t i = 0; i < sources.size(); ++i) scales[i] = ScaleFrom(parts[i], sources[i].n, clip);
   return finite;
 }
 
@@ -144,28 +135,29 @@ void EncodeRange(EncodeFunction encode, const TernaryJob& job, const float* x,
 
 }  // namespace
 
-void TernaryEncode(const Executor& executor, const std::vector<Ternary>& list, int32_t bits,
-                   const PhiloxKey& key) {
+void TernaryEncode(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, const float* clips, const float* scales, int32_t bits,
+                   const std::vector<PhiloxKey>& keys, uint32_t* words) {
+  const std::vector<int64_t> offsets =
+      Offsets(sources, [=](int64_t n) { return TernaryWords(n, bits); });
   const EncodeFunction encode =
       bits == kTrits ? GRACE_CHOOSE(EncodeGroups<true>) : GRACE_CHOOSE(EncodeGroups<false>);
   const auto draw = GRACE_CHOOSE(RandomBatches);
   // Where both a group and a batch of random words begin.
   const int64_t both = std::lcm(kWordsOfGroup * DigitsOf(bits), int64_t{kBatch});
   const int64_t chunk = kChunk / both * both;
-  LoopOver(list).For(executor, CutAt{both}, [&](size_t i, int64_t begin, int64_t end) {
+  LoopOver(sources).For(executor, CutAt{both}, [&](size_t i, int64_t begin, int64_t end) {
     alignas(64) float room[kChunk];
     alignas(64) uint32_t random[kChunk];
-    const Ternary& own = list[i];
-    PhiloxKey stream = key;
-    stream.variable_draw = own.variable_draw;
-    const PhiloxSchedule schedule(stream);
-    TernaryJob job{bits, own.own, Inverse(own.scale, 1), 0.0f};
+    const Accumulated source{sources[i].x, sources[i].residual, multiplier};
+    const PhiloxSchedule schedule(keys[i]);
+    const TernaryJob job{bits, clips[i], Inverse(scales[i], 1), 0.0f};
     for (int64_t at = begin; at < end; at += chunk) {
       const int64_t n = std::min(chunk, end - at);
-      const float* x = own.source.At(at, n, room);
+      const float* x = source.At(at, n, room);
       draw(schedule, at / 4, CeilDiv(n, kBatch), random);
       const DenormalsAreZero scope;
-      EncodeRange(encode, job, x, random, n, own.words + at / DigitsOf(bits));
+      EncodeRange(encode, job, x, random, n, words + offsets[i] + at / DigitsOf(bits));
     }
   });
 }
@@ -208,7 +200,9 @@ TernaryJob DecodeJob(int32_t bits, float scale, float factor) {
 }  // namespace
 
 bool TernaryDecode(const Executor& executor, const TernaryRows& rows,
-                   const std::vector<TernaryDecoded>& list, int32_t bits, float factor) {
+                   const std::vector<DecodeOutput>& targets, int32_t bits, float factor) {
+  const std::vector<int64_t> offsets =
+      Offsets(targets, [=](int64_t n) { return TernaryWords(n, bits); });
   const DecodeFunction first = ChooseDecode<true, false>(bits);
   const DecodeFunction next = ChooseDecode<false, false>(bits);
   const DecodeFunction only = ChooseDecode<true, true>(bits);
@@ -217,8 +211,7 @@ bool TernaryDecode(const Executor& executor, const TernaryRows& rows,
   // A stretch that stays in the first-level cache while all workers are added to it.
   const int64_t stretch = 4096 / group * group;
   std::atomic<bool> all_finite{true};
-  LoopOver(list).For(executor, CutAt{group}, [&](size_t i, int64_t begin, int64_t end) {
-    const TernaryDecoded& own = list[i];
+  LoopOver(targets).For(executor, CutAt{group}, [&](size_t i, int64_t begin, int64_t end) {
     const DenormalsAreZero scope;
     bool finite = true;
     for (int64_t at = begin; at < end; at += stretch) {
@@ -226,10 +219,10 @@ bool TernaryDecode(const Executor& executor, const TernaryRows& rows,
       for (int64_t w = 0; w < rows.workers; ++w) {
         const bool ends = w + 1 == rows.workers;
         const DecodeFunction decode = w ? (ends ? last : next) : (ends ? only : first);
-        const float scale = rows.scales[w * rows.scales_stride + own.scale_at];
+        const float scale = rows.scales[w * targets.size() + i];
         const TernaryJob job = DecodeJob(bits, scale, factor);
-        const uint32_t* words = rows.words + w * rows.words_stride + own.words_at + at / digits;
-        const bool good = DecodeRange(decode, job, words, n, own.total + at);
+        const uint32_t* words = rows.words + w * offsets.back() + offsets[i] + at / digits;
+        const bool good = DecodeRange(decode, job, words, n, targets[i].total + at);
         finite &= good || !ends;
       }
     }

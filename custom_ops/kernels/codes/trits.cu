@@ -13,8 +13,7 @@ struct TernaryItem {
   DeviceInput source;
   uint32_t* words;
   int64_t n, first;
-  float multiplier;
-  uint32_t variable_draw;
+  PhiloxKey key;
 };
 
 // Of each piece the parts of what tells a scale, in an order that CUDA and the processor share.
@@ -27,12 +26,10 @@ struct MomentParts {
 // the sixteen sums of squares.
 template <bool kClip>
 __global__ void __launch_bounds__(kThreads)
-    MeasureTernary(Table<TernaryItem> table, MomentParts parts, bool* finite) {
-  const TernaryItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+    MeasureTernary(Table<TernaryItem> table, float multiplier, MomentParts parts, bool* finite) {
+  const auto [own, begin, n] = table.Piece();
   float acc[kEach];
-  LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
+  LoadPiece(own.source, multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
   if (kClip) {
     __shared__ float x[kChunk];
@@ -81,7 +78,8 @@ __global__ void __launch_bounds__(kThreads)
 struct TernaryCall {
   int64_t piece;
   int32_t bits, digits;
-  PhiloxKey key;
+  float multiplier;
+  int32_t unused;
 };
 
 // A block encodes a piece: first the digits of its elements, then words of these.
@@ -95,9 +93,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t n = own.n - begin < call.piece ? own.n - begin : call.piece;
   float acc[kEach];
   uint32_t random[kEach];
-  LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
-  call.key.variable_draw = own.variable_draw;
-  DrawPiece(call.key, begin, random);
+  LoadPiece(own.source, call.multiplier, begin, n, 0.0f, acc);
+  DrawPiece(own.key, begin, random);
   const float clip = SignedFlush(clips[i]), inverse = InverseOf(scales[i], 1.0f);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -149,9 +146,7 @@ struct TernaryDecodeCall {
 template <bool kIsTrits>
 __global__ void __launch_bounds__(kThreads)
     DecodeTernary(Table<TernaryDecodeItem> table, TernaryDecodeCall call, bool* finite) {
-  const TernaryDecodeItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * call.piece;
-  const int64_t n = own.n - begin < call.piece ? own.n - begin : call.piece;
+  const auto [own, begin, n] = table.Piece(call.piece);
   const Digits places(n, call.digits);
   float sum[kEach];
   int32_t words_of[kEach];
@@ -200,20 +195,18 @@ int64_t PieceOf(int32_t bits) {
   return kChunk / group * group;
 }
 
-Table<TernaryItem> SendTernary(Launch& launch, TernaryItem* items, const Ternary* list,
-                               int64_t count, int64_t piece, bool* finite) {
-  return launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        const Ternary& own = list[i];
-        return TernaryItem{{own.source.x, own.source.residual},
-                           own.words,
-                           own.n,
-                           first,
-                           own.source.multiplier,
-                           own.variable_draw};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, piece); }, finite);
+// Without keys and words what is sent is to be measured only.
+Table<TernaryItem> SendTernary(Launch& launch, TernaryItem* items, const EncodeInput* list,
+                               int64_t count, int32_t bits, int64_t piece, const PhiloxKey* keys,
+                               uint32_t* words, bool* finite) {
+  const auto next = [&](int64_t i, int64_t first) {
+    const EncodeInput& own = list[i];
+    const TernaryItem item{
+        {own.x, own.residual}, words, own.n, first, keys ? keys[i] : PhiloxKey{}};
+    if (words) words += TernaryWords(own.n, bits);
+    return item;
+  };
+  return launch.SendPieces(items, count, next, finite, piece);
 }
 
 }  // namespace
@@ -221,8 +214,8 @@ Table<TernaryItem> SendTernary(Launch& launch, TernaryItem* items, const Ternary
 
 using namespace grace;
 
-GRACE_EXPORT int grace_cuda_ternary_scales(const Ternary* list, int64_t count, float clip,
-                                           float* scales, bool* finite, void* workspace,
+GRACE_EXPORT int grace_cuda_ternary_scales(const EncodeInput* list, int64_t count, float multiplier,
+                                           float clip, float* scales, bool* finite, void* workspace,
                                            size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
   int64_t pieces = 0;
@@ -233,51 +226,48 @@ GRACE_EXPORT int grace_cuda_ternary_scales(const Ternary* list, int64_t count, f
   double* const squares = launch.Take<double>(moments);
   const MomentParts parts{sums, squares, launch.Take<uint32_t>(pieces)};
   if (launch.OnlyMeasures()) return 0;
-  const auto table = SendTernary(launch, items, list, count, kChunk, finite);
+  const auto table =
+      SendTernary(launch, items, list, count, kTrits, kChunk, nullptr, nullptr, finite);
   const bool clips = clip > 0.0f;
-  launch.Run(clips ? MeasureTernary<true> : MeasureTernary<false>, pieces, kThreads, table, parts,
-             finite);
+  launch.Run(clips ? MeasureTernary<true> : MeasureTernary<false>, pieces, kThreads, table,
+             multiplier, parts, finite);
   launch.Run(clips ? JoinTernary<true> : JoinTernary<false>, count, kThreads, table, parts, clip,
              scales);
   return launch.error();
 }
 
-GRACE_EXPORT int grace_cuda_ternary_encode(const Ternary* list, int64_t count, const float* own,
-                                           const float* scales, int32_t bits, const PhiloxKey* key,
-                                           void* workspace, size_t* bytes, void* stream) {
+GRACE_EXPORT int grace_cuda_ternary_encode(const EncodeInput* list, int64_t count, float multiplier,
+                                           const float* clips, const float* scales, int32_t bits,
+                                           const PhiloxKey* keys, uint32_t* words, void* workspace,
+                                           size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
   TernaryItem* const items = launch.Take<TernaryItem>(count);
   if (launch.OnlyMeasures()) return 0;
-  const TernaryCall call{PieceOf(bits), bits, static_cast<int32_t>(DigitsOf(bits)), *key};
-  const auto table = SendTernary(launch, items, list, count, call.piece, nullptr);
-  launch.Run(EncodeTernary, table.pieces, kThreads, table, call, own, scales);
+  const TernaryCall call{PieceOf(bits), bits, static_cast<int32_t>(DigitsOf(bits)), multiplier, 0};
+  const auto table =
+      SendTernary(launch, items, list, count, bits, call.piece, keys, words, nullptr);
+  launch.Run(EncodeTernary, table.pieces, kThreads, table, call, clips, scales);
   return launch.error();
 }
 
-GRACE_EXPORT int grace_cuda_ternary_decode(TernaryRows rows, const TernaryDecoded* list,
+GRACE_EXPORT int grace_cuda_ternary_decode(TernaryRows rows, const DecodeOutput* list,
                                            int64_t count, int32_t bits, float factor, bool* finite,
                                            void* workspace, size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
   TernaryDecodeItem* const items = launch.Take<TernaryDecodeItem>(count);
   if (launch.OnlyMeasures()) return 0;
   const int64_t piece = PieceOf(bits);
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const TernaryDecoded& own = list[i];
-        return TernaryDecodeItem{rows.words + own.words_at, rows.scales + own.scale_at, own.total,
-                                 own.n, first};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, piece); }, finite);
-  const TernaryDecodeCall call{rows.workers,
-                               rows.words_stride,
-                               rows.scales_stride,
-                               piece,
-                               bits,
-                               static_cast<int32_t>(DigitsOf(bits)),
-                               HalfOf(bits),
-                               BiasOf(bits),
-                               factor};
+  int64_t words = 0;
+  const auto next = [&](int64_t i, int64_t first) {
+    const TernaryDecodeItem item{rows.words + words, rows.scales + i, list[i].total, list[i].n,
+                                 first};
+    words += TernaryWords(list[i].n, bits);
+    return item;
+  };
+  const auto table = launch.SendPieces(items, count, next, finite, piece);
+  const TernaryDecodeCall call{rows.workers, words,        count,
+                               piece,        bits,         static_cast<int32_t>(DigitsOf(bits)),
+                               HalfOf(bits), BiasOf(bits), factor};
   launch.Run(bits == kTrits ? DecodeTernary<true> : DecodeTernary<false>, table.pieces, kThreads,
              table, call, finite);
   return launch.error();

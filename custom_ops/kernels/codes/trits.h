@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/base/accumulate.h"
+#include "kernels/base/compensate.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/philox.h"
 #include "kernels/base/words.h"
@@ -42,66 +42,52 @@ constexpr uint32_t BiasOf(int32_t bits) {
   return bias;
 }
 
-// One tensor of a list, for finding its scale or for encoding it.
-struct Ternary {
-  Accumulated source;
-  int64_t n;
-  // The limit to which an element is clipped, and the value of a digit.
-  float own, scale;
-  uint32_t* words;         // its part of the list's
-  uint32_t variable_draw;  // of the key
-};
-
-// scales[i]: the largest magnitude of tensor i, but at most `clip` standard deviations of its
-// elements, unless clip is 0 or the deviation is below 2^-16 of the root mean square. Below 2^-110
-// a scale is 0. Returns whether all elements are finite.
+// scales[i]: the largest magnitude of the acc of source i, but at most `clip` standard deviations
+// of its elements, unless clip is 0 or the deviation is below 2^-16 of the root mean square. Below
+// 2^-110 a scale is 0. Returns whether every acc is finite.
 //
-// Sums are in double: each 2048 elements have sixteen sums, of every sixteenth element in order.
-// These are added over adjacent pairs, then pairs of pairs, and likewise the sums of all 2048s. The
-// variance is the mean of squares less the square of the mean; a mean is a product with 1 / n.
-bool TernaryScales(const Executor& executor, const std::vector<Ternary>& list, float clip,
-                   float* scales);
+// In double: of each 2048 elements sixteen sums, each of every sixteenth element, one after
+// another; these added over adjacent pairs, then pairs of pairs; and so are the sums of all 2048s.
+// The variance is the mean of squares less the square of the mean, a mean being a product with
+// 1 / n.
+bool TernaryScales(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, float clip, float* scales);
 
-// Digits of each tensor, in float: 0 where min(|x|, own) / scale + u < 1, u being the uniform
-// number of the key's stream, else 1 with the sign of x. The division is a product with 1 / scale,
-// 0 where the scale is below 2^-110. Denormals count as zero.
-void TernaryEncode(const Executor& executor, const std::vector<Ternary>& list, int32_t bits,
-                   const PhiloxKey& key);
-
-// One tensor of a list to decode, with the offsets of its words in a worker's row and of its scale
-// in the worker's scales.
-struct TernaryDecoded {
-  int64_t n, words_at, scale_at;
-  float* total;
-};
+// Digits of the acc of each source, one source's words after another's; in float: 0 where
+// min(|acc|, clips[i]) / scales[i] + u < 1, u being the uniform number of the stream of keys[i],
+// else 1 with the sign of acc. The division is a product with 1 / scale, 0 where the scale is below
+// 2^-110. Denormals count as zero.
+void TernaryEncode(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, const float* clips, const float* scales, int32_t bits,
+                   const std::vector<PhiloxKey>& keys, uint32_t* words);
 
 // The rows of all workers.
 struct TernaryRows {
-  const uint32_t* words;
-  const float* scales;
-  int64_t workers, words_stride, scales_stride;
+  const uint32_t* words;  // [workers][words of all targets]
+  const float* scales;    // [workers][targets]
+  int64_t workers;
 };
 
 // The sum over workers of digit * scale, from zero, in worker order, denormal sums being 0; times
 // `factor`. A scale below 2^-110 counts as 0. At least one worker. Returns whether all totals are
 // finite.
 bool TernaryDecode(const Executor& executor, const TernaryRows& rows,
-                   const std::vector<TernaryDecoded>& list, int32_t bits, float factor);
+                   const std::vector<DecodeOutput>& targets, int32_t bits, float factor);
 
 }  // namespace grace
 
 // For GPUs; base/device/library.h says what all launchers have in common.
-// What elements are clipped to and what digits are worth is on the device: own[i] and
-// scales[i] stand for list[i].own and list[i].scale.
 extern "C" {
 
-int grace_cuda_ternary_decode(grace::TernaryRows rows, const grace::TernaryDecoded* list,
+int grace_cuda_ternary_decode(grace::TernaryRows rows, const grace::DecodeOutput* list,
                               int64_t count, int32_t bits, float factor, bool* finite,
                               void* workspace, size_t* bytes, void* stream);
-int grace_cuda_ternary_encode(const grace::Ternary* list, int64_t count, const float* own,
-                              const float* scales, int32_t bits, const grace::PhiloxKey* key,
-                              void* workspace, size_t* bytes, void* stream);
-int grace_cuda_ternary_scales(const grace::Ternary* list, int64_t count, float clip, float* scales,
-                              bool* finite, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_ternary_encode(const grace::EncodeInput* list, int64_t count, float multiplier,
+                              const float* clips, const float* scales, int32_t bits,
+                              const grace::PhiloxKey* keys, uint32_t* words, void* workspace,
+                              size_t* bytes, void* stream);
+int grace_cuda_ternary_scales(const grace::EncodeInput* list, int64_t count, float multiplier,
+                              float clip, float* scales, bool* finite, void* workspace,
+                              size_t* bytes, void* stream);
 
 }  // extern "C"

@@ -10,10 +10,10 @@ namespace {
 __global__ void __launch_bounds__(kThreads, 2)
     ProductPieces(MatrixTable table, Products products, int64_t runs) {
   if (blockIdx.x < runs) {
-    const MatrixItem own = table.Of<&MatrixItem::first_run>(blockIdx.x);
+    const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];
     return Reproject(table, own, blockIdx.x - own.first_run, products);
   }
-  const MatrixItem own = table.Of<&MatrixItem::first_strip>(blockIdx.x - runs);
+  const MatrixItem own = table.items[table.Find(blockIdx.x - runs, &MatrixItem::first_strip)];
   ProjectStrip(own, blockIdx.x - runs - own.first_strip, products);
 }
 
@@ -57,7 +57,7 @@ __device__ void Sum(const TileColumn& column, const TwoProducts& products, float
 
 __global__ void __launch_bounds__(kThreads)
     SubtractPieces(MatrixTable table, TwoProducts products, float multiplier) {
-  const MatrixItem own = table.Of<&MatrixItem::first>(blockIdx.x);
+  const MatrixItem own = table.items[table.Find(blockIdx.x)];
   const int64_t piece = blockIdx.x - own.first;
   float acc[kEach], sums[kEach];
   if (!own.rank) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     ExpandPieces(MatrixTable table, TwoProducts products, const float* dense, float factor,
                  bool* finite) {
-  const MatrixItem own = table.Of<&MatrixItem::first>(blockIdx.x);
+  const MatrixItem own = table.items[table.Find(blockIdx.x)];
   const int64_t piece = blockIdx.x - own.first;
   float sums[kEach];
   if (!own.rank) {

@@ -1,8 +1,5 @@
 #include "kernels/quantize/cast.h"
 
-#include <algorithm>
-#include <atomic>
-
 #define GRACE_KERNEL "kernels/quantize/cast-inl.h"
 #include "kernels/base/each_isa.h"
 
@@ -27,46 +24,25 @@ FromFunction ChooseFrom(Half type) {
 
 bool CastList(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
               Half type, uint16_t* halves) {
-  std::vector<int64_t> offsets{0};
-  for (const EncodeInput& source : sources) offsets.push_back(offsets.back() + source.n);
-  const Compensate compensate = ChooseCompensate();
+  const std::vector<int64_t> offsets = Offsets(sources, [](int64_t n) { return n; });
   const ToFunction plain = ChooseTo<false>(type), keeping = ChooseTo<true>(type);
-  const bool bypass = TooLargeToCache(offsets.back());
-  std::atomic<bool> all{true};
-  LoopOver(sources).For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
-    const DenormalsAreZero scope;
-    uint16_t* own = halves + offsets[t];
-    const bool finite =
-        EncodePiece(sources[t], multiplier, compensate, first, last, bypass,
-                    [&](int64_t begin, int64_t count, const float* acc, float* writable) {
-                      alignas(64) uint16_t buffer[kChunk];
-                      (writable ? keeping : plain)(acc, count, writable, buffer);
-                      Store(buffer, 2 * count, bypass, own + begin);
-                    });
-    EndStores(bypass);
-    if (!finite) all = false;
-  });
-  return all;
+  return EncodeChunks(
+      executor, sources, multiplier, kLines,
+      [&](size_t t, int64_t begin, int64_t count, const float* acc, float* writable, bool bypass) {
+        alignas(64) uint16_t buffer[kChunk];
+        (writable ? keeping : plain)(acc, count, writable, buffer);
+        Store(buffer, 2 * count, bypass, halves + offsets[t] + begin);
+      });
 }
 
 bool UncastList(const Executor& executor, const std::vector<DecodeOutput>& targets, Half type,
                 const uint16_t* halves, float factor) {
-  std::vector<int64_t> offsets{0};
-  for (const DecodeOutput& target : targets) offsets.push_back(offsets.back() + target.n);
+  const std::vector<int64_t> offsets = Offsets(targets, [](int64_t n) { return n; });
   const FromFunction from = ChooseFrom(type);
-  const bool bypass = TooLargeToCache(offsets.back());
-  std::atomic<bool> all{true};
-  LoopOver(targets).For(executor, kLines, [&](size_t t, int64_t first, int64_t last) {
-    const DenormalsAreZero scope;
-    alignas(64) float buffer[kChunk];
-    for (int64_t begin = first; begin < last; begin += kChunk) {
-      const int64_t count = std::min(kChunk, last - begin);
-      if (!from(halves + offsets[t] + begin, count, factor, buffer)) all = false;
-      Store(buffer, 4 * count, bypass, targets[t].total + begin);
-    }
-    EndStores(bypass);
-  });
-  return all;
+  return DecodeChunks(executor, targets, kLines,
+                      [&](size_t t, int64_t begin, int64_t count, float* out) {
+                        return from(halves + offsets[t] + begin, count, factor, out);
+                      });
 }
 
 }  // namespace grace

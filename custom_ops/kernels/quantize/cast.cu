@@ -58,9 +58,7 @@ struct CastItem {
 template <Half kType>
 __global__ void __launch_bounds__(kThreads)
     CastPieces(Table<CastItem> table, float multiplier, bool* finite) {
-  const CastItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float acc[kEach];
   LoadPiece(own.source, multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
@@ -83,9 +81,7 @@ struct UncastItem {
 template <Half kType>
 __global__ void __launch_bounds__(kThreads)
     UncastPieces(Table<UncastItem> table, float factor, bool* finite) {
-  const UncastItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float values[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -102,38 +98,26 @@ using namespace grace;
 GRACE_EXPORT int grace_cuda_cast_list(const EncodeInput* list, int64_t count, float multiplier,
                                       Half type, uint16_t* halves, bool* finite, void* workspace,
                                       size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  CastItem* const items = launch.Take<CastItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const EncodeInput& own = list[i];
-        const CastItem item{{own.x, own.residual}, own.residual_out, halves, own.n, first};
-        halves += own.n;
-        return item;
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
-  launch.Run(type == Half::kFloat16 ? CastPieces<Half::kFloat16> : CastPieces<Half::kBfloat16>,
-             table.pieces, kThreads, table, multiplier, finite);
-  return launch.error();
+  const auto cast =
+      type == Half::kFloat16 ? CastPieces<Half::kFloat16> : CastPieces<Half::kBfloat16>;
+  const auto next = [&](int64_t i, int64_t first) {
+    const EncodeInput& own = list[i];
+    const CastItem item{{own.x, own.residual}, own.residual_out, halves, own.n, first};
+    halves += own.n;
+    return item;
+  };
+  return Launch(workspace, bytes, stream).RunPieces(cast, count, next, finite, multiplier, finite);
 }
 
 GRACE_EXPORT int grace_cuda_uncast_list(const DecodeOutput* list, int64_t count, Half type,
                                         const uint16_t* halves, float factor, bool* finite,
                                         void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  UncastItem* const items = launch.Take<UncastItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const UncastItem item{halves, list[i].total, list[i].n, first};
-        halves += list[i].n;
-        return item;
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
-  launch.Run(type == Half::kFloat16 ? UncastPieces<Half::kFloat16> : UncastPieces<Half::kBfloat16>,
-             table.pieces, kThreads, table, factor, finite);
-  return launch.error();
+  const auto uncast =
+      type == Half::kFloat16 ? UncastPieces<Half::kFloat16> : UncastPieces<Half::kBfloat16>;
+  const auto next = [&](int64_t i, int64_t first) {
+    const UncastItem item{halves, list[i].total, list[i].n, first};
+    halves += list[i].n;
+    return item;
+  };
+  return Launch(workspace, bytes, stream).RunPieces(uncast, count, next, finite, factor, finite);
 }

@@ -25,9 +25,7 @@ template <bool kMinMax>
 __global__ void __launch_bounds__(kThreads)
     DecodePieces(Table<DequantizeItem> table, DequantizeCall call, bool* finite) {
   constexpr int kFloats = kMinMax ? 2 : 1;
-  const DequantizeItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   const PieceBlocks blocks(begin, n, own.block);
   const uint32_t* words = own.words + begin / kGroup * call.bits;
   const float* scales = own.scales;
@@ -64,18 +62,12 @@ using namespace grace;
 GRACE_EXPORT int grace_cuda_dequantize_list(Rows rows, const Decoded* list, int64_t count,
                                             Quantization quantization, float factor, bool* finite,
                                             void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  DequantizeItem* const items = launch.Take<DequantizeItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const Decoded& own = list[i];
-        const int64_t block = quantization.block ? quantization.block : own.n;
-        return DequantizeItem{
-            rows.words + own.words_at, rows.scales + own.scales_at, own.total, own.n, block, first};
-      },
-      [&](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
+  const auto item = [&](int64_t i, int64_t first) {
+    const Decoded& own = list[i];
+    const int64_t block = quantization.block ? quantization.block : own.n;
+    return DequantizeItem{
+        rows.words + own.words_at, rows.scales + own.scales_at, own.total, own.n, block, first};
+  };
   const DequantizeCall call{rows.workers,
                             rows.words_stride,
                             rows.scales_stride,
@@ -83,7 +75,6 @@ GRACE_EXPORT int grace_cuda_dequantize_list(Rows rows, const Decoded* list, int6
                             quantization.bits,
                             quantization.Half(),
                             factor};
-  launch.Run(quantization.minmax ? DecodePieces<true> : DecodePieces<false>, table.pieces, kThreads,
-             table, call, finite);
-  return launch.error();
+  const auto decode = quantization.minmax ? DecodePieces<true> : DecodePieces<false>;
+  return Launch(workspace, bytes, stream).RunPieces(decode, count, item, finite, call, finite);
 }

@@ -15,8 +15,7 @@ struct NarrowItem {
 
 // A block rounds a piece.
 __global__ void __launch_bounds__(kThreads) NarrowPieces(Table<NarrowItem> table, PhiloxKey key) {
-  const NarrowItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const auto [own, begin, n] = table.Piece();
   uint32_t random[kEach];
   key.variable_draw = own.variable_draw;
   DrawPiece(key, begin, random);
@@ -37,8 +36,7 @@ struct WidenItem {
 };
 
 __global__ void __launch_bounds__(kThreads) WidenPieces(Table<WidenItem> table) {
-  const WidenItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const auto [own, begin, n] = table.Piece();
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t at = begin + PlaceOf(j);
@@ -54,31 +52,17 @@ using namespace grace;
 GRACE_EXPORT int grace_cuda_to_halves_list(const Narrowed* list, int64_t count,
                                            const PhiloxKey* key, void* workspace, size_t* bytes,
                                            void* stream) {
-  Launch launch(workspace, bytes, stream);
-  NarrowItem* const items = launch.Take<NarrowItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        const Narrowed& own = list[i];
-        return NarrowItem{own.x, own.halves, own.n, first, own.variable_draw, 0};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
-  launch.Run(NarrowPieces, table.pieces, kThreads, table, *key);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    const Narrowed& own = list[i];
+    return NarrowItem{own.x, own.halves, own.n, first, own.variable_draw, 0};
+  };
+  return Launch(workspace, bytes, stream).RunPieces(NarrowPieces, count, item, nullptr, *key);
 }
 
 GRACE_EXPORT int grace_cuda_from_halves_list(const Widened* list, int64_t count, void* workspace,
                                              size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  WidenItem* const items = launch.Take<WidenItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        return WidenItem{list[i].halves, list[i].x, list[i].n, first};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
-  launch.Run(WidenPieces, table.pieces, kThreads, table);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    return WidenItem{list[i].halves, list[i].x, list[i].n, first};
+  };
+  return Launch(workspace, bytes, stream).RunPieces(WidenPieces, count, item, nullptr);
 }

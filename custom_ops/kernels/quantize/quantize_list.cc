@@ -45,7 +45,7 @@ class Encoder {
           const Measure measure = MeasureOf(x + b, std::min(block, n - b), code_.norm);
           const int64_t floats = code_.quantization.Floats();
           PutScale(measure, code_.norm, own.scales + floats * ((at + b) / block));
-          Note(measure);
+          if (!IsFinite(measure, code_.norm)) finite_.store(false, std::memory_order_relaxed);
         }
         QuantizeJob job = JobOf(own, schedule);
         if (at + n < end) job.next[0] = own.source.x + at + n;
@@ -57,33 +57,11 @@ class Encoder {
 
   // Blocks that do not fit into chunks: first all scales,
   void Scales() {
-    std::vector<std::vector<Measure>> parts(list_.size());
-    for (size_t i = 0; i < list_.size(); ++i) {
-      parts[i].resize(code_.BlocksOf(list_[i].n) * (ChunksOf(i) + 1));
+    std::vector<Scaled> list;
+    for (const Encoded& own : list_) {
+      list.push_back({own.source, own.n, code_.BlockOf(own.n), own.scales});
     }
-    // Parts of a block are counted from its own first element.
-    const auto cut = [this](size_t i, int64_t element) {
-      const int64_t block = code_.BlockOf(list_[i].n), within = element % block;
-      return element - within + std::min(block, CeilDiv(within, kChunk) * kChunk);
-    };
-    loop_.For(executor_, cut, [&](size_t i, int64_t begin, int64_t end) {
-      alignas(64) float room[kChunk];
-      const int64_t block = code_.BlockOf(list_[i].n);
-      for (int64_t at = begin, n; at < end; at += n) {
-        const int64_t within = at % block;
-        n = std::min({kChunk, block - within, end - at});
-        const Measure measure = MeasureOf(list_[i].source.At(at, n, room), n, code_.norm);
-        parts[i][at / block * (ChunksOf(i) + 1) + within / kChunk] = measure;
-        Note(measure);
-      }
-    });
-    for (size_t i = 0; i < list_.size(); ++i) {
-      const int64_t chunks = ChunksOf(i);
-      for (int64_t b = 0; b < code_.BlocksOf(list_[i].n); ++b) {
-        const Measure whole = Joined(parts[i].data() + b * (chunks + 1), chunks, code_.norm);
-        PutScale(whole, code_.norm, list_[i].scales + code_.quantization.Floats() * b);
-      }
-    }
+    if (!ScalesList(executor_, list, code_.norm)) finite_ = false;
   }
 
   // then all codes.
@@ -100,8 +78,6 @@ class Encoder {
     });
   }
 
-  int64_t ChunksOf(size_t i) const { return CeilDiv(code_.BlockOf(list_[i].n), kChunk); }
-
   PhiloxKey KeyOf(const Encoded& own) const {
     PhiloxKey key = key_ ? *key_ : PhiloxKey{};
     key.variable_draw = own.variable_draw;
@@ -112,10 +88,6 @@ class Encoder {
     Quantization quantization = code_.quantization;
     quantization.block = code_.BlockOf(own.n);
     return {own.scales, own.n, quantization, key_ ? &schedule : nullptr, {}, own.stratum};
-  }
-
-  void Note(const Measure& measure) {
-    if (!IsFinite(measure, code_.norm)) finite_.store(false, std::memory_order_relaxed);
   }
 
   const Executor& executor_;

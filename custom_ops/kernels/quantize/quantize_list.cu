@@ -75,9 +75,7 @@ __global__ void __launch_bounds__(kThreads, kEncoders)
     EncodePieces(Table<QuantizeItem> table, QuantizeCall call, bool* finite) {
   constexpr bool kMinMax = kNorm == Norm::kMinMax;
   constexpr int kFloats = kMinMax ? 2 : 1;
-  const QuantizeItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * call.piece;
-  const int64_t n = own.n - begin < call.piece ? own.n - begin : call.piece;
+  const auto [own, begin, n] = table.Piece(call.piece);
   float* const scales = own.measured.scales;
   float acc[kEach], factors[kEach], lowest[kEach];
   LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
@@ -182,7 +180,7 @@ GRACE_EXPORT int grace_cuda_quantize_list(const Encoded* list, int64_t count, Li
   void* const room = launch.Take<uint64_t>(cuts.fits ? 0 : parts);
   if (launch.OnlyMeasures()) return 0;
   int64_t first_part = 0, first_block = 0;
-  const auto table = launch.Send(
+  const auto table = launch.SendPieces(
       items, count,
       [&](int64_t i, int64_t first) {
         const Encoded& own = list[i];
@@ -202,7 +200,7 @@ GRACE_EXPORT int grace_cuda_quantize_list(const Encoded* list, int64_t count, Li
         first_block += item.measured.blocks;
         return item;
       },
-      [&](int64_t i) { return CeilDiv(list[i].n, cuts.piece); }, finite);
+      finite, cuts.piece);
   const Quantization& q = code.quantization;
   const QuantizeCall call{cuts.piece, q.levels, q.bits, q.Half(), key ? *key : PhiloxKey{}};
   const auto run = code.norm == Norm::kMinMax ? RunQuantize<Norm::kMinMax>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/base/accumulate.h"
+#include "kernels/base/compensate.h"
 #include "kernels/base/words.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/scales.h"

@@ -1,8 +1,8 @@
 #include "kernels/quantize/scales.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
-#include <vector>
 
 #include "kernels/base/words.h"
 
@@ -26,9 +26,7 @@ inline double SumAdjacent(const double* s) {
 #include "kernels/base/each_isa.h"
 
 namespace grace {
-namespace {
 
-// Sums adjacent pairs until one is left; sums has room for one more than count.
 double PairwiseSum(double* sums, int64_t count) {
   while (count > 1) {
     if (count % 2) sums[count++] = 0.0;
@@ -37,6 +35,8 @@ double PairwiseSum(double* sums, int64_t count) {
   }
   return sums[0];
 }
+
+namespace {
 
 // The pairwise sum of squares of at most kGrain elements.
 double SumSquares(const float* x, int64_t n) {
@@ -127,33 +127,49 @@ bool IsFinite(const Measure& measure, Norm norm) {
   return norm == Norm::kMax ? measure.largest < kInfinity : std::isfinite(measure.sum);
 }
 
-void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
-                 float* scales) {
-  if (n == 0) return;
-  block = std::min(block, n);
-  const int64_t blocks = CeilDiv(n, block);
-  if (block <= kGrain) {
-    executor.For(blocks, std::max<int64_t>(1, kGrain / block), [=](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t count = std::min(block, n - b * block);
-        scales[b] = ScaleOf(MeasureOf(x + b * block, count, norm), norm);
-      }
-    });
-    return;
+bool ScalesList(const Executor& executor, std::vector<Scaled> list, Norm norm) {
+  for (Scaled& own : list) own.block = std::min(own.block, std::max<int64_t>(own.n, 1));
+  // The measures of blocks that do not fit into chunks, in parts counted from their own beginnings.
+  std::vector<std::vector<Measure>> parts(list.size());
+  const auto parts_of_block = [&](size_t i) { return CeilDiv(list[i].block, kChunk); };
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].block <= kChunk) continue;
+    parts[i].resize(CeilDiv(list[i].n, list[i].block) * (parts_of_block(i) + 1));
   }
-  // A piece is kGrain elements, a power of two of them, so that it is a whole subtree of the sum.
-  const int64_t pieces = CeilDiv(block, kGrain);
-  std::vector<Measure> parts(blocks * (pieces + 1));
-  executor.For(blocks * pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / pieces, p = i % pieces, from = b * block + p * kGrain;
-      const int64_t count = std::min({kGrain, block - p * kGrain, n - from});
-      if (count > 0) parts[b * (pieces + 1) + p] = MeasureOf(x + from, count, norm);
+  const int64_t floats = norm == Norm::kMinMax ? 2 : 1;
+  const auto cut = [&](size_t i, int64_t element) {
+    const int64_t block = list[i].block, within = element % block;
+    return element - within + std::min(block, CeilDiv(within, kChunk) * kChunk);
+  };
+  std::atomic<bool> finite{true};
+  LoopOver(list).For(executor, cut, [&](size_t i, int64_t begin, int64_t end) {
+    alignas(64) float room[kChunk];
+    const Scaled& own = list[i];
+    const bool large = own.block > kChunk;
+    const int64_t most = large ? kChunk : kChunk / own.block * own.block;
+    for (int64_t at = begin, n; at < end; at += n) {
+      n = std::min({most, large ? own.block - at % own.block : most, end - at});
+      const float* x = own.source.At(at, n, room);
+      int64_t block = at / own.block;
+      for (int64_t b = 0; b < n; b += own.block, ++block) {
+        const Measure measure = MeasureOf(x + b, std::min(own.block, n - b), norm);
+        if (!IsFinite(measure, norm)) finite.store(false, std::memory_order_relaxed);
+        if (large) {
+          parts[i][block * (parts_of_block(i) + 1) + at % own.block / kChunk] = measure;
+        } else {
+          PutScale(measure, norm, own.scales + floats * block);
+        }
+      }
     }
   });
-  for (int64_t b = 0; b < blocks; ++b) {
-    scales[b] = ScaleOf(Joined(parts.data() + b * (pieces + 1), pieces, norm), norm);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t count = parts_of_block(i), blocks = parts[i].size() / (count + 1);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const Measure whole = Joined(parts[i].data() + b * (count + 1), count, norm);
+      PutScale(whole, norm, list[i].scales + floats * b);
+    }
   }
+  return finite;
 }
 
 }  // namespace grace

@@ -2,17 +2,35 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "kernels/base/compensate.h"
 #include "kernels/base/parallel.h"
 
 namespace grace {
 
 enum class Norm { kMax, kL2, kMinMax };
 
-// scales[ceil(n / block)]: the largest |x| of each block, or the root of its sum of squares, summed
-// in double over adjacent pairs, then pairs of pairs. Below 2^-110 a scale is 0. Needs block >= 1.
-void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block, Norm norm,
-                 float* scales);
+// One tensor of a list whose blocks' scales are wanted.
+struct Scaled {
+  Accumulated source;
+  int64_t n, block;
+  float* scales;  // [ceil(n / block)], or twice that for kMinMax
+};
+
+// The scales: the largest |x| of each block, or the root of its sum of squares, summed in double
+// over adjacent pairs, then pairs of pairs; below 2^-110 a scale is 0. For kMinMax see PutScale.
+// Needs block >= 1. Returns whether all sources are finite.
+bool ScalesList(const Executor& executor, std::vector<Scaled> list, Norm norm);
+
+// Those of one tensor.
+inline void BlockScales(const Executor& executor, const float* x, int64_t n, int64_t block,
+                        Norm norm, float* scales) {
+  ScalesList(executor, {{{x, nullptr, 1.0f}, n, block, scales}}, norm);
+}
+
+// Adds adjacent pairs until one is left; `sums` has room for one more than count.
+double PairwiseSum(double* sums, int64_t count);
 
 // The measure of a part of a block, from which scales follow: the bits of the largest magnitude,
 // the sum of squares, or the minimum and the maximum, as integers in the order of the floats, with

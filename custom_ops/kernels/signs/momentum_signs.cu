@@ -15,9 +15,7 @@ struct AverageItem {
 // A block averages one piece and packs its signs.
 __global__ void __launch_bounds__(kThreads)
     AveragePieces(Table<AverageItem> table, float multiplier, Momentum momentum, bool* finite) {
-  const AverageItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   float average[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -47,16 +45,10 @@ GRACE_EXPORT int grace_cuda_momentum_sign_list(const EncodeInput* sources, int64
                                                float multiplier, const Momentum* momentum,
                                                uint32_t* const* words, bool* finite,
                                                void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  AverageItem* const items = launch.Take<AverageItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        const EncodeInput& own = sources[i];
-        return AverageItem{own.x, own.residual, own.residual_out, words[i], own.n, first};
-      },
-      [=](int64_t i) { return CeilDiv(sources[i].n, kChunk); }, finite);
-  launch.Run(AveragePieces, table.pieces, kThreads, table, multiplier, *momentum, finite);
-  return launch.error();
+  const auto item = [=](int64_t i, int64_t first) {
+    const EncodeInput& own = sources[i];
+    return AverageItem{own.x, own.residual, own.residual_out, words[i], own.n, first};
+  };
+  return Launch(workspace, bytes, stream)
+      .RunPieces(AveragePieces, count, item, finite, multiplier, *momentum, finite);
 }

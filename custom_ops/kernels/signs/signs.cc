@@ -1,13 +1,10 @@
 #include "kernels/signs/signs.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/base/list.h"
 #include "kernels/base/words.h"
 
-#define GRACE_KERNEL "kernels/base/finite-inl.h"
-#include "kernels/base/each_isa.h"
 #define GRACE_KERNEL "kernels/signs/signs-inl.h"
 #include "kernels/base/each_isa.h"
 
@@ -92,39 +89,35 @@ class Tally {
 
 }  // namespace
 
-bool PackSignsList(const Executor& executor, const std::vector<Signed>& list) {
+bool PackSignsList(const Executor& executor, const std::vector<EncodeInput>& sources,
+                   float multiplier, uint32_t* words) {
   const PackFunction pack = GRACE_CHOOSE(Pack);
-  const auto finite = GRACE_CHOOSE(Finite);
-  std::atomic<bool> all_finite{true};
-  LoopOver(list).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
-    alignas(64) float room[kChunk];
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at);
-      const float* x = list[i].source.At(at, n, room);
-      PackRange(pack, x, n, list[i].words + at / kGroup);
-      if (!finite(x, n)) all_finite.store(false, std::memory_order_relaxed);
-    }
-  });
-  return all_finite;
+  const std::vector<int64_t> offsets = Offsets(sources, SignWords);
+  return EncodeChunks(executor, sources, multiplier, CutAt{kGroup},
+                      [&](size_t i, int64_t at, int64_t n, const float* acc, float*, bool) {
+                        PackRange(pack, acc, n, words + offsets[i] + at / kGroup);
+                      });
 }
 
-void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t workers, int64_t stride,
-                   const std::vector<Voted>& list, float factor) {
+void VoteSignsList(const Executor& executor, const uint32_t* words, int64_t workers,
+                   const std::vector<DecodeOutput>& targets, float factor) {
   const ExpandFunction expand = GRACE_CHOOSE(Expand);
+  const std::vector<int64_t> offsets = Offsets(targets, SignWords);
   const uint32_t half = static_cast<uint32_t>(workers / 2);
   int planes = 1;
   while (workers >> planes) ++planes;
-  LoopOver(list).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+  LoopOver(targets).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
     constexpr int64_t kAtOnce = Tally::kWords * kGroup;
     uint32_t above[Tally::kWords], tie[Tally::kWords];
     const DenormalsAreZero scope;
     for (int64_t at = begin; at < end; at += kAtOnce) {
       const int64_t count = std::min(kAtOnce, end - at);
       Tally tally(planes);
-      const uint32_t* own = words + list[i].words_at + at / kGroup;
-      for (int64_t w = 0; w < workers; ++w) tally.Add(own + w * stride, CeilDiv(count, kGroup));
+      const uint32_t* own = words + offsets[i] + at / kGroup;
+      for (int64_t w = 0; w < workers; ++w)
+        tally.Add(own + w * offsets.back(), CeilDiv(count, kGroup));
       tally.Compare(half, above, tie);
-      ExpandRange(expand, above, workers % 2 ? nullptr : tie, count, factor, list[i].total + at);
+      ExpandRange(expand, above, workers % 2 ? nullptr : tie, count, factor, targets[i].total + at);
     }
   });
 }

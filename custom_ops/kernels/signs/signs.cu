@@ -9,22 +9,19 @@ struct SignItem {
   DeviceInput source;
   uint32_t* words;
   int64_t n, first;
-  float multiplier;
-  int32_t unused;
 };
 
 // A block packs the signs of one piece.
-__global__ void __launch_bounds__(kThreads) PackPieces(Table<SignItem> table, bool* finite) {
-  const SignItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+__global__ void __launch_bounds__(kThreads)
+    PackPieces(Table<SignItem> table, float multiplier, bool* finite) {
+  const auto [own, begin, n] = table.Piece();
   float acc[kEach];
-  LoadPiece(own.source, own.multiplier, begin, n, -1.0f, acc);
+  LoadPiece(own.source, multiplier, begin, n, -1.0f, acc);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int64_t group = WarpOf() * kEach + j;
+    const int at = PlaceOf(j);
     const uint32_t word = __ballot_sync(kAllLanes, NotNegativeBits(acc[j]));
-    if (Lane() == 0 && group * kGroup < n) own.words[begin / kGroup + group] = word;
+    if (Lane() == 0 && at < n) own.words[(begin + at) / kGroup] = word;
   }
   NotePiece(acc, n, finite);
 }
@@ -39,8 +36,7 @@ struct VoteItem {
 // one of its bits.
 __global__ void __launch_bounds__(kThreads)
     VotePieces(Table<VoteItem> table, int32_t workers, int64_t stride, float factor) {
-  const VoteItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
+  const auto [own, begin, n] = table.Piece();
   const float positive = MulZ(1.0f, factor), tie = MulZ(0.0f, factor);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -60,36 +56,29 @@ __global__ void __launch_bounds__(kThreads)
 
 using namespace grace;
 
-GRACE_EXPORT int grace_cuda_sign_list(const Signed* list, int64_t count, bool* finite,
-                                      void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  SignItem* const items = launch.Take<SignItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        const Signed& own = list[i];
-        return SignItem{
-            {own.source.x, own.source.residual}, own.words, own.n, first, own.source.multiplier, 0};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, finite);
-  launch.Run(PackPieces, table.pieces, kThreads, table, finite);
-  return launch.error();
+GRACE_EXPORT int grace_cuda_sign_list(const EncodeInput* list, int64_t count, float multiplier,
+                                      uint32_t* words, bool* finite, void* workspace, size_t* bytes,
+                                      void* stream) {
+  const auto next = [&](int64_t i, int64_t first) {
+    const EncodeInput& own = list[i];
+    const SignItem item{{own.x, own.residual}, words, own.n, first};
+    words += SignWords(own.n);
+    return item;
+  };
+  return Launch(workspace, bytes, stream)
+      .RunPieces(PackPieces, count, next, finite, multiplier, finite);
 }
 
-GRACE_EXPORT int grace_cuda_vote_list(const uint32_t* words, int64_t workers, int64_t stride,
-                                      const Voted* list, int64_t count, float factor,
+GRACE_EXPORT int grace_cuda_vote_list(const uint32_t* words, int64_t workers,
+                                      const DecodeOutput* list, int64_t count, float factor,
                                       void* workspace, size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  VoteItem* const items = launch.Take<VoteItem>(count);
-  if (launch.OnlyMeasures()) return 0;
-  const auto table = launch.Send(
-      items, count,
-      [=](int64_t i, int64_t first) {
-        return VoteItem{words + list[i].words_at, list[i].total, list[i].n, first};
-      },
-      [=](int64_t i) { return CeilDiv(list[i].n, kChunk); }, nullptr);
-  launch.Run(VotePieces, table.pieces, kThreads, table, static_cast<int32_t>(workers), stride,
-             factor);
-  return launch.error();
+  int64_t stride = 0;
+  for (int64_t i = 0; i < count; ++i) stride += SignWords(list[i].n);
+  const auto next = [&](int64_t i, int64_t first) {
+    const VoteItem item{words, list[i].total, list[i].n, first};
+    words += SignWords(list[i].n);
+    return item;
+  };
+  return Launch(workspace, bytes, stream)
+      .RunPieces(VotePieces, count, next, nullptr, static_cast<int32_t>(workers), stride, factor);
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/base/list.h"
 #include "kernels/base/words.h"
@@ -20,38 +19,32 @@ bool SumScaledSignList(const Executor& executor, const ScaledRows& rows,
   }
   const auto add = GRACE_CHOOSE(AddSigns<true>), add_each = GRACE_CHOOSE(AddSigns<false>);
   const Compensate times = ChooseCompensate();
-  const ListLoop loop = LoopOver(targets);
-  const bool bypass = TooLargeToCache(loop.total());
-  std::atomic<bool> all{true};
-  loop.For(executor, CutAt{kChunk}, [&](size_t i, int64_t begin, int64_t end) {
-    const DenormalsAreZero scope;
-    alignas(64) float total[kChunk], low[kChunk] = {}, high[kChunk] = {};
-    const bool one = cells[i].OneForChunk();
-    bool finite = true;
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at), levels = one ? 1 : n;
-      for (int64_t w = 0; w < rows.workers; ++w) {
-        const int64_t own = w * rows.levels_stride + levels_at[i];
-        const auto spread = [&](const float* from, float* to) {
-          if (one) *to = from[own + cells[i].Of(at)];
-          if (!one) cells[i].Spread(from + own, at, n, to);
-        };
-        spread(rows.high, high);
-        if (rows.low) {
-          spread(rows.low, low);
-        } else {
-          for (int64_t k = 0; k < levels; ++k) low[k] = 0.0f - high[k];
+  return DecodeChunks(
+      executor, targets, CutAt{kChunk}, [&](size_t i, int64_t at, int64_t n, float* total) {
+        alignas(64) float low[kChunk], high[kChunk];
+        const bool one = cells[i].OneForChunk();
+        const int64_t groups = CeilDiv(n, kGroup), levels = one ? 1 : groups * kGroup;
+        for (int64_t w = 0; w < rows.workers; ++w) {
+          const int64_t own = w * rows.levels_stride + levels_at[i];
+          const auto spread = [&](const float* from, float* to) {
+            if (one) {
+              *to = from[own + cells[i].Of(at)];
+            } else {
+              cells[i].Spread(from + own, at, n, to);
+              std::fill(to + n, to + levels, 0.0f);
+            }
+          };
+          spread(rows.high, high);
+          if (rows.low) {
+            spread(rows.low, low);
+          } else {
+            for (int64_t k = 0; k < levels; ++k) low[k] = 0.0f - high[k];
+          }
+          const uint32_t* words = rows.words + w * rows.words_stride + words_at[i] + at / kGroup;
+          (one ? add : add_each)(words, low, high, groups, w == 0, total);
         }
-        const uint32_t* words = rows.words + w * rows.words_stride + words_at[i] + at / kGroup;
-        (one ? add : add_each)(words, low, high, CeilDiv(n, kGroup), w == 0, total);
-      }
-      finite &= times(total, nullptr, factor, n, total);
-      Store(total, 4 * n, bypass, targets[i].total + at);
-    }
-    EndStores(bypass);
-    if (!finite) all.store(false, std::memory_order_relaxed);
-  });
-  return all;
+        return times(total, nullptr, factor, n, total);
+      });
 }
 
 }  // namespace grace

@@ -1,5 +1,5 @@
-#include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/launch.h"
+#include "kernels/base/device/totals.h"
 #include "kernels/signs/device/cells.h"
 #include "kernels/signs/scaled_signs.h"
 
@@ -15,9 +15,7 @@ struct SumItem {
 // Adds up what the workers' signs stand for.
 __global__ void __launch_bounds__(kThreads, 2)
     SumPieces(Table<SumItem> table, ScaledRows rows, float factor, bool* finite) {
-  const SumItem own = table.items[table.Find(blockIdx.x)];
-  const int64_t begin = (blockIdx.x - own.first) * kChunk;
-  const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;
+  const auto [own, begin, n] = table.Piece();
   const PieceCells cells(own.cells, begin);
   float sums[kEach] = {};
   int64_t levels_at[kEach];
@@ -40,12 +38,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       sums[j] = PlainFlush(AddZ(sums[j], level));
     }
   }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    sums[j] = MulZ(sums[j], factor);
-    if (PlaceOf(j) < n) own.total[begin + PlaceOf(j)] = sums[j];
-  }
-  NotePiece(sums, n, finite);
+  StoreTotals(sums, factor, n, own.total + begin, finite);
 }
 
 }  // namespace
@@ -57,21 +50,14 @@ GRACE_EXPORT int grace_cuda_sum_scaled_sign_list(const ScaledRows* rows, const C
                                                  const DecodeOutput* targets, int64_t count,
                                                  float factor, bool* finite, void* workspace,
                                                  size_t* bytes, void* stream) {
-  Launch launch(workspace, bytes, stream);
-  SumItem* const items = launch.Take<SumItem>(count);
-  if (launch.OnlyMeasures()) return 0;
   int64_t words_at = 0, levels_at = 0;
-  const auto table = launch.Send(
-      items, count,
-      [&](int64_t i, int64_t first) {
-        const DecodeOutput& own = targets[i];
-        const SumItem item{own.total, DeviceCells::From(cells[i]), own.n, first, words_at,
-                           levels_at};
-        words_at += PackedWords(own.n, 1);
-        levels_at += cells[i].Count(own.n);
-        return item;
-      },
-      [=](int64_t i) { return CeilDiv(targets[i].n, kChunk); }, finite);
-  launch.Run(SumPieces, table.pieces, kThreads, table, *rows, factor, finite);
-  return launch.error();
+  const auto next = [&](int64_t i, int64_t first) {
+    const DecodeOutput& own = targets[i];
+    const SumItem item{own.total, DeviceCells::From(cells[i]), own.n, first, words_at, levels_at};
+    words_at += PackedWords(own.n, 1);
+    levels_at += cells[i].Count(own.n);
+    return item;
+  };
+  return Launch(workspace, bytes, stream)
+      .RunPieces(SumPieces, count, next, finite, *rows, factor, finite);
 }

@@ -135,6 +135,12 @@ class FloatList {
     }
   }
   const std::vector<Floats>& views() const { return views_; }
+  // The tensors as an encoder reads them, which have no residuals.
+  std::vector<EncodeInput> sources() const {
+    std::vector<EncodeInput> sources;
+    for (const Floats& x : views_) sources.push_back({x.data, nullptr, nullptr, x.size});
+    return sources;
+  }
 
  private:
   std::vector<Tensor> tensors_;

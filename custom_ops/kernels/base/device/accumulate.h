@@ -1,4 +1,4 @@
-// acc = x * multiplier + residual on the device, as accumulate.h and compensate.h have it.
+// acc = x * multiplier + residual on the device, as compensate.h has it.
 #pragma once
 
 #include "kernels/base/device/cuda.h"

@@ -31,6 +31,8 @@ constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
 __device__ inline int Lane() { return threadIdx.x % kWarp; }
 __device__ inline int WarpOf() { return threadIdx.x / kWarp; }
+// The lanes before this one, as a mask.
+__device__ inline uint32_t LanesBefore() { return (1u << Lane()) - 1; }
 
 __device__ inline bool IsFinite(float x) { return (__float_as_uint(x) & kInfinity) != kInfinity; }
 

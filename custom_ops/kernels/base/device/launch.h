@@ -63,6 +63,17 @@ struct Table {
     }
     return low;
   }
+
+  // What the block takes of a tensor: elements [begin, begin + n), at most `size` of them.
+  struct Part {
+    Item own;
+    int64_t begin, n;
+  };
+  __device__ Part Piece(int64_t size = kChunk) const {
+    const Item own = items[Find(blockIdx.x)];
+    const int64_t begin = (blockIdx.x - own.first) * size, left = own.n - begin;
+    return {own, begin, left < size ? left : size};
+  }
 };
 
 // The kernels that the library has started, for tests and benchmarks.
@@ -115,6 +126,30 @@ class Launch {
       SendPart(parcel, some * sizeof(Item) / 4, reinterpret_cast<uint32_t*>(items + i), finite);
     }
     return {items, static_cast<int32_t>(count), first};
+  }
+
+  // As Send, for pieces of `size` of a tensor's elements, which its Item counts in a member `n`.
+  template <class Item, class Make>
+  Table<Item> SendPieces(Item* items, int64_t count, const Make& make, bool* finite,
+                         int64_t size = kChunk) {
+    int64_t n = 0;
+    const auto counted = [&](int64_t i, int64_t first) {
+      const Item item = make(i, first);
+      n = item.n;
+      return item;
+    };
+    return Send(items, count, counted, [&](int64_t) { return CeilDiv(n, size); }, finite);
+  }
+
+  // All of a launcher that has one kernel, whose blocks take a piece each.
+  template <class Item, class... Parameters, class Make, class... Arguments>
+  int RunPieces(void (*kernel)(Table<Item>, Parameters...), int64_t count, const Make& make,
+                bool* finite, Arguments... arguments) {
+    Item* const items = Take<Item>(count);
+    if (OnlyMeasures()) return 0;
+    const Table<Item> table = SendPieces(items, count, make, finite);
+    Run(kernel, table.pieces, kThreads, table, arguments...);
+    return error();
   }
 
   template <class... Parameters, class... Arguments>

@@ -35,9 +35,6 @@ struct WarpChunk {
   __device__ int64_t At(int group) const { return begin + group * kWarp + Lane(); }
 };
 
-// The lanes before this one, as a mask.
-__device__ inline uint32_t LanesBefore() { return (1u << Lane()) - 1; }
-
 // Each count becomes the sum of those before it; returns the sum of all. Called by one block.
 template <class T>
 __device__ T SumsBefore(T* counts, int64_t size) {

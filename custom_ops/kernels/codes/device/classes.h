@@ -3,7 +3,7 @@
 
 #include "kernels/base/device/block.h"
 #include "kernels/base/device/cuda.h"
-#include "kernels/codes/classes.h"
+#include "kernels/codes/class_chunks.h"
 
 namespace grace {
 
@@ -32,34 +32,5 @@ __device__ inline uint64_t SumWarp(uint64_t counts) {
   }
   return counts;
 }
-
-// Of an ErrorBound: the least biased exponents of the classes, without a shift.
-struct LeastExponents {
-  int32_t byte, half, whole, largest_shift;
-
-  explicit LeastExponents(ErrorBound bound)
-      : byte(bound.LeastByte()),
-        half(bound.LeastHalf()),
-        whole(bound.LeastWhole()),
-        largest_shift(bound.LargestShift()) {}
-};
-
-// As ClassEdges.
-struct DeviceEdges {
-  int32_t byte, half, whole;
-
-  __device__ DeviceEdges(const LeastExponents& least, int32_t shift)
-      : byte(least.byte + shift), half(least.half + shift), whole(least.whole + shift) {}
-  __device__ static float Power(int32_t exponent) {
-    return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-  }
-  __device__ float ByteUnit() const { return Power(half - 7); }
-  __device__ float HalfUnit() const { return Power(whole - 15 < 254 ? whole - 15 : 254); }
-  __device__ float BytesIn() const { return Power(261 - half); }
-  __device__ float HalvesIn() const { return Power(269 - whole > 1 ? 269 - whole : 1); }
-};
-
-// The lanes before this one, as a mask.
-__device__ inline uint32_t LanesBelow() { return (1u << Lane()) - 1; }
 
 }  // namespace grace

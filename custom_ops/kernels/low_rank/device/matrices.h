@@ -75,21 +75,6 @@ struct MatrixTable : Table<MatrixItem> {
   int64_t strips = 0, runs = 0;
   float* partials = nullptr;
   uint32_t* counters = nullptr;
-
-  // The tensor that a strip is of, or a run, or a tile: the one that kFirst counts.
-  template <int64_t MatrixItem::* kFirst>
-  __device__ const MatrixItem& Of(int64_t piece) const {
-    int32_t low = 0, high = count - 1;
-    while (low < high) {
-      const int32_t middle = (low + high + 1) / 2;
-      if (items[middle].*kFirst <= piece) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return items[low];
-  }
 };
 
 // The workspace of a table, taken from a launch; and the table, sent with it.
