@@ -1,136 +1,104 @@
 #include "kernels/codes/trits.h"
-#include "ops/glue/list_call.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
 
-int32_t ReadBits(const ListAttributes& attributes) {
+int32_t ReadBits(const Attributes& attributes) {
   const int64_t bits = attributes.Int("bits");
   Require(bits == kTrits || (bits >= 2 && bits <= 16), "Fields have 2 to 16 bits; 0 means trits.");
   return static_cast<int32_t>(bits);
 }
 
-// The tensors of a list, with what they are multiplied by.
-std::vector<Ternary> Sources(const FloatList& xs, float multiplier) {
-  std::vector<Ternary> list;
-  for (const Floats& x : xs.views()) {
-    list.push_back({{x.data, nullptr, multiplier}, x.size, 0.0f, 0.0f, nullptr, 0});
-  }
-  return list;
-}
+// Encodes gradients without residuals.
+struct TernaryEncoder : Encoder {
+  explicit TernaryEncoder(const Attributes& attributes) : Encoder(attributes, nullptr) {}
 
-struct TernaryScalesListOp {
-  explicit TernaryScalesListOp(const ListAttributes& attributes)
-      : multiplier(attributes.Float("multiplier")), clip(attributes.Float("clip")) {}
-
-  void Compute(const ListCall& call) const {
-    const FloatList xs(call, 0, call.inputs());
-    const Tensor scales = call.Vector(0, TF_FLOAT, call.inputs());
-    const std::vector<Ternary> list = Sources(xs, multiplier);
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_scales), list.data(), int64_t(list.size()), clip,
-                      scales.data<float>(), call.NewBool(1));
+  // The tensors of a list, with what they are multiplied by.
+  std::vector<Ternary> List(const Call& call) const {
+    std::vector<Ternary> list;
+    for (const EncodeInput& own : Sources(call, kNone, Elements::kAny)) {
+      list.push_back({{own.x, nullptr, multiplier}, own.n, 0.0f, 0.0f, nullptr, 0});
     }
-    call.SetBool(1, TernaryScales(call.executor(), list, clip, scales.data<float>()));
+    return list;
   }
-
-  float multiplier, clip;
 };
 
-struct TernaryEncodeListOp {
-  explicit TernaryEncodeListOp(const ListAttributes& attributes)
-      : bits(ReadBits(attributes)),
-        count(static_cast<int>(attributes.Int("N"))),
-        variables(attributes.Ints("variables")),
-        draw(attributes.Int("draw")),
-        multiplier(attributes.Float("multiplier")) {
-    Require(static_cast<int>(variables.size()) == count, "Every input needs its variable.");
+struct TernaryScalesListOp : TernaryEncoder {
+  explicit TernaryScalesListOp(const Attributes& attributes)
+      : TernaryEncoder(attributes), clip(attributes.Float("clip")) {}
+
+  void Compute(const Call& call) const {
+    float* scales = call.New<float>(0, {tensors});
+    call.Run(GRACE_CUDA(ternary_scales), TernaryScales, List(call), clip, scales);
   }
 
-  void Compute(const ListCall& call) const {
-    const FloatList xs(call, 0, count);
-    const Tensor own = call.Input(count, 1), scales = call.Input(count + 1, 1);
-    Require(own.size() == count && scales.size() == count, "Every input needs its scales.");
-    const PhiloxKey key{call.Word(count + 2), call.Word(count + 3), call.Word(count + 4), 0};
-    std::vector<Ternary> list = Sources(xs, multiplier);
-    int64_t size = 0;
-    for (const Ternary& tensor : list) size += TernaryWords(tensor.n, bits);
-    const Tensor words = call.Vector(0, TF_INT32, size);
-    uint32_t* word = words.data<uint32_t>();
-    for (int i = 0; i < count; ++i) {
-      list[i].words = word;
-      list[i].variable_draw = static_cast<uint32_t>(variables[i] << 8 | draw);
-      word += TernaryWords(list[i].n, bits);
+  float clip;
+};
+
+struct TernaryEncodeListOp : TernaryEncoder {
+  explicit TernaryEncodeListOp(const Attributes& attributes)
+      : TernaryEncoder(attributes), bits(ReadBits(attributes)), streams(attributes, tensors) {}
+
+  void Compute(const Call& call) const {
+    std::vector<Ternary> list = List(call);
+    const float* own = call.Given<float>(tensors, {tensors});
+    const float* scales = call.Given<float>(tensors + 1, {tensors});
+    uint32_t* words =
+        call.New<uint32_t>(0, {Total(list, [&](int64_t n) { return TernaryWords(n, bits); })});
+    for (int i = 0; i < tensors; ++i) {
+      list[i].words = words;
+      list[i].variable_draw = streams.Of(i);
+      words += TernaryWords(list[i].n, bits);
     }
-    const float *each_own = own.data<float>(), *each_scale = scales.data<float>();
+    const PhiloxKey key = Streams::KeyOf(call);
     if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_encode), list.data(), int64_t{count}, each_own, each_scale,
-                      bits, &key);
+      // Scales are in the GPU's memory; the launcher puts them into the list.
+      return call.Launch(GRACE_CUDA(ternary_encode), list.data(), CountOf(list), own, scales, bits,
+                         &key);
     }
-    for (int i = 0; i < count; ++i) {
-      list[i].own = each_own[i];
-      list[i].scale = each_scale[i];
+    for (int i = 0; i < tensors; ++i) {
+      list[i].own = own[i];
+      list[i].scale = scales[i];
     }
     TernaryEncode(call.executor(), list, bits, key);
   }
 
   int32_t bits;
-  int count;
-  std::vector<int64_t> variables;
-  int64_t draw;
-  float multiplier;
+  Streams streams;
 };
 
-struct TernaryDecodeListOp {
-  explicit TernaryDecodeListOp(const ListAttributes& attributes)
-      : bits(ReadBits(attributes)), shapes(attributes.Shapes()) {}
+struct TernaryDecodeListOp : Decoder {
+  explicit TernaryDecodeListOp(const Attributes& attributes)
+      : Decoder(attributes), bits(ReadBits(attributes)) {}
 
-  void Compute(const ListCall& call) const {
-    const Tensor words = call.Input(0, 2), scales = call.Input(1, 2);
-    const auto count = static_cast<int64_t>(shapes.size());
-    Require(words.size(0) == scales.size(0), "Words and scales are of different workers.");
-    Require(words.size(0) >= 1, "There must be a worker.");
-    Require(scales.size(1) == count, "Every tensor needs its scale.");
-    const DecodedList outputs(call, shapes);
+  void Compute(const Call& call) const {
     std::vector<TernaryDecoded> list;
     int64_t words_at = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const DecodeOutput& target = outputs.targets()[i];
-      list.push_back({target.n, words_at, i, target.total});
+    for (const DecodeOutput& target : Targets(call)) {
+      list.push_back({target.n, words_at, CountOf(list), target.total});
       words_at += TernaryWords(target.n, bits);
     }
-    Require(words.size(1) == words_at, "The words do not fit the shapes.");
-    const TernaryRows rows{words.data<uint32_t>(), scales.data<float>(), words.size(0), words_at,
-                           count};
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(ternary_decode), rows, list.data(), count, bits, call.Scalar(2),
-                      call.NewBool(call.outputs() - 1));
-    }
-    call.SetBool(call.outputs() - 1,
-                 TernaryDecode(call.executor(), rows, list, bits, call.Scalar(2)));
+    const int64_t workers = call.Workers(), tensors = CountOf(list);
+    const TernaryRows rows{call.Given<uint32_t>(0, {workers, words_at}),
+                           call.Given<float>(1, {workers, tensors}), workers, words_at, tensors};
+    call.Run(GRACE_CUDA(ternary_decode), TernaryDecode, rows, list, bits, call.Scalar(2));
   }
 
   int32_t bits;
-  std::vector<Shape> shapes;
 };
 
 const bool registered[] = {
-    RegisterList<TernaryScalesListOp>("Grace>TernaryScalesList", {"xs: N * float"},
-                                      {"scales: float", "finite: bool"},
-                                      {"N: int >= 1", "multiplier: float", "clip: float"}),
-    RegisterList<TernaryEncodeListOp>(
+    Register<TernaryScalesListOp>("Grace>TernaryScalesList", {"xs: N * float"},
+                                  {"scales: float", "finite: bool"},
+                                  {"N: int >= 1", "multiplier: float", "clip: float"}),
+    Register<TernaryEncodeListOp>(
         "Grace>TernaryEncodeList",
-        {"xs: N * float", "own: float", "scales: float", "seed: int64", "worker: int64",
-         "step: int64"},
-        {"words: int32"},
-        {"N: int >= 1", "bits: int", "variables: list(int)", "draw: int", "multiplier: float"}),
-    RegisterList<TernaryDecodeListOp>(
+        {"xs: N * float", "own: float", "scales: float", Streams::kInputs}, {"words: int32"},
+        {"N: int >= 1", "bits: int", Streams::kAttributes, "multiplier: float"}),
+    Register<TernaryDecodeListOp>(
         "Grace>TernaryDecodeList", {"words: int32", "scales: float", "factor: float"},
-        {"totals: N * float", "finite: bool"},
-        {"N: int >= 1", "bits: int", "ranks: list(int)", "dims: list(int)"}),
-    ListOnGpu<TernaryScalesListOp>("Grace>TernaryScalesList"),
-    ListOnGpu<TernaryEncodeListOp>("Grace>TernaryEncodeList", {"seed", "worker", "step"}),
-    ListOnGpu<TernaryDecodeListOp>("Grace>TernaryDecodeList", {"factor"}),
+        {Decoder::kOutputs}, {"N: int >= 1", "bits: int", Decoder::kShapes}),
 };
 
 }  // namespace
