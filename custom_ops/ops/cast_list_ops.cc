@@ -1,65 +1,45 @@
 #include "kernels/quantize/cast.h"
-#include "ops/glue/list_call.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
 
-Half HalfOf(TF_DataType type) { return type == kFloat16 ? Half::kFloat16 : Half::kBfloat16; }
+Half HalfOf(const Attributes& attributes) {
+  return attributes.Type("dtype") == TF_HALF ? Half::kFloat16 : Half::kBfloat16;
+}
 
-struct CastListOp {
-  explicit CastListOp(const ListAttributes& attributes)
-      : multiplier(attributes.Float("multiplier")), type(attributes.Type("dtype")) {}
+struct CastListOp : Encoder {
+  explicit CastListOp(const Attributes& attributes)
+      : Encoder(attributes), half(HalfOf(attributes)) {}
 
-  void Compute(const ListCall& call) const {
-    const int residuals = call.outputs() - 2;
-    const EncodedList list(call, call.inputs() - residuals, residuals, 1);
-    const Tensor halves = call.Allocate(0, type, {LoopOver(list.sources()).total()});
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(cast_list), list.sources().data(), int64_t(list.sources().size()),
-                      multiplier, HalfOf(type), halves.data<uint16_t>(),
-                      call.NewBool(call.outputs() - 1));
-    }
-    call.SetBool(call.outputs() - 1, CastList(call.executor(), list.sources(), multiplier,
-                                              HalfOf(type), halves.data<uint16_t>()));
+  void Compute(const Call& call) const {
+    const std::vector<EncodeInput> sources = Sources(call, 1);
+    uint16_t* halves = call.New<uint16_t>(0, {Total(sources, [](int64_t n) { return n; })});
+    call.Run(GRACE_CUDA(cast_list), CastList, sources, multiplier, half, halves);
   }
 
-  float multiplier;
-  TF_DataType type;
+  Half half;
 };
 
-struct UncastListOp {
-  explicit UncastListOp(const ListAttributes& attributes)
-      : type(attributes.Type("dtype")), shapes(attributes.Shapes()) {}
+struct UncastListOp : Decoder {
+  explicit UncastListOp(const Attributes& attributes)
+      : Decoder(attributes), half(HalfOf(attributes)) {}
 
-  void Compute(const ListCall& call) const {
-    const Tensor halves = call.Input(0, 1);
-    const DecodedList list(call, shapes);
-    Require(halves.size() == LoopOver(list.targets()).total(),
-            "There must be one half for every element.");
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(uncast_list), list.targets().data(),
-                      int64_t(list.targets().size()), HalfOf(type), halves.data<uint16_t>(),
-                      call.Scalar(1), call.NewBool(call.outputs() - 1));
-    }
-    call.SetBool(call.outputs() - 1, UncastList(call.executor(), list.targets(), HalfOf(type),
-                                                halves.data<uint16_t>(), call.Scalar(1)));
+  void Compute(const Call& call) const {
+    const std::vector<DecodeOutput> targets = Targets(call);
+    const auto* halves = call.Given<uint16_t>(0, {Total(targets, [](int64_t n) { return n; })});
+    call.Run(GRACE_CUDA(uncast_list), UncastList, targets, half, halves, call.Scalar(1));
   }
 
-  TF_DataType type;
-  std::vector<Shape> shapes;
+  Half half;
 };
 
 const bool registered[] = {
-    RegisterList<CastListOp>(
-        "Grace>CastList", {"xs: N * float", "residuals: M * float"},
-        {"halves: dtype", "residuals_out: M * float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "dtype: {half, bfloat16}"}),
-    RegisterList<UncastListOp>(
-        "Grace>UncastList", {"halves: dtype", "factor: float"},
-        {"totals: N * float", "finite: bool"},
-        {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "dtype: {half, bfloat16}"}),
-    ListOnGpu<CastListOp>("Grace>CastList"),
-    ListOnGpu<UncastListOp>("Grace>UncastList", {"factor"}),
+    Register<CastListOp>("Grace>CastList", {Encoder::kInputs}, {"halves: dtype", Encoder::kOutputs},
+                         {Encoder::kAttributes, "dtype: {half, bfloat16}"}),
+    Register<UncastListOp>("Grace>UncastList", {"halves: dtype", "factor: float"},
+                           {Decoder::kOutputs},
+                           {"N: int >= 1", Decoder::kShapes, "dtype: {half, bfloat16}"}),
 };
 
 }  // namespace

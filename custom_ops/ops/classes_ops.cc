@@ -1,18 +1,24 @@
 #include "kernels/codes/classes.h"
-#include "ops/glue/list_call.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
 
 // The bound of a node, and the room of each tensor's payload.
 struct ClassForm {
-  explicit ClassForm(const ListAttributes& attributes)
+  static constexpr char kParts[] =
+      "tags: int32; bytes: int32; halves: int32; wholes: float; counts: int32";
+  static constexpr char kAttributes[] =
+      "bound: int; bytes_room: list(int); halves_room: list(int); wholes_room: list(int)";
+
+  explicit ClassForm(const Attributes& attributes)
       : bound{static_cast<int32_t>(attributes.Int("bound"))} {
     Require(bound.b >= 1 && bound.b <= 100, "The bound must be from 2^-100 to 2^-1.");
     const std::vector<int64_t> bytes = attributes.Lengths("bytes_room");
     const std::vector<int64_t> halves = attributes.Lengths("halves_room");
     const std::vector<int64_t> wholes = attributes.Lengths("wholes_room");
-    Require(bytes.size() == halves.size() && bytes.size() == wholes.size(),
+    Require(bytes.size() == static_cast<size_t>(attributes.Int("N")) &&
+                bytes.size() == halves.size() && bytes.size() == wholes.size(),
             "Every tensor needs its room for bytes, halves and floats.");
     for (size_t i = 0; i < bytes.size(); ++i) rooms.push_back({bytes[i], halves[i], wholes[i]});
   }
@@ -20,96 +26,60 @@ struct ClassForm {
   // How long the parts of a payload for these tensors are.
   template <class Tensor>
   ClassLengths LengthsOf(const std::vector<Tensor>& list) const {
-    Require(list.size() == rooms.size(), "Every tensor needs its room.");
-    const std::vector<int64_t> sizes = Lengths(list);
-    return ClassPlaces(sizes, rooms).back();
+    return ClassPlaces(Lengths(list), rooms).back();
   }
 
   ErrorBound bound;
   std::vector<Room> rooms;
 };
 
-struct EncodeClassesListOp {
-  explicit EncodeClassesListOp(const ListAttributes& attributes)
-      : form(attributes),
-        tensors(static_cast<int>(attributes.Int("N"))),
-        residuals(static_cast<int>(attributes.Int("M"))),
-        multiplier(attributes.Float("multiplier")) {}
+struct EncodeClassesListOp : Encoder {
+  explicit EncodeClassesListOp(const Attributes& attributes)
+      : Encoder(attributes), form(attributes) {}
 
-  void Compute(const ListCall& call) const {
-    const EncodedList list(call, tensors, residuals, 5);
-    const ClassLengths lengths = form.LengthsOf(list.sources());
-    const Tensor tags = call.Vector(0, TF_INT32, lengths.tags);
-    const Tensor bytes = call.Vector(1, TF_INT32, lengths.bytes);
-    const Tensor halves = call.Vector(2, TF_INT32, lengths.halves);
-    const Tensor wholes = call.Vector(3, TF_FLOAT, lengths.wholes);
-    const Tensor counts = call.Vector(4, TF_INT32, lengths.counts);
-    const ClassParts parts{tags.data<uint32_t>(), bytes.data<uint32_t>(), halves.data<uint32_t>(),
-                           wholes.data<float>(), counts.data<int32_t>()};
-    const uint64_t step = call.Word(tensors + residuals);
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(encode_classes), list.sources().data(), int64_t{tensors},
-                      multiplier, form.bound, form.rooms.data(), step, &parts,
-                      call.NewBool(call.outputs() - 1));
-    }
-    call.SetBool(call.outputs() - 1, EncodeClasses(call.executor(), list.sources(), multiplier,
-                                                   form.bound, form.rooms, step, parts));
+  void Compute(const Call& call) const {
+    const std::vector<EncodeInput> sources = Sources(call, 5);
+    const ClassLengths lengths = form.LengthsOf(sources);
+    const ClassParts parts{
+        call.New<uint32_t>(0, {lengths.tags}), call.New<uint32_t>(1, {lengths.bytes}),
+        call.New<uint32_t>(2, {lengths.halves}), call.New<float>(3, {lengths.wholes}),
+        call.New<int32_t>(4, {lengths.counts})};
+    const uint64_t step = call.Word(after());
+    call.Run(GRACE_CUDA(encode_classes), EncodeClasses, sources, multiplier, form.bound, form.rooms,
+             step, parts);
   }
 
   ClassForm form;
-  int tensors, residuals;
-  float multiplier;
 };
 
-struct DecodeClassesListOp {
-  explicit DecodeClassesListOp(const ListAttributes& attributes)
-      : form(attributes), shapes(attributes.Shapes()), factor(attributes.Float("factor")) {}
+struct DecodeClassesListOp : Decoder {
+  explicit DecodeClassesListOp(const Attributes& attributes)
+      : Decoder(attributes), factor(attributes.Float("factor")), form(attributes) {}
 
-  void Compute(const ListCall& call) const {
-    const DecodedList list(call, shapes);
-    const ClassLengths lengths = form.LengthsOf(list.targets());
-    const Tensor tags = call.Input(0, 2), bytes = call.Input(1, 2), halves = call.Input(2, 2);
-    const Tensor wholes = call.Input(3, 2), counts = call.Input(4, 2);
-    Require(tags.size(1) == lengths.tags && bytes.size(1) == lengths.bytes &&
-                halves.size(1) == lengths.halves && wholes.size(1) == lengths.wholes &&
-                counts.size(1) == lengths.counts,
-            "The parts do not fit the shapes.");
-    const int64_t workers = tags.size(0);
-    Require(workers >= 1, "There must be a worker.");
-    Require(bytes.size(0) == workers && halves.size(0) == workers && wholes.size(0) == workers &&
-                counts.size(0) == workers,
-            "The parts are of different workers.");
-    const ClassParts parts{tags.data<uint32_t>(), bytes.data<uint32_t>(), halves.data<uint32_t>(),
-                           wholes.data<float>(), counts.data<int32_t>()};
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(decode_classes), list.targets().data(),
-                      int64_t(list.targets().size()), form.bound, form.rooms.data(), &parts,
-                      workers, factor, call.NewBool(call.outputs() - 1));
-    }
-    call.SetBool(call.outputs() - 1, DecodeClasses(call.executor(), list.targets(), form.bound,
-                                                   form.rooms, parts, workers, factor));
+  void Compute(const Call& call) const {
+    const std::vector<DecodeOutput> targets = Targets(call);
+    const ClassLengths lengths = form.LengthsOf(targets);
+    const int64_t workers = call.Workers();
+    const ClassParts parts{call.Given<uint32_t>(0, {workers, lengths.tags}),
+                           call.Given<uint32_t>(1, {workers, lengths.bytes}),
+                           call.Given<uint32_t>(2, {workers, lengths.halves}),
+                           call.Given<float>(3, {workers, lengths.wholes}),
+                           call.Given<int32_t>(4, {workers, lengths.counts})};
+    call.Run(GRACE_CUDA(decode_classes), DecodeClasses, targets, form.bound, form.rooms, parts,
+             workers, factor);
   }
 
-  ClassForm form;
-  std::vector<Shape> shapes;
   float factor;
+  ClassForm form;
 };
 
 const bool registered[] = {
-    RegisterList<EncodeClassesListOp>(
-        "Grace>EncodeClassesList", {"xs: N * float", "residuals: M * float", "step: int64"},
-        {"tags: int32", "bytes: int32", "halves: int32", "wholes: float", "counts: int32",
-         "residuals_out: M * float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "multiplier: float", "bound: int", "bytes_room: list(int)",
-         "halves_room: list(int)", "wholes_room: list(int)"}),
-    RegisterList<DecodeClassesListOp>(
-        "Grace>DecodeClassesList",
-        {"tags: int32", "bytes: int32", "halves: int32", "wholes: float", "counts: int32"},
-        {"totals: N * float", "finite: bool"},
-        {"N: int >= 1", "ranks: list(int)", "dims: list(int)", "factor: float", "bound: int",
-         "bytes_room: list(int)", "halves_room: list(int)", "wholes_room: list(int)"}),
-    ListOnGpu<EncodeClassesListOp>("Grace>EncodeClassesList", {"step"}),
-    ListOnGpu<DecodeClassesListOp>("Grace>DecodeClassesList"),
+    Register<EncodeClassesListOp>("Grace>EncodeClassesList", {Encoder::kInputs, "step: int64"},
+                                  {ClassForm::kParts, Encoder::kOutputs},
+                                  {Encoder::kAttributes, ClassForm::kAttributes}),
+    Register<DecodeClassesListOp>(
+        "Grace>DecodeClassesList", {ClassForm::kParts}, {Decoder::kOutputs},
+        {"N: int >= 1", Decoder::kShapes, "factor: float", ClassForm::kAttributes}),
 };
 
 }  // namespace

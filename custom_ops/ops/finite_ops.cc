@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/base/finite.h"
-#include "ops/glue/list_call.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 namespace {
@@ -11,52 +11,43 @@ struct AllFiniteOp {
   explicit AllFiniteOp(const Attributes&) {}
 
   void Compute(const Call& call) const {
-    const FloatList xs(call, 0, call.inputs());
-    if (call.on_gpu()) {
-      return call.Run(GRACE_CUDA(all_finite), xs.views().data(), int64_t(xs.views().size()),
-                      call.NewBool(0));
+    std::vector<Floats> xs;
+    for (int i = 0; i < call.inputs(); ++i) {
+      const Tensor x = call.Input(i);
+      xs.push_back({x.data<float>(), x.elements()});
     }
-    call.SetBool(0, AllFinite(call.executor(), xs.views()));
+    bool (*of_list)(const Executor&, const std::vector<Floats>&) = AllFinite;
+    call.Run(GRACE_CUDA(all_finite), of_list, xs);
   }
 };
 
 struct NanUnlessListOp {
-  explicit NanUnlessListOp(const ListAttributes&) {}
+  explicit NanUnlessListOp(const Attributes&) {}
 
-  void Compute(const ListCall& call) const {
+  void Compute(const Call& call) const {
     const int tensors = call.outputs();
-    if (call.on_gpu()) return OnTheDevice(call);
-    const bool finite = *call.Input(tensors, 0).data<bool>();
-    for (int i = 0; i < tensors; ++i) {
-      if (finite) {
-        call.Updated(i);
-        continue;
-      }
-      const Tensor output = call.Forward(i, i);
-      std::fill_n(output.data<float>(), output.elements(), std::numeric_limits<float>::quiet_NaN());
-    }
-  }
-
- private:
-  static void OnTheDevice(const ListCall& call) {
-    std::vector<Tensor> outputs;
+    const bool* finite = call.Given<bool>(tensors, {});
     std::vector<DecodeOutput> targets;
-    for (int i = 0; i < call.outputs(); ++i) {
-      outputs.push_back(call.Updated(i));
-      targets.push_back({outputs.back().data<float>(), outputs.back().elements()});
+    for (int i = 0; i < tensors; ++i) {
+      if (call.on_gpu() || *finite) {
+        targets.push_back(call.Updated(i));
+      } else {
+        const int64_t n = call.Input(i).elements();
+        std::fill_n(call.Forward(i, i), n, std::numeric_limits<float>::quiet_NaN());
+      }
     }
-    const Tensor finite = call.Input(call.outputs(), 0);
-    call.Run(GRACE_CUDA(nan_unless_list), targets.data(), int64_t(targets.size()),
-             static_cast<const bool*>(finite.data<bool>()));
+    if (call.on_gpu()) {
+      call.Launch(GRACE_CUDA(nan_unless_list), targets.data(), CountOf(targets), finite);
+    }
   }
 };
 
-const bool registered =
-    Register<AllFiniteOp>(
-        {"Grace>AllFinite", {"xs: N * float"}, {"finite: bool"}, {"N: int >= 1"}, OneScalar}) &&
-    RegisterList<NanUnlessListOp>("Grace>NanUnlessList", {"xs: N * float", "finite: bool"},
-                                  {"ys: N * float"}, {"N: int >= 1"}) &&
-    OnGpu<AllFiniteOp>("Grace>AllFinite", {}) && ListOnGpu<NanUnlessListOp>("Grace>NanUnlessList");
+const bool registered[] = {
+    Register<AllFiniteOp>("Grace>AllFinite", {"xs: N * float"}, {"finite: bool"}, {"N: int >= 1"},
+                          OneScalar),
+    Register<NanUnlessListOp>("Grace>NanUnlessList", {"xs: N * float", "finite: bool"},
+                              {"ys: N * float"}, {"N: int >= 1"}),
+};
 
 }  // namespace
 }  // namespace grace

@@ -11,21 +11,16 @@ struct GatherOp {
     const int count = call.outputs();
     for (int i = 0; i < count; ++i) {
       const Tensor x = call.Input(i, 1), indices = call.Input(count + i, 1);
-      const Tensor values = call.Vector(i, TF_FLOAT, indices.size());
       Require(Gather(call.executor(), x.data<float>(), x.size(), indices.data<int32_t>(),
-                     indices.size(), values.data<float>()),
+                     indices.size(), call.New<float>(i, {indices.size()})),
               "An index is outside the tensor.");
     }
   }
 };
 
-const bool registered[] = {
-    Register<GatherOp>({"Grace>Gather",
-                        {"xs: N * float", "indices: N * int32"},
-                        {"values: N * float"},
-                        {"N: int >= 1"},
-                        Vectors<2, 1>}),
-};
+const bool registered =
+    RegisterForCpu<GatherOp>("Grace>Gather", {"xs: N * float", "indices: N * int32"},
+                             {"values: N * float"}, {"N: int >= 1"}, Vectors);
 
 }  // namespace
 }  // namespace grace

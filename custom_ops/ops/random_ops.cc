@@ -4,6 +4,7 @@
 namespace grace {
 namespace {
 
+// One stream of a number of words.
 struct RandomOp {
   explicit RandomOp(const Attributes& attributes)
       : length(attributes.Int("length")),
@@ -12,8 +13,10 @@ struct RandomOp {
     Require(length >= 0, "The length must not be negative.");
   }
 
-  PhiloxKey Key(const Call& call) const {
-    return {call.Word(0), call.Word(1), call.Word(2), variable_draw};
+  PhiloxKey KeyOf(const Call& call) const {
+    PhiloxKey key = Streams::KeyOf(call);
+    key.variable_draw = variable_draw;
+    return key;
   }
 
   int64_t length;
@@ -24,8 +27,7 @@ struct RandomWordsOp : RandomOp {
   using RandomOp::RandomOp;
 
   void Compute(const Call& call) const {
-    const Tensor words = call.Vector(0, TF_INT32, length);
-    RandomWords(call.executor(), Key(call), length, words.data<uint32_t>());
+    RandomWords(call.executor(), KeyOf(call), length, call.New<uint32_t>(0, {length}));
   }
 };
 
@@ -33,22 +35,15 @@ struct UniformOp : RandomOp {
   using RandomOp::RandomOp;
 
   void Compute(const Call& call) const {
-    const Tensor out = call.Vector(0, TF_FLOAT, length);
-    Uniform(call.executor(), Key(call), length, out.data<float>());
+    Uniform(call.executor(), KeyOf(call), length, call.New<float>(0, {length}));
   }
 };
 
 const bool registered[] = {
-    Register<RandomWordsOp>({"Grace>RandomWords",
-                             {"seed: int64", "worker: int64", "step: int64"},
-                             {"words: int32"},
-                             {"length: int", "variable: int", "draw: int"},
-                             OneVector}),
-    Register<UniformOp>({"Grace>Uniform",
-                         {"seed: int64", "worker: int64", "step: int64"},
-                         {"values: float"},
-                         {"length: int", "variable: int", "draw: int"},
-                         OneVector}),
+    RegisterForCpu<RandomWordsOp>("Grace>RandomWords", {Streams::kInputs}, {"words: int32"},
+                                  {"length: int", "variable: int", "draw: int"}, Vectors),
+    RegisterForCpu<UniformOp>("Grace>Uniform", {Streams::kInputs}, {"values: float"},
+                              {"length: int", "variable: int", "draw: int"}, Vectors),
 };
 
 }  // namespace

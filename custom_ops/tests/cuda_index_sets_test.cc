@@ -107,7 +107,7 @@ void CheckScatter(const std::vector<int64_t>& lengths, const Sets& sets, int64_t
     const Guarded<int32_t> fault(3);
     Guarded<bool> flag(1);
     ours.Spoil();
-    Launched(grace_cuda_scatter_set_list, list.data(), sets.layouts.each.data(), tensors, &entries,
+    Launched(grace_cuda_scatter_set_list, list.data(), tensors, sets.layouts.each.data(), &entries,
              0.3f, flag.data(), fault.data());
     EXPECT(Sentence(fault.data(), lengths) == wrong, "%s, not %s",
            Sentence(fault.data(), lengths).c_str(), wrong.c_str());

@@ -113,8 +113,8 @@ void CheckSum(const std::vector<int64_t>& lengths, const Code& code, int64_t wor
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
-    Launched(grace_cuda_sum_scaled_sign_list, &rows, cells.data(), list.data(),
-             int64_t(list.size()), factor, flag.data());
+    Launched(grace_cuda_sum_scaled_sign_list, &rows, cells.data(), int64_t(list.size()),
+             list.data(), factor, flag.data());
     EXPECT(flag[0] == finite, "%s, n = %d, block %d", order, int(lengths[0]), int(code.block));
     EXPECT(ours.Equals(theirs), "%s, n = %d, block %d", order, int(lengths[0]), int(code.block));
   });

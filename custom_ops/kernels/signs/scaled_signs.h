@@ -58,7 +58,7 @@ int grace_cuda_scaled_sign_list(const grace::EncodeInput* sources, int64_t count
                                 const grace::Cells* cells, const grace::ScaledSigns* parts,
                                 bool* finite, void* workspace, size_t* bytes, void* stream);
 int grace_cuda_sum_scaled_sign_list(const grace::ScaledRows* rows, const grace::Cells* cells,
-                                    const grace::DecodeOutput* targets, int64_t count, float factor,
+                                    int64_t count, const grace::DecodeOutput* targets, float factor,
                                     bool* finite, void* workspace, size_t* bytes, void* stream);
 
 }  // extern "C"

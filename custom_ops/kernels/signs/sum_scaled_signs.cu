@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 using namespace grace;
 
 GRACE_EXPORT int grace_cuda_sum_scaled_sign_list(const ScaledRows* rows, const Cells* cells,
-                                                 const DecodeOutput* targets, int64_t count,
+                                                 int64_t count, const DecodeOutput* targets,
                                                  float factor, bool* finite, void* workspace,
                                                  size_t* bytes, void* stream) {
   int64_t words_at = 0, levels_at = 0;

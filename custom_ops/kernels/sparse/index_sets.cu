@@ -258,11 +258,10 @@ GRACE_EXPORT int grace_cuda_unpack_index_list(const IndexLayout* layouts, int64_
   return launch.error();
 }
 
-GRACE_EXPORT int grace_cuda_scatter_set_list(const DecodeOutput* targets,
-                                             const IndexLayout* layouts, int64_t count,
-                                             const SetEntries* entries, float factor, bool* finite,
-                                             int32_t* fault, void* workspace, size_t* bytes,
-                                             void* stream) {
+GRACE_EXPORT int grace_cuda_scatter_set_list(const DecodeOutput* targets, int64_t count,
+                                             const IndexLayout* layouts, const SetEntries* entries,
+                                             float factor, bool* finite, int32_t* fault,
+                                             void* workspace, size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
   std::vector<int64_t> ks;
   int64_t size = 0;

@@ -77,10 +77,10 @@ extern "C" {
 int grace_cuda_pack_index_list(const grace::IndexLayout* layouts, int64_t count,
                                const int32_t* indices, const int32_t* counts, uint32_t* words,
                                int32_t* fault, void* workspace, size_t* bytes, void* stream);
-int grace_cuda_scatter_set_list(const grace::DecodeOutput* targets,
-                                const grace::IndexLayout* layouts, int64_t count,
-                                const grace::SetEntries* entries, float factor, bool* finite,
-                                int32_t* fault, void* workspace, size_t* bytes, void* stream);
+int grace_cuda_scatter_set_list(const grace::DecodeOutput* targets, int64_t count,
+                                const grace::IndexLayout* layouts, const grace::SetEntries* entries,
+                                float factor, bool* finite, int32_t* fault, void* workspace,
+                                size_t* bytes, void* stream);
 int grace_cuda_unpack_index_list(const grace::IndexLayout* layouts, int64_t count,
                                  const uint32_t* words, int64_t workers, int32_t* indices,
                                  void* workspace, size_t* bytes, void* stream);

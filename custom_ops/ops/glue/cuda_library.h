@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 
 #include "kernels/base/device/library.h"
 #include "ops/glue/tf_c_api.h"
@@ -19,13 +20,14 @@ bool HasCudaLibrary();
 // A function of the library; throws Unimplemented where there is none.
 void* CudaFunction(const char* name);
 
-// The launcher grace_cuda_NAME, with its type.
+// A function that returns the launcher grace_cuda_NAME, with its type; only then the library is
+// opened.
 #define GRACE_CUDA(name)                                                                   \
-  ([] {                                                                                    \
+  [] {                                                                                     \
     static const auto launcher =                                                           \
         reinterpret_cast<decltype(&grace_cuda_##name)>(CudaFunction("grace_cuda_" #name)); \
     return launcher;                                                                       \
-  }())
+  }
 
 // What CUDA calls an error, in one sentence.
 std::string CudaError(int error);

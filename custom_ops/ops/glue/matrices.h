@@ -1,17 +1,19 @@
-// Shared by the operations on the matrices of a list.
+// What operations on the matrices of a list share.
 #pragma once
 
 #include <vector>
 
 #include "kernels/low_rank/low_rank.h"
-#include "ops/glue/list_call.h"
+#include "ops/glue/op.h"
 
 namespace grace {
 
-// The sizes of all matrices of a list, from the attributes `rows`, `columns` and `ranks`.
+// The sizes of all matrices of a list.
 class Matrices {
  public:
-  explicit Matrices(const ListAttributes& attributes) {
+  static constexpr char kAttributes[] = "rows: list(int); columns: list(int); ranks: list(int)";
+
+  explicit Matrices(const Attributes& attributes) {
     const std::vector<int64_t> rows = attributes.Lengths("rows");
     const std::vector<int64_t> columns = attributes.Lengths("columns");
     const std::vector<int64_t> ranks = attributes.Lengths("ranks");
@@ -29,34 +31,32 @@ class Matrices {
   }
 
   const std::vector<MatrixSize>& sizes() const { return sizes_; }
-  int64_t count() const { return static_cast<int64_t>(sizes_.size()); }
+  // The elements of all P, of all Q and of the dense tensors.
   int64_t p() const { return p_; }
   int64_t q() const { return q_; }
   int64_t dense() const { return dense_; }
 
-  void RequireShapes(const DecodedList& list) const {
-    const std::vector<DecodeOutput>& targets = list.targets();
-    Require(targets.size() == sizes_.size(), "Every tensor needs its size.");
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      Require(targets[i].n == sizes_[i].rows * sizes_[i].columns, "A shape does not fit its size.");
+  // place(i, size) for matrix number i of those with factors, and null for a dense tensor: `count`
+  // inputs or outputs.
+  template <class T, class PlaceOf>
+  std::vector<T*> Factors(int count, const PlaceOf& place) const {
+    std::vector<T*> places;
+    int i = 0;
+    for (const MatrixSize& size : sizes_) {
+      Require(!size.rank || i < count, "Every matrix needs its factors.");
+      places.push_back(size.rank ? place(i++, size) : nullptr);
     }
+    Require(i == count, "There are more factors than matrices.");
+    return places;
   }
 
-  // The gradients of a call, its first inputs, and their residuals, the next inputs, if any.
-  std::vector<EncodeInput> Sources(const FloatList& xs, const FloatList& residuals) const {
-    Require(xs.views().size() == sizes_.size(), "Every tensor needs its size.");
-    std::vector<EncodeInput> sources;
+  // Requires the tensors of a list to have these sizes.
+  template <class List>
+  void RequireSizes(const List& list) const {
+    Require(list.size() == sizes_.size(), "Every tensor needs its size.");
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      const Floats& x = xs.views()[i];
-      Require(x.size == sizes_[i].rows * sizes_[i].columns, "A tensor does not fit its size.");
-      EncodeInput source{x.data, nullptr, nullptr, x.size};
-      if (!residuals.views().empty()) {
-        Require(residuals.views()[i].size == x.size, "A residual must have its tensor's shape.");
-        source.residual = residuals.views()[i].data;
-      }
-      sources.push_back(source);
+      Require(list[i].n == sizes_[i].rows * sizes_[i].columns, "A tensor does not fit its size.");
     }
-    return sources;
   }
 
  private:
@@ -64,19 +64,46 @@ class Matrices {
   int64_t p_ = 0, q_ = 0, dense_ = 0;
 };
 
-// Shared by the operations on gradients.
-struct Encoder {
-  explicit Encoder(const ListAttributes& attributes)
-      : matrices(attributes),
-        tensors(static_cast<int>(attributes.Int("N"))),
-        residuals(static_cast<int>(attributes.Int("M"))),
-        multiplier(attributes.Float("multiplier")) {
-    Require(residuals == 0 || residuals == tensors, "Every tensor needs its residual, or none.");
+// Gradients that are matrices.
+struct MatrixEncoder : Encoder {
+  explicit MatrixEncoder(const Attributes& attributes)
+      : Encoder(attributes), matrices(attributes) {}
+
+  std::vector<EncodeInput> Sources(const Call& call, int residuals_out) const {
+    std::vector<EncodeInput> sources = Encoder::Sources(call, residuals_out, Elements::kAny);
+    matrices.RequireSizes(sources);
+    return sources;
   }
 
   Matrices matrices;
-  int tensors, residuals;
-  float multiplier;
+};
+
+// What is made of matrices alone, or of their factors.
+struct MatrixOp {
+  explicit MatrixOp(const Attributes& attributes) : matrices(attributes) {}
+
+  Matrices matrices;
+};
+
+// Tensors that are made of their factors.
+struct MatrixDecoder : Decoder {
+  static constexpr char kAttributes[] =
+      "N: int >= 1; factor: float; rows: list(int); columns: list(int); ranks: list(int); "
+      "shape_ranks: list(int); dims: list(int)";
+
+  explicit MatrixDecoder(const Attributes& attributes)
+      : Decoder(attributes, "shape_ranks"),
+        matrices(attributes),
+        factor(attributes.Float("factor")) {}
+
+  std::vector<DecodeOutput> Targets(const Call& call) const {
+    std::vector<DecodeOutput> targets = Decoder::Targets(call);
+    matrices.RequireSizes(targets);
+    return targets;
+  }
+
+  Matrices matrices;
+  float factor;
 };
 
 }  // namespace grace

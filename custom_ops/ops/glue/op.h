@@ -1,179 +1,53 @@
-// Connects operations with TensorFlow's C API: attributes, inputs, outputs, memory, registration.
+// How an operation is written.
 //
-// An operation is a struct with a constructor from Attributes and `Compute(const Call&) const`,
-// which throws Invalid when its inputs do not fit. Register<Op>(definition) makes it known.
+// An operation is a struct with a constructor from Attributes, which reads and checks what a node
+// says, and `Compute(const Call&) const`, which finds the inputs, makes the outputs and runs a
+// kernel. Both throw Invalid for what does not fit. Register makes the operation known, with its
+// kernel for the CPU and its kernel for GPUs:
+//
+//   struct CastListOp : Encoder {  // lists.h: gradients and their residuals
+//     explicit CastListOp(const Attributes& attributes)
+//         : Encoder(attributes), half(HalfOf(attributes)) {}
+//
+//     void Compute(const Call& call) const {
+//       const std::vector<EncodeInput> sources = Sources(call, 1);  // after one output
+//       uint16_t* halves = call.New<uint16_t>(0, {...});
+//       call.Run(GRACE_CUDA(cast_list), CastList, sources, multiplier, half, halves);
+//     }
+//
+//     Half half;
+//   };
+//
+//   const bool registered = Register<CastListOp>(
+//       "Grace>CastList", {Encoder::kInputs}, {"halves: dtype", Encoder::kOutputs},
+//       {Encoder::kAttributes, "dtype: {half, bfloat16}"});
+//
+// Encoder, Decoder and Streams read the inputs, outputs and attributes that they name. call.Given
+// is an input, checked against its shape; call.New is an output. call.Run runs the kernel that has
+// these arguments, or on a GPU its launcher, and sets the output `finite`. Where the two differ in
+// more than call.Run knows, Compute asks call.on_gpu() and calls call.Launch.
 #pragma once
 
 #include <initializer_list>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "kernels/base/list.h"
-#include "kernels/base/words.h"
-#include "ops/glue/cuda_library.h"
+#include "ops/glue/attributes.h"
+#include "ops/glue/call.h"
+#include "ops/glue/lists.h"
 #include "ops/glue/tf_c_api.h"
-#include "ops/glue/thread_pool.h"
 
 namespace grace {
 
-// Becomes tf.errors.InvalidArgumentError.
-struct Invalid : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-inline void Require(bool fits, const char* otherwise) {
-  if (!fits) throw Invalid(otherwise);
-}
-
-// The attributes of a node; a missing one throws Invalid.
-class Attributes {
- public:
-  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
-  int64_t Int(const char* name) const;
-  float Float(const char* name) const;
-  bool Bool(const char* name) const;
-  std::vector<int64_t> Ints(const char* name) const;
-  // As Ints, none of them negative.
-  std::vector<int64_t> Lengths(const char* name) const;
-
- private:
-  TF_OpKernelConstruction* construction_;
-};
-
-// A tensor of a call; owns one reference.
-class Tensor {
- public:
-  explicit Tensor(TF_Tensor* tensor) : tensor_(tensor) {}
-  Tensor(Tensor&& other) noexcept : tensor_(other.tensor_) { other.tensor_ = nullptr; }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
-    if (tensor_) TF_DeleteTensor(tensor_);
-  }
-
-  int rank() const { return TF_NumDims(tensor_); }
-  int64_t size(int axis = 0) const { return TF_Dim(tensor_, axis); }
-  // Of all axes.
-  int64_t elements() const { return TF_TensorElementCount(tensor_); }
-  template <class T>
-  T* data() const {
-    return static_cast<T*>(TF_TensorData(tensor_));
-  }
-
- private:
-  TF_Tensor* tensor_;
-};
-
-enum class Place { kCpu, kGpu };
-
-// One execution of an operation.
-class Call {
- public:
-  Call(TF_OpKernelContext* context, Place place)
-      : context_(context), threads_(context), on_gpu_(place == Place::kGpu || EmulatesCuda()) {
-    if (place == Place::kGpu) stream_ = StreamOf(context);
-  }
-  // Whether the tensors are in a GPU's memory, but for inputs that OnGpu names; then Run is the way
-  // to work on them.
-  bool on_gpu() const { return on_gpu_; }
-  const Executor& executor() const { return threads_; }
-  int inputs() const { return TF_NumInputs(context_); }
-  int outputs() const { return TF_NumOutputs(context_); }
-
-  // The i-th input, which must have this rank, or may have any.
-  Tensor Input(int i, int rank) const;
-  Tensor Input(int i) const;
-  // The low 32 bits of the i-th input, an int64 scalar.
-  uint32_t Word(int i) const;
-  // The i-th output as a new vector of 4-byte elements.
-  Tensor Vector(int i, TF_DataType type, int64_t size) const;
-  // The i-th output as a new tensor of 4-byte elements of this shape.
-  Tensor Shaped(int i, TF_DataType type, const std::vector<int64_t>& shape) const;
-  // The i-th output, of an input's shape and type. It takes the memory of that input where nothing
-  // else holds the input (a Tensor of it in this call would); else it gets new memory.
-  Tensor Forward(int i, int input) const;
-  // The i-th output as a bool scalar.
-  void SetBool(int i, bool value) const;
-  // The place of the i-th output, a bool scalar.
-  bool* NewBool(int i) const { return Output(i, TF_BOOL, nullptr, 0, 1).data<bool>(); }
-
-  // Memory of the device, while the Tensor lives; kernels that were started before may still use
-  // it, because the device's next kernels wait for them.
-  Tensor Workspace(size_t bytes) const;
-  // Copies floats in the device's memory.
-  void Copy(const float* from, int64_t count, float* to) const;
-
-  // Calls a launcher of the CUDA library with these arguments and the workspace that it asks for.
-  template <class... Parameters, class... Arguments>
-  void Run(int (*launcher)(Parameters...), Arguments... arguments) const {
-    size_t bytes = 0;
-    CheckCuda(launcher(arguments..., nullptr, &bytes, stream_));
-    const Tensor workspace = Workspace(bytes);
-    CheckCuda(launcher(arguments..., workspace.data<void>(), &bytes, stream_));
-  }
-
- private:
-  static void CheckCuda(int error) {
-    if (error) throw std::runtime_error(CudaError(error));
-  }
-  Tensor Output(int i, TF_DataType type, const int64_t* shape, int rank, size_t bytes) const;
-
-  TF_OpKernelContext* context_;
-  ThreadPool threads_;
-  bool on_gpu_;
-  void* stream_ = nullptr;
-};
-
-// Inputs [first, first + count) of a call: float tensors of any shape, as a kernel's list.
-class FloatList {
- public:
-  FloatList(const Call& call, int first, int count) {
-    for (int i = first; i < first + count; ++i) {
-      tensors_.push_back(call.Input(i));
-      views_.push_back({tensors_.back().data<float>(), tensors_.back().elements()});
-    }
-  }
-  const std::vector<Floats>& views() const { return views_; }
-  // The tensors as an encoder reads them, which have no residuals.
-  std::vector<EncodeInput> sources() const {
-    std::vector<EncodeInput> sources;
-    for (const Floats& x : views_) sources.push_back({x.data, nullptr, nullptr, x.size});
-    return sources;
-  }
-
- private:
-  std::vector<Tensor> tensors_;
-  std::vector<Floats> views_;
-};
-
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// Every output is a vector, whose length follows from attributes, which shape functions of the C
-// API cannot read: after `extra` inputs, `outputs` for every `inputs` of them.
-template <int inputs, int outputs, int extra = 0>
-void Vectors(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const int64_t items = (TF_ShapeInferenceContextNumInputs(context) - extra) / inputs;
-  for (int i = 0; i < items * outputs && TF_GetCode(status) == TF_OK; ++i) {
-    TF_ShapeHandle* vector = TF_ShapeInferenceContextVectorFromSize(context, size_t(-1));
-    TF_ShapeInferenceContextSetOutput(context, i, vector, status);
-    TF_DeleteShapeHandle(vector);
-  }
-}
-
-void OneVector(TF_ShapeInferenceContext* context, TF_Status* status);
-// Shapes that follow from attributes, which shape functions of the C API cannot read; Python sets
-// them.
+// What attributes tell, which shape functions of the C API cannot read; Python sets the shapes.
 void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status);
+// Every output is a vector, of a length that attributes tell.
+void Vectors(TF_ShapeInferenceContext* context, TF_Status* status);
 void OneScalar(TF_ShapeInferenceContext* context, TF_Status* status);
 
-struct Definition {
-  const char* name;
-  std::initializer_list<const char*> inputs;
-  std::initializer_list<const char*> outputs;
-  std::initializer_list<const char*> attributes;
-  ShapeFunction shapes;
-};
+// Inputs, outputs or attributes, each as "name: type"; several may be in one string, with "; "
+// between them.
+using Specs = std::initializer_list<const char*>;
 
 // The functions that TensorFlow calls for an operation.
 struct KernelFunctions {
@@ -182,18 +56,19 @@ struct KernelFunctions {
   void (*destroy)(void*);
 };
 
-void RegisterOp(const Definition& definition, const KernelFunctions& cpu);
-// Nothing where there is no CUDA library.
-void RegisterGpuKernel(const char* name, std::initializer_list<const char*> host_inputs,
-                       const KernelFunctions& gpu);
+bool RegisterOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
+                ShapeFunction shapes, const KernelFunctions& cpu);
+// Nothing where there is no CUDA library. Inputs named seed, worker, step and factor, which are
+// scalars that a launcher takes, are in the host's memory.
+bool RegisterGpuKernel(const char* name, Specs inputs, const KernelFunctions& gpu);
 void FailConstruction(TF_OpKernelConstruction* construction);
 void FailCall(TF_OpKernelContext* context);
 
-template <class Op, class OpAttributes, class OpCall, Place kPlace>
+template <class Op, Place kPlace>
 KernelFunctions FunctionsOf() {
   return {[](TF_OpKernelConstruction* construction) -> void* {
             try {
-              return new Op(OpAttributes(construction));
+              return new Op(Attributes(construction));
             } catch (...) {
               FailConstruction(construction);
               return nullptr;
@@ -201,8 +76,7 @@ KernelFunctions FunctionsOf() {
           },
           [](void* op, TF_OpKernelContext* context) {
             try {
-              OpCall call(context, kPlace);
-              static_cast<const Op*>(op)->Compute(call);
+              static_cast<const Op*>(op)->Compute(Call(context, kPlace));
             } catch (...) {
               FailCall(context);
             }
@@ -210,19 +84,20 @@ KernelFunctions FunctionsOf() {
           [](void* op) { delete static_cast<Op*>(op); }};
 }
 
-// Defines the operation and its CPU kernel; for a static initialiser, so that loading is enough.
-template <class Op, class OpAttributes = Attributes, class OpCall = Call>
-bool Register(const Definition& definition) {
-  RegisterOp(definition, FunctionsOf<Op, OpAttributes, OpCall, Place::kCpu>());
-  return true;
+// Defines an operation and its kernel for the CPU alone. This and Register are for static
+// initialisers, so that loading the library is enough.
+template <class Op>
+bool RegisterForCpu(const char* name, Specs inputs, Specs outputs, Specs attributes,
+                    ShapeFunction shapes = UnknownShapes) {
+  return RegisterOp(name, inputs, outputs, attributes, shapes, FunctionsOf<Op, Place::kCpu>());
 }
 
-// Adds the kernel for GPUs to an operation whose Compute checks Call::on_gpu(). The inputs of these
-// names stay in the host's memory.
-template <class Op, class OpAttributes = Attributes, class OpCall = Call>
-bool OnGpu(const char* name, std::initializer_list<const char*> host_inputs) {
-  RegisterGpuKernel(name, host_inputs, FunctionsOf<Op, OpAttributes, OpCall, Place::kGpu>());
-  return true;
+// Defines an operation with its kernels for the CPU and for GPUs.
+template <class Op>
+bool Register(const char* name, Specs inputs, Specs outputs, Specs attributes,
+              ShapeFunction shapes = UnknownShapes) {
+  return RegisterForCpu<Op>(name, inputs, outputs, attributes, shapes) &&
+         RegisterGpuKernel(name, inputs, FunctionsOf<Op, Place::kGpu>());
 }
 
 }  // namespace grace

@@ -5,7 +5,8 @@
 #include <new>
 #include <stdexcept>
 
-#include "ops/glue/op.h"
+#include "ops/glue/attributes.h"
+#include "ops/glue/cuda_library.h"
 #include "ops/glue/tf_c_api.h"
 
 namespace grace {

@@ -22,7 +22,9 @@ typedef enum TF_DataType {
   TF_INT32 = 3,
   TF_UINT8 = 4,
   TF_INT64 = 9,
-  TF_BOOL = 10
+  TF_BOOL = 10,
+  TF_BFLOAT16 = 14,
+  TF_HALF = 19
 } TF_DataType;
 typedef enum TF_Code {
   TF_OK = 0,
@@ -84,6 +86,7 @@ void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
 
 int TF_NumInputs(TF_OpKernelContext*);
 int TF_NumOutputs(TF_OpKernelContext*);
+TF_DataType TF_ExpectedOutputDataType(TF_OpKernelContext*, int);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,
                              size_t bytes, TF_Status*);
