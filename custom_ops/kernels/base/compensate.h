@@ -47,22 +47,21 @@ void Store(const void* from, int64_t bytes, bool bypass, void* to);
 // Makes what Store wrote past the caches visible to other threads.
 void EndStores(bool bypass);
 
-// Runs over source[first, last): visit(begin, count, acc, writable) for each chunk. acc has whole
-// groups: zeros follow the last element. `writable` is acc where the source has a `residual_out`,
-// which gets what visit leaves there, and else null; it has room for a chunk. Returns whether all
-// of acc is finite.
-template <class Visit>
-bool EncodePiece(const EncodeInput& source, float multiplier, Compensate compensate, int64_t first,
-                 int64_t last, bool bypass, const Visit& visit) {
+// Runs over source[first, last): for each chunk compute(begin, count, acc) writes acc and returns
+// whether it is finite, then visit(begin, count, acc, writable) follows. Where acc is `plain`, it
+// is x itself, and compute gets null. acc has whole groups: zeros follow the last element.
+// `writable` is acc where the source has a `residual_out`, which gets what visit leaves there, and
+// else null; it has room for a chunk. Returns whether all of acc is finite.
+template <class Compute, class Visit>
+bool EncodePieceBy(const EncodeInput& source, bool plain, const Compute& compute, int64_t first,
+                   int64_t last, bool bypass, const Visit& visit) {
   alignas(64) float buffer[kChunk];
-  const bool plain = !source.residual && multiplier == 1.0f;
   bypass &= source.residual_out != source.x;  // lines of x are in the caches already
   bool finite = true;
   for (int64_t begin = first; begin < last; begin += kChunk) {
     const int64_t count = std::min(kChunk, last - begin), rest = count % kGroup;
     const float* x = source.x + begin;
-    const float* residual = source.residual ? source.residual + begin : nullptr;
-    finite &= compensate(x, residual, multiplier, count, plain ? nullptr : buffer);
+    finite &= compute(begin, count, plain ? nullptr : buffer);
     if (rest && plain) std::copy(x, x + count, buffer);
     if (rest) std::fill_n(buffer + count, kGroup - rest, 0.0f);
     visit(begin, count, plain && !rest ? x : buffer, source.residual_out ? buffer : nullptr);
@@ -70,6 +69,18 @@ bool EncodePiece(const EncodeInput& source, float multiplier, Compensate compens
   }
   EndStores(bypass && source.residual_out);
   return finite;
+}
+
+// EncodePieceBy of acc = x * multiplier + residual.
+template <class Visit>
+bool EncodePiece(const EncodeInput& source, float multiplier, Compensate compensate, int64_t first,
+                 int64_t last, bool bypass, const Visit& visit) {
+  const auto compute = [&](int64_t begin, int64_t count, float* acc) {
+    const float* residual = source.residual ? source.residual + begin : nullptr;
+    return compensate(source.x + begin, residual, multiplier, count, acc);
+  };
+  const bool plain = !source.residual && multiplier == 1.0f;
+  return EncodePieceBy(source, plain, compute, first, last, bypass, visit);
 }
 
 // EncodePiece of all sources, which are cut at `cut`: visit(tensor, begin, count, acc, writable,

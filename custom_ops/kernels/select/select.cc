@@ -61,13 +61,23 @@ Bound Ranked(std::vector<uint32_t>& keys, int64_t k) {
   return {key, k - larger, kMagnitude};
 }
 
-// What is written of the elements within a bound.
+// How many elements, by the bound that they have.
+template <size_t kSides>
+using Counts = std::array<int64_t, kSides>;
+
+template <size_t kSides>
+size_t SideOf(uint32_t bits) {
+  return kSides == 1 ? 0 : bits >> 31;
+}
+
+// What is written of the elements within their bound.
+template <size_t kSides>
 class Writer {
  public:
-  Writer(Bound bound, const Sent& sent) : bound_(bound), sent_(sent) {}
+  Writer(const Bounds<kSides>& bounds, const Sent& sent) : bounds_(bounds), sent_(sent) {}
 
-  // Of a stretch: from where on to write, and how many of those equal to the bound.
-  void Write(const Stretch& stretch, int64_t at, int64_t ties) const {
+  // Of a stretch: from where on to write, and how many of those equal to their bound.
+  void Write(const Stretch& stretch, int64_t at, Counts<kSides> ties) const {
     for (int64_t begin = 0; begin < stretch.count; begin += kBatch) {
       const int64_t end = std::min(stretch.count, begin + kBatch);
       // Where in the stretch the chosen ones and the others are; without a branch, which nobody
@@ -75,10 +85,12 @@ class Writer {
       std::array<int32_t, kBatch> chosen, others;
       int64_t taken = 0, left = 0;
       for (int64_t i = begin; i < end; ++i) {
-        const uint32_t key = stretch.Key(i);
-        const bool tie = key == bound_.key, fits = key <= bound_.most;
-        const bool take = fits & ((key > bound_.key) | (tie & (ties > 0)));
-        ties -= tie & fits;
+        const uint32_t bits = stretch.Bits(i), key = bits & kMagnitude;
+        const size_t side = SideOf<kSides>(bits);
+        const Bound& bound = bounds_[side];
+        const bool tie = key == bound.key, fits = key <= bound.most;
+        const bool take = fits & ((key > bound.key) | (tie & (ties[side] > 0)));
+        for (size_t s = 0; s < kSides; ++s) ties[s] -= tie & fits & (s == side);
         chosen[taken] = others[left] = static_cast<int32_t>(i);
         taken += take;
         left += !take;
@@ -117,12 +129,11 @@ class Writer {
     return bits & kMagnitude ? value - value : value;
   }
 
-  const Bound bound_;
+  const Bounds<kSides> bounds_;
   const Sent sent_;
 };
 
-}  // namespace
-
+// The bound of the k largest keys, most of which are close to `least` and none below it.
 Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k) {
   // Two octaves in bins so narrow that the one of the k-th key holds few.
   constexpr int kWidth = 13;
@@ -148,7 +159,9 @@ Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k) {
   return Ranked(keys, k - larger);
 }
 
-Bound Largest(const Executor& executor, Stretches stretches, int64_t k) {
+}  // namespace
+
+Bound Largest(const Executor& executor, Stretches stretches, int64_t k, uint32_t least) {
   const int64_t total = Total(stretches);
   constexpr int64_t kFew = 2048;
   if (total <= kFew) {
@@ -159,6 +172,7 @@ Bound Largest(const Executor& executor, Stretches stretches, int64_t k) {
     }
     return Ranked(keys, k);
   }
+  if (least > 0) return LargestFrom(stretches, least, k);
   uint32_t key = 0;
   int64_t larger = 0;
   int low = 31;
@@ -172,36 +186,52 @@ Bound Largest(const Executor& executor, Stretches stretches, int64_t k) {
   return {key, k - larger, kMagnitude};
 }
 
-int64_t Send(const Executor& executor, Stretches stretches, Bound bound, const Sent& sent) {
+template <size_t kSides>
+int64_t Send(const Executor& executor, Stretches stretches, const Bounds<kSides>& bounds,
+             const Sent& sent) {
   const int64_t size = stretches.size;
-  std::vector<int64_t> above(size), equal(size);
+  std::vector<int64_t> above(size);
+  std::vector<Counts<kSides>> equal(size);
   executor.For(size, 4, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      int64_t more = 0, same = 0;
+      int64_t more = 0;
+      Counts<kSides> same{};
       for (int64_t i = 0; i < stretches[s].count; ++i) {
-        const uint32_t key = stretches[s].Key(i);
+        const uint32_t bits = stretches[s].Bits(i), key = bits & kMagnitude;
+        const size_t side = SideOf<kSides>(bits);
+        const Bound& bound = bounds[side];
         more += key > bound.key && key <= bound.most;
-        same += key == bound.key && key <= bound.most;
+        const bool tie = key == bound.key && key <= bound.most;
+        for (size_t t = 0; t < kSides; ++t) same[t] += tie & (t == side);
       }
       above[s] = more;
       equal[s] = same;
     }
   });
   // Where each stretch writes, and how many ties it may still take.
-  std::vector<int64_t> start(size), ties(size);
-  int64_t written = 0, left = bound.ties;
+  std::vector<int64_t> start(size);
+  int64_t written = 0;
+  Counts<kSides> left;
+  for (size_t side = 0; side < kSides; ++side) left[side] = bounds[side].ties;
   for (int64_t s = 0; s < size; ++s) {
     start[s] = written;
-    ties[s] = std::min(left, equal[s]);
-    left -= ties[s];
-    written += above[s] + ties[s];
+    written += above[s];
+    for (size_t side = 0; side < kSides; ++side) {
+      const int64_t taken = std::min(left[side], equal[s][side]);
+      equal[s][side] = taken;
+      left[side] -= taken;
+      written += taken;
+    }
   }
-  const Writer writer(bound, sent);
+  const Writer<kSides> writer(bounds, sent);
   executor.For(size, 4, [&](int64_t begin, int64_t end) {
     const DenormalsAreZero scope;
-    for (int64_t s = begin; s < end; ++s) writer.Write(stretches[s], start[s], ties[s]);
+    for (int64_t s = begin; s < end; ++s) writer.Write(stretches[s], start[s], equal[s]);
   });
   return written;
 }
+
+template int64_t Send<1>(const Executor&, Stretches, const Bounds<1>&, const Sent&);
+template int64_t Send<2>(const Executor&, Stretches, const Bounds<2>&, const Sent&);
 
 }  // namespace grace

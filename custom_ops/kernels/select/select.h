@@ -1,6 +1,7 @@
 // The exact choice of the largest among some elements of a tensor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -28,12 +29,15 @@ struct Stretch {
   }
   uint32_t Key(int64_t i) const { return Bits(i) & kMagnitude; }
 
-  void Own(const int32_t* from_indices, const uint32_t* from_bits, int64_t size) {
-    own_indices.assign(from_indices, from_indices + size);
-    own_bits.assign(from_bits, from_bits + size);
+  // These elements: a copy of them, or they themselves.
+  void Hold(const int32_t* from_indices, const uint32_t* from_bits, int64_t size, bool copy) {
+    if (copy) {
+      own_indices.assign(from_indices, from_indices + size);
+      own_bits.assign(from_bits, from_bits + size);
+    }
     count = size;
-    indices = own_indices.data();
-    bits = own_bits.data();
+    indices = copy ? own_indices.data() : from_indices;
+    bits = copy ? own_bits.data() : from_bits;
   }
 };
 
@@ -57,12 +61,9 @@ struct Bound {
   uint32_t most;
 };
 
-// The bound of the k largest keys; they are at least k.
-Bound Largest(const Executor& executor, Stretches stretches, int64_t k);
-
-// As Largest, in one pass by one thread. All keys must be at least `least`. It is fast where most
-// keys are close to `least`.
-Bound LargestFrom(Stretches stretches, uint32_t least, int64_t k);
+// The bound of the k largest keys; they are at least k. All keys must be at least `least`. Where it
+// is not 0, most should be close to it: the bound is then found in one pass by one thread.
+Bound Largest(const Executor& executor, Stretches stretches, int64_t k, uint32_t least);
 
 // Where the sent elements go to, and the tensor that gets the rest.
 struct Sent {
@@ -72,8 +73,16 @@ struct Sent {
   bool cleared;  // residual_out holds 0 at every element of the stretches, and not their values
 };
 
-// Sends the elements within the bound, in order; residual_out gets value - value at them, and zeros
-// keep their sign, as in a subtraction. Returns the number of sent elements.
-int64_t Send(const Executor& executor, Stretches stretches, Bound bound, const Sent& sent);
+// A bound for all elements, or one for those of each sign, the positive ones first.
+template <size_t kSides>
+using Bounds = std::array<Bound, kSides>;
+
+// Sends the elements within their bound, in order; residual_out gets value - value at them, and
+// zeros keep their sign, as if what was sent were subtracted. Returns how many they are.
+template <size_t kSides>
+int64_t Send(const Executor& executor, Stretches stretches, const Bounds<kSides>& bounds,
+             const Sent& sent);
+extern template int64_t Send<1>(const Executor&, Stretches, const Bounds<1>&, const Sent&);
+extern template int64_t Send<2>(const Executor&, Stretches, const Bounds<2>&, const Sent&);
 
 }  // namespace grace

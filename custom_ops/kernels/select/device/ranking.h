@@ -2,6 +2,8 @@
 // share the digits found so far.
 #pragma once
 
+#include <utility>
+
 #include "kernels/base/device/stretches.h"
 
 namespace grace {
@@ -81,5 +83,96 @@ __device__ void FindDigit(uint32_t rank, Ranking* ranking) {
   }
   __syncthreads();
 }
+
+// A number for all elements, or one for those of each sign, the positive ones first.
+template <class T, int kSides>
+struct BySide {
+  T of[kSides];
+
+  __device__ T Of(uint32_t bits) const {
+    return kSides == 2 && bits & kSignBit ? of[kSides - 1] : of[0];
+  }
+};
+
+// What the kernels of one selection find out about a tensor. All of it begins at 0.
+template <class Item>
+struct Search : Item::Found {
+  static constexpr int kSides = Item::kSides;
+  static constexpr int kRankings = Item::kSampled ? 2 : kSides;
+
+  Ranking rankings[kRankings];  // of the sides, or the tensor's and its sample's
+  uint32_t arrived[6];
+  // Sent are the keys above `keys`, and the first `ties` equal to it.
+  BySide<uint32_t, kSides> keys, ties;
+  uint32_t written;
+
+  __device__ BySide<uint32_t, kRankings> Prefixes() const {
+    BySide<uint32_t, kRankings> prefixes;
+#pragma unroll
+    for (int r = 0; r < kRankings; ++r) prefixes.of[r] = rankings[r].prefix;
+    return prefixes;
+  }
+};
+
+// The first digit where the rank is 0. No key begins with it, so that none is marked.
+constexpr uint32_t kNoDigit = Digit<0>::kBins;
+
+// The search of one digit in all rankings of a tensor, by the blocks of its stretches.
+template <int kDigit, class Item>
+class DigitSearch {
+ public:
+  using Membership = decltype(std::declval<Item>().Membership());
+  static constexpr int kRankings = Search<Item>::kRankings;
+
+  // The bins of a block become 0, with a barrier.
+  __device__ DigitSearch(const Item& own, Search<Item>* search, uint32_t (*bins)[kMostBins])
+      : search_(search), bins_(bins), membership_(own.Membership()) {
+    if (kDigit > 0) prefixes_ = search->Prefixes();
+#pragma unroll
+    for (int r = 0; r < kRankings; ++r) ClearBins(bins[r]);
+    __syncthreads();
+  }
+
+  // The digits before this one of an element's ranking.
+  __device__ uint32_t PrefixOf(uint32_t bits) const {
+    return Item::kSides == 2 ? prefixes_.Of(bits) : prefixes_.of[0];
+  }
+
+  // Counts an element if its key begins as the one that is searched for. Returns whether it is of
+  // the sample and begins as the sample's.
+  __device__ bool Count(int64_t at, uint32_t bits) {
+    const uint32_t key = bits & kMagnitude;
+    CountKey<kDigit>(key, PrefixOf(bits), bins_[Item::kSides == 2 ? bits >> 31 : 0]);
+    if constexpr (Item::kSampled) {
+      const uint32_t prefix = prefixes_.of[1];
+      if (key >> (Digit<kDigit>::kLow + Digit<kDigit>::kBits) != prefix) return false;
+      if (!membership_.Has(at)) return false;
+      CountKey<kDigit>(key, prefix, bins_[1]);
+      return true;
+    }
+    return false;
+  }
+
+  // Adds a block's bins to those of all blocks. Returns whether it is the last block to do so.
+  __device__ bool EndsAsLast(int64_t stretches) {
+#pragma unroll
+    for (int r = 0; r < kRankings; ++r) MergeBins<kDigit>(bins_[r], search_->rankings + r);
+    return ArrivesAsLast(search_->arrived + kDigit, stretches);
+  }
+
+  // Finds the digits, by the last block: those of these ranks, or of what is left of the ranks.
+  __device__ void Find(const uint32_t* ranks) {
+#pragma unroll
+    for (int r = 0; r < kRankings; ++r) {
+      FindDigit<kDigit>(ranks ? ranks[r] : search_->rankings[r].left, search_->rankings + r);
+    }
+  }
+
+ private:
+  Search<Item>* const search_;
+  uint32_t (*const bins_)[kMostBins];
+  BySide<uint32_t, kRankings> prefixes_{};
+  const Membership membership_;
+};
 
 }  // namespace grace

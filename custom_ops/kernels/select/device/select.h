@@ -1,9 +1,15 @@
-// The exact choice of the largest of each tensor of a list, in order of index.
+// The exact choice of the largest of each tensor of a list, in order of index: of all elements, or
+// on each side of zero.
 //
-// The caller's first kernel computes acc and counts the first digits of its keys. The next one
-// reads acc once more and marks, with a bit an element, the keys that reach the digit found: only
-// these can be sent, and the later kernels read only them. They find the k-th key, count how many
-// elements each chunk sends, and write these.
+// A first kernel computes acc and counts the first digits of its keys. The next one reads acc once
+// more and marks, a bit an element, the keys that reach the digit found: those alone can be sent,
+// and the kernels after it read nothing else. They find the last key that is sent, count what each
+// chunk sends, and write it.
+//
+// An Item derives from Selected, whose members it may replace. It says with kSides whether the
+// elements of each sign have a bound of their own, with kSampled whether a second rank is searched
+// for, that of a sample, with kLeastKey which keys count at all, with kBlocks how many blocks run
+// together at least where acc is computed, and with Found what else is found out about a tensor.
 #pragma once
 
 #include "kernels/base/device/accumulate.h"
@@ -13,12 +19,10 @@
 
 namespace grace {
 
-// A tensor to select from. Items of kernels derive from it; their kSampled says whether a second
-// rank is searched for, that of a sample.
+// A tensor that is selected from.
 struct Selected {
   DeviceInput source;
   float* residual_out;  // holds acc; null: acc is computed again
-  float* masked;        // becomes 0 where an element is sent; or null
   float* values;
   int32_t* indices;
   int64_t n, first, k;
@@ -31,7 +35,8 @@ struct Selected {
 
   // Computes acc in kEach groups of a chunk, 0 beyond it, and writes it to `residual_out`. Returns
   // whether it is finite.
-  __device__ bool Compute(const WarpChunk& chunk, int from, float* acc) const {
+  template <class Search>
+  __device__ bool Compute(const WarpChunk& chunk, int from, const Search&, float* acc) const {
     bool all = true;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -46,25 +51,27 @@ struct Selected {
     }
     return all;
   }
-};
 
-// The further results of the kernels in a selection by a sample.
-template <bool kSampled>
-struct SampleSearch {
-  uint32_t floors[kLowerings + 1], reaching[kLowerings + 1], nans;
-  float scale;  // of x, for momentum
-};
-template <>
-struct SampleSearch<false> {};
+  // Tells which elements are in the sample.
+  __device__ int Membership() const { return 0; }
 
-// The results of the kernels of one selection for a tensor. All of them begin at 0.
-template <bool kSampled>
-struct Search : SampleSearch<kSampled> {
-  Ranking rankings[kSampled ? 2 : 1];  // the tensor's, and its sample's
-  uint32_t arrived[6];
-  // Sent are the keys above `key`, and the first `ties` equal to it.
-  uint32_t key, ties;
-  uint32_t written;
+  // Sets the ranks that are searched for, once the first digits are counted. A block calls it.
+  template <class Search>
+  __device__ void SetRanks(Search*, uint32_t* ranks) const {
+    ranks[0] = static_cast<uint32_t>(k);
+  }
+
+  // Once the keys of the ranks are known.
+  template <class Search>
+  __device__ void EndRanks(uint32_t floor, Search* search) const {
+    SetBounds(floor, search);
+  }
+
+  // Takes what is sent out of what is kept. A zero is sent as +0, so that it stays what it is.
+  __device__ void TakeOut(int64_t at, uint32_t bits) const {
+    const float value = __uint_as_float(bits);
+    if (residual_out && bits & kMagnitude) residual_out[at] = SubZ(value, value);
+  }
 };
 
 // The range of keys that may be sent: from `floor` up to `most`.
@@ -76,6 +83,14 @@ struct KeyRange {
 __device__ inline uint64_t Tally(bool above, bool tie) {
   return static_cast<uint64_t>(tie) << 32 | (above ? 1 : 0);
 }
+
+__device__ inline uint32_t AtMost(uint32_t most, uint32_t x) { return x < most ? x : most; }
+
+// For each side: a Tally for each chunk, and for each stretch the Tally of all stretches before it.
+template <int kSides>
+struct Tallies {
+  uint64_t *in_chunks[kSides], *before[kSides];
+};
 
 // Calls visit(at, bits, marked) for each group of this warp's chunk in which an element is marked.
 template <class Item, class Visit>
@@ -97,166 +112,188 @@ __device__ void VisitMarked(const Item& own, const WarpChunk& chunk, const uint3
   }
 }
 
+// A block computes acc of a stretch, writes it to `residual_out`, and counts the first digits of
+// its keys.
+template <class Item>
+__global__ void __launch_bounds__(kThreads, Item::kBlocks)
+    ComputeStretches(Table<Item> table, Search<Item>* searches, bool* finite) {
+  __shared__ uint32_t bins[Search<Item>::kRankings][kMostBins];
+  const int32_t tensor = table.Find(blockIdx.x);
+  const Item own = table.items[tensor];
+  Search<Item>& search = searches[tensor];
+  const WarpChunk chunk(blockIdx.x - own.first, own.n);
+  DigitSearch<0, Item> digits(own, &search, bins);
+  bool all = true;
+  for (int from = 0; from < chunk.groups; from += kEach) {
+    float acc[kEach];
+    all &= own.Compute(chunk, from, search, acc);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const uint32_t bits = __float_as_uint(acc[j]);
+      if ((bits & kMagnitude) >= Item::kLeastKey) digits.Count(chunk.At(from + j), bits);
+    }
+  }
+  if (!all) *finite = false;
+  if (!digits.EndsAsLast(StretchesOf(own.n))) return;
+  uint32_t ranks[Search<Item>::kRankings];
+  own.SetRanks(&search, ranks);
+  digits.Find(ranks);
+#pragma unroll
+  for (int r = 0; r < Search<Item>::kRankings; ++r) {
+    if (threadIdx.x == 0 && ranks[r] == 0) search.rankings[r].prefix = kNoDigit;
+  }
+}
+
 // Marks the elements that can be sent, and those of the sample that the rest of its search needs;
 // counts their second digits.
 template <class Item>
-__global__ void __launch_bounds__(kThreads)
-    MarkStretches(Table<Item> table, Search<Item::kSampled>* searches, uint32_t* words) {
-  __shared__ uint32_t bins[kMostBins], sample_bins[Item::kSampled ? kMostBins : 1];
+__global__ void __launch_bounds__(kThreads, 4)
+    MarkStretches(Table<Item> table, Search<Item>* searches, uint32_t* words) {
+  __shared__ uint32_t bins[Search<Item>::kRankings][kMostBins];
   const int32_t tensor = table.Find(blockIdx.x);
   const Item own = table.items[tensor];
-  auto& search = searches[tensor];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);
   uint32_t* const marks = words + blockIdx.x * int64_t{kStretchWords} + WarpOf() * kGroups;
-  const uint32_t prefix = search.rankings[0].prefix;
-  const uint32_t sample_prefix = search.rankings[Item::kSampled].prefix;
-  ClearBins(bins);
-  if constexpr (Item::kSampled) ClearBins(sample_bins);
-  __syncthreads();
-  const auto membership = own.Membership();
+  DigitSearch<1, Item> digits(own, searches + tensor, bins);
   for (int from = 0; from < chunk.groups; from += kEach) {
-    uint32_t keys[kEach];
+    uint32_t bits[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int64_t at = chunk.At(from + j);
-      keys[j] = at < own.n ? __float_as_uint(own.Acc(at)) & kMagnitude : 0;
+      bits[j] = at < own.n ? __float_as_uint(own.Acc(at)) : 0;
     }
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int64_t at = chunk.At(from + j);
-      const uint32_t digit = keys[j] >> Digit<0>::kLow;
-      bool marked = at < own.n && digit >= prefix;
-      CountKey<1>(keys[j], prefix, bins);
-      if constexpr (Item::kSampled) {
-        if (at < own.n && digit == sample_prefix && membership.Has(at)) {
-          marked = true;
-          CountKey<1>(keys[j], sample_prefix, sample_bins);
-        }
-      }
+      const uint32_t digit = (bits[j] & kMagnitude) >> Digit<0>::kLow;
+      const bool of_sample = digits.Count(at, bits[j]);
+      const bool marked = at < own.n && (digit >= digits.PrefixOf(bits[j]) || of_sample);
       const uint32_t word = __ballot_sync(kAllLanes, marked);
       if (Lane() == 0 && from + j < chunk.groups) marks[from + j] = word;
     }
   }
-  MergeBins<1>(bins, search.rankings);
-  if constexpr (Item::kSampled) MergeBins<1>(sample_bins, search.rankings + 1);
-  if (!ArrivesAsLast(search.arrived + 1, StretchesOf(own.n))) return;
-  FindDigit<1>(search.rankings[0].left, search.rankings);
-  if constexpr (Item::kSampled) FindDigit<1>(search.rankings[1].left, search.rankings + 1);
+  if (digits.EndsAsLast(StretchesOf(own.n))) digits.Find(nullptr);
 }
 
-// Sets the bound of what is sent, once the k-th key is known.
-template <bool kSampled>
-__device__ void SetBound(uint32_t floor, Search<kSampled>* search) {
-  const uint32_t key = search->rankings[0].prefix;
-  search->key = key >= floor ? key : floor - 1;
-  search->ties = key >= floor ? search->rankings[0].left : 0;
+// Sets the bounds of what is sent, once the last keys that may be sent are known.
+template <class Item>
+__device__ void SetBounds(uint32_t floor, Search<Item>* search) {
+#pragma unroll
+  for (int side = 0; side < Item::kSides; ++side) {
+    const Ranking& ranking = search->rankings[side];
+    search->keys.of[side] = ranking.prefix >= floor ? ranking.prefix : floor - 1;
+    search->ties.of[side] = ranking.prefix >= floor ? ranking.left : 0;
+  }
 }
 
 // Counts the last digits of what is marked.
 template <class Item>
-__global__ void __launch_bounds__(kThreads)
-    RankStretches(Table<Item> table, Search<Item::kSampled>* searches, const uint32_t* words,
-                  KeyRange range) {
-  __shared__ uint32_t bins[kMostBins], sample_bins[Item::kSampled ? kMostBins : 1];
+__global__ void __launch_bounds__(kThreads) RankStretches(Table<Item> table, Search<Item>* searches,
+                                                          const uint32_t* words, KeyRange range) {
+  __shared__ uint32_t bins[Search<Item>::kRankings][kMostBins];
   const int32_t tensor = table.Find(blockIdx.x);
   const Item own = table.items[tensor];
-  auto& search = searches[tensor];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);
-  const uint32_t prefix = search.rankings[0].prefix;
-  const uint32_t sample_prefix = search.rankings[Item::kSampled].prefix;
-  ClearBins(bins);
-  if constexpr (Item::kSampled) ClearBins(sample_bins);
-  __syncthreads();
-  const auto membership = own.Membership();
+  DigitSearch<2, Item> digits(own, searches + tensor, bins);
   VisitMarked(own, chunk, words + blockIdx.x * int64_t{kStretchWords} + WarpOf() * kGroups,
               [&](int64_t at, uint32_t bits, bool marked) {
-                const uint32_t key = bits & kMagnitude;
-                if (marked) CountKey<2>(key, prefix, bins);
-                if constexpr (Item::kSampled) {
-                  const bool counts = marked && key >> Digit<1>::kLow == sample_prefix;
-                  if (counts && membership.Has(at)) CountKey<2>(key, sample_prefix, sample_bins);
-                }
+                if (marked) digits.Count(at, bits);
               });
-  MergeBins<2>(bins, search.rankings);
-  if constexpr (Item::kSampled) MergeBins<2>(sample_bins, search.rankings + 1);
-  if (!ArrivesAsLast(search.arrived + 2, StretchesOf(own.n))) return;
-  FindDigit<2>(search.rankings[0].left, search.rankings);
-  if constexpr (Item::kSampled) {
-    FindDigit<2>(search.rankings[1].left, search.rankings + 1);
-    if (threadIdx.x == 0) own.SetFloors(&search);
-  } else {
-    if (threadIdx.x == 0) SetBound(range.floor, &search);
-  }
+  if (!digits.EndsAsLast(StretchesOf(own.n))) return;
+  digits.Find(nullptr);
+  if (threadIdx.x == 0) own.EndRanks(range.floor, searches + tensor);
 }
 
 // Counts the elements that each chunk sends; the last block of a tensor turns the stretches' counts
 // into the counts before each of them.
 template <class Item>
 __global__ void __launch_bounds__(kThreads, 4)
-    CountStretches(Table<Item> table, Search<Item::kSampled>* searches, const uint32_t* words,
-                   KeyRange range, uint64_t* in_chunks, uint64_t* before, int32_t* counts) {
+    CountStretches(Table<Item> table, Search<Item>* searches, const uint32_t* words, KeyRange range,
+                   Tallies<Item::kSides> tallies, int32_t* counts) {
   const int32_t tensor = table.Find(blockIdx.x);
   const Item own = table.items[tensor];
-  auto& search = searches[tensor];
+  Search<Item>& search = searches[tensor];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);
-  const uint32_t bound = search.key, ties = search.ties;
-  uint64_t found = 0;
+  const auto bounds = search.keys;
+  uint64_t found[Item::kSides] = {};
   VisitMarked(own, chunk, words + blockIdx.x * int64_t{kStretchWords} + WarpOf() * kGroups,
               [&](int64_t, uint32_t bits, bool marked) {
-                const uint32_t key = bits & kMagnitude;
+                const uint32_t key = bits & kMagnitude, bound = bounds.Of(bits);
                 const bool fits = marked && key <= range.most;
-                found += Tally(fits && key > bound, fits && key == bound);
+                const uint64_t tally = Tally(fits && key > bound, fits && key == bound);
+#pragma unroll
+                for (int side = 0; side < Item::kSides; ++side) {
+                  const bool of_side = Item::kSides == 1 || (bits >> 31) == uint32_t(side);
+                  found[side] += of_side ? tally : 0;
+                }
               });
 #pragma unroll
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    found += __shfl_xor_sync(kAllLanes, found, lanes);
+  for (int side = 0; side < Item::kSides; ++side) {
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+      found[side] += __shfl_xor_sync(kAllLanes, found[side], lanes);
+    }
+    if (Lane() == 0) {
+      tallies.in_chunks[side][blockIdx.x * int64_t{kWarps} + WarpOf()] = found[side];
+    }
+    const uint64_t total = JoinBlock(Lane() == 0 ? found[side] : uint64_t{0}, Total());
+    if (threadIdx.x == 0) tallies.before[side][blockIdx.x] = total;
   }
-  if (Lane() == 0) in_chunks[blockIdx.x * int64_t{kWarps} + WarpOf()] = found;
-  uint64_t total;
-  SumBefore(Lane() == 0 ? found : uint64_t{0}, &total);
-  if (threadIdx.x == 0) before[blockIdx.x] = total;
   if (!ArrivesAsLast(search.arrived + 3, StretchesOf(own.n))) return;
-  const uint64_t all = SumsBefore(before + own.first, StretchesOf(own.n));
+  uint32_t written = 0;
+#pragma unroll
+  for (int side = 0; side < Item::kSides; ++side) {
+    const uint64_t all = SumsBefore(tallies.before[side] + own.first, StretchesOf(own.n));
+    written +=
+        static_cast<uint32_t>(all) + AtMost(search.ties.of[side], static_cast<uint32_t>(all >> 32));
+  }
   if (threadIdx.x != 0) return;
-  const uint32_t equal = static_cast<uint32_t>(all >> 32);
-  search.written = static_cast<uint32_t>(all) + (equal < ties ? equal : ties);
-  if (counts) counts[tensor] = static_cast<int32_t>(search.written);
+  search.written = written;
+  if (counts) counts[tensor] = static_cast<int32_t>(written);
 }
 
 // Writes the sent elements to their places, and removes them from residual_out.
 template <class Item>
 __global__ void __launch_bounds__(kThreads)
-    SendStretches(Table<Item> table, const Search<Item::kSampled>* searches, const uint32_t* words,
-                  KeyRange range, const uint64_t* in_chunks, const uint64_t* before) {
+    SendStretches(Table<Item> table, const Search<Item>* searches, const uint32_t* words,
+                  KeyRange range, Tallies<Item::kSides> tallies) {
   const int32_t tensor = table.Find(blockIdx.x);
   const Item own = table.items[tensor];
-  const auto& search = searches[tensor];
+  const Search<Item>& search = searches[tensor];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);
-  const uint32_t bound = search.key, ties = search.ties;
-  uint64_t first = before[blockIdx.x];
-  for (int w = 0; w < WarpOf(); ++w) first += in_chunks[blockIdx.x * int64_t{kWarps} + w];
-  uint32_t above_before = static_cast<uint32_t>(first);
-  uint32_t ties_before = static_cast<uint32_t>(first >> 32);
+  const auto bounds = search.keys, ties = search.ties;
+  uint32_t above_before = 0;
+  BySide<uint32_t, Item::kSides> ties_before;
+#pragma unroll
+  for (int side = 0; side < Item::kSides; ++side) {
+    uint64_t first = tallies.before[side][blockIdx.x];
+    const uint64_t* const in_chunks = tallies.in_chunks[side] + blockIdx.x * int64_t{kWarps};
+    for (int w = 0; w < WarpOf(); ++w) first += in_chunks[w];
+    above_before += static_cast<uint32_t>(first);
+    ties_before.of[side] = static_cast<uint32_t>(first >> 32);
+  }
   VisitMarked(own, chunk, words + blockIdx.x * int64_t{kStretchWords} + WarpOf() * kGroups,
               [&](int64_t at, uint32_t bits, bool marked) {
-                const uint32_t key = bits & kMagnitude;
+                const uint32_t key = bits & kMagnitude, bound = bounds.Of(bits);
                 const bool fits = marked && key <= range.most;
                 const bool above = fits && key > bound, tie = fits && key == bound;
                 const uint32_t all_above = __ballot_sync(kAllLanes, above);
-                const uint32_t all_ties = __ballot_sync(kAllLanes, tie);
-                const uint32_t own_ties = ties_before + __popc(all_ties & LanesBefore());
-                if (above || (tie && own_ties < ties)) {
-                  const uint32_t to = above_before + __popc(all_above & LanesBefore()) +
-                                      (own_ties < ties ? own_ties : ties);
-                  const float value = __uint_as_float(bits);
-                  own.values[to] = value;
+                uint32_t to = above_before + __popc(all_above & LanesBefore());
+                BySide<uint32_t, Item::kSides> own_ties;
+#pragma unroll
+                for (int side = 0; side < Item::kSides; ++side) {
+                  const bool of_side = Item::kSides == 1 || (bits >> 31) == uint32_t(side);
+                  const uint32_t all_ties = __ballot_sync(kAllLanes, tie && of_side);
+                  own_ties.of[side] = ties_before.of[side] + __popc(all_ties & LanesBefore());
+                  ties_before.of[side] += __popc(all_ties);
+                  to += AtMost(ties.of[side], own_ties.of[side]);
+                }
+                if (above || (tie && own_ties.Of(bits) < ties.Of(bits))) {
+                  own.values[to] = __uint_as_float(bits);
                   own.indices[to] = static_cast<int32_t>(at);
-                  // A zero is sent as +0, so that its residual keeps its sign.
-                  if (own.residual_out && key != 0) own.residual_out[at] = SubZ(value, value);
-                  if (own.masked) own.masked[at] = 0.0f;
+                  own.TakeOut(at, bits);
                 }
                 above_before += __popc(all_above);
-                ties_before += __popc(all_ties);
               });
   // The entries beyond what is sent, shared out to the blocks of the tensor.
   const int64_t threads = StretchesOf(own.n) * kThreads;
@@ -267,21 +304,87 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The workspace of a selection of tensors that have so many stretches.
-template <bool kSampled>
-struct SelectRooms {
-  Search<kSampled>* searches;
-  uint32_t* words;
-  uint64_t *in_chunks, *before;
-
-  SelectRooms(Launch& launch, int64_t tensors, int64_t stretches)
-      : searches(launch.Take<Search<kSampled>>(tensors)),
-        words(launch.Take<uint32_t>(stretches * kStretchWords)),
-        in_chunks(launch.Take<uint64_t>(stretches * kWarps)),
-        before(launch.Take<uint64_t>(stretches)) {
-    static_assert(sizeof(Search<kSampled>) % 4 == 0);
-    launch.Zero(reinterpret_cast<uint32_t*>(searches), tensors * (sizeof *searches / 4));
+// The kernels of a selection from the tensors of a list, and their workspace.
+template <class Item>
+class ListSelection {
+ public:
+  ListSelection(Launch& launch, const EncodeInput* list, int64_t count, KeyRange range)
+      : launch_(launch), list_(list), count_(count), range_(range) {
+    for (int64_t i = 0; i < count; ++i) stretches_ += StretchesOf(list[i].n);
+    items_ = launch.Take<Item>(count);
+    searches_ = launch.Take<Search<Item>>(count);
+    words_ = launch.Take<uint32_t>(stretches_ * kStretchWords);
+    for (int side = 0; side < Item::kSides; ++side) {
+      tallies_.in_chunks[side] = launch.Take<uint64_t>(stretches_ * kWarps);
+      tallies_.before[side] = launch.Take<uint64_t>(stretches_);
+    }
+    static_assert(sizeof(Search<Item>) % 4 == 0);
+    launch.Zero(reinterpret_cast<uint32_t*>(searches_), count * (sizeof *searches_ / 4));
   }
+
+  int64_t stretches() const { return stretches_; }
+  const Table<Item>& table() const { return table_; }
+
+  // Sends the table. fill(i, item) adds to the item of a tensor, which has the members of Selected,
+  // with its parts of `values` and `indices`.
+  template <class Fill>
+  void Send(float multiplier, const int64_t* ks, float* values, int32_t* indices, bool* finite,
+            const Fill& fill) {
+    const EncodeInput* const list = list_;
+    int64_t at = 0;
+    table_ = launch_.Send(
+        items_, count_,
+        [&](int64_t i, int64_t first) {
+          Item item{};
+          static_cast<Selected&>(item) = {{list[i].x, list[i].residual},
+                                          list[i].residual_out,
+                                          values + at,
+                                          indices + at,
+                                          list[i].n,
+                                          first,
+                                          ks[i],
+                                          multiplier,
+                                          0};
+          fill(i, &item);
+          at += ks[i];
+          return item;
+        },
+        [=](int64_t i) { return StretchesOf(list[i].n); }, finite);
+  }
+
+  // Runs a kernel on all stretches.
+  template <class Kernel, class... Arguments>
+  void Run(Kernel kernel, Arguments... arguments) {
+    launch_.Run(kernel, stretches_, kThreads, table_, searches_, arguments...);
+  }
+
+  // Finds the keys of the ranks.
+  void Rank(bool* finite) {
+    Run(ComputeStretches<Item>, finite);
+    Run(MarkStretches<Item>, words_);
+    Run(RankStretches<Item>, words_, range_);
+  }
+
+  // Writes what is within the bounds, and to `counts`, unless it is null, how many that are.
+  void Write(int32_t* counts) {
+    Run(CountStretches<Item>, words_, range_, tallies_, counts);
+    Run(SendStretches<Item>, words_, range_, tallies_);
+  }
+
+  const uint32_t* words() const { return words_; }
+  Search<Item>* searches() const { return searches_; }
+
+ private:
+  Launch& launch_;
+  const EncodeInput* const list_;
+  const int64_t count_;
+  const KeyRange range_;
+  int64_t stretches_ = 0;
+  Item* items_;
+  Search<Item>* searches_;
+  uint32_t* words_;
+  Tallies<Item::kSides> tallies_;
+  Table<Item> table_{};
 };
 
 }  // namespace grace

@@ -1,5 +1,5 @@
-// As Pick of collect.h, with a bound for each sign; adds to `positive` and `negative` how many
-// elements there are of each, but denormals.
+// As Pick of base/collect-inl.h, with a bound for each sign; adds to `positive` and `negative` how
+// many elements there are of each, but denormals.
 static int64_t PickSides(const float* x, int64_t first, int64_t count, const uint32_t* least,
                          int32_t* indices, uint32_t* bits, int64_t* positive, int64_t* negative) {
   const U below_positive = SetU(least[0] - 1), below_negative = SetU(least[1] - 1);
