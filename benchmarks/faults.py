@@ -31,7 +31,7 @@ from typing import Any
 
 from grace_tf.cli.bench.machine import machine
 from grace_tf.cli.run.addresses import environments
-from grace_tf.cli.run.places import Local
+from grace_tf.cli.run.local_and_ssh import Local
 from grace_tf.cli.tables import print_table
 
 ENGINES = ("group", "strategy", "horovod")

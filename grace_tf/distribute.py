@@ -19,7 +19,11 @@ from grace_tf.keras import repairs
 from grace_tf.line.inputs import gradient_of
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import reduced_rows
-from grace_tf.transports.world.find_workers import other_door, refuse_half_a_reduction, refuse_xla
+from grace_tf.transports.world.current_workers import (
+    other_door,
+    refuse_half_a_reduction,
+    refuse_xla,
+)
 
 
 class _ReplicasSeenByInner(Loopback):

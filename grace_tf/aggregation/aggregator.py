@@ -12,8 +12,8 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf.aggregation.claimed import mark
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
+from grace_tf.aggregation.already_aggregated import mark
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
 from grace_tf.aggregation.step import Reduction
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.line.inputs import gradient_of, is_gradient, plain

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-from grace_tf.aggregation.consistency import plan_handshake
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, described
+from grace_tf.aggregation.consistency import plan_comparison
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo, described
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.line.inputs import is_rows, spec_of
 from grace_tf.line.plan import Plan, keyed, make_plan
@@ -55,7 +55,7 @@ class Plans:
                 plan = make_plan(settings, paths, specs, ordinals, rows, static)
                 if others is not None:
                     plan = keyed(plan)
-                    plan_handshake.compare_plans(others, plan, described(optimizer_info), reduce)
+                    plan_comparison.compare_plans(others, plan, described(optimizer_info), reduce)
                 self._plans[known] = plan
             return self._plans[known]
 

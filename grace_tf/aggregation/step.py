@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.initial_values import Agreement, compare_inside
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
-from grace_tf.aggregation.consistency.weight_drift import Divergence
+from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency.weight_drift import WeightDrift
 from grace_tf.aggregation.plan_cache import Plans
 from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
@@ -29,7 +29,7 @@ from grace_tf.transports.lifeline.lifeline import spans_processes
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.multi_worker import MultiWorkerGroup
 from grace_tf.transports.tf_distribute import ReplicaContext, Replicas, across_replicas, not_empty
-from grace_tf.transports.world.find_workers import (
+from grace_tf.transports.world.current_workers import (
     between_processes,
     refuse_half_a_reduction,
     refuse_parameter_servers,
@@ -51,7 +51,7 @@ class Reduction:
         self._registry = VariableRegistry(self._forget)
         self.state = State(self._registry)
         self._plans = Plans(self._registry)
-        self._agreement, self._divergence = Agreement(), Divergence()
+        self._initial_values, self._weight_drift = InitialValues(), WeightDrift()
         self._stages = Stages(self.state)
         self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
         self._alike_inside = False  # whether equal states inside each host were checked
@@ -91,7 +91,7 @@ class Reduction:
             if transport is not world and not self._alike_inside:
                 compare_inside(world, self.state)
                 self._alike_inside = True
-            self._divergence.watch(plans[0], variables, self.state.counter.read_value())
+            self._weight_drift.watch(plans[0], variables, self.state.counter.read_value())
         try:
             (reduced,) = self._stages.run(
                 stage_plans, transport, [grads], summed=self.reduce == "sum"
@@ -124,7 +124,7 @@ class Reduction:
                 self._place(plans, hosts.size, hosts.workers, local[:1])
             self.agree(others, variables, optimizer_info)
             if transport.workers[0] == first:
-                self._divergence.watch(plans[0], variables, self.state.counter.read_value())
+                self._weight_drift.watch(plans[0], variables, self.state.counter.read_value())
         if self._stages.dense(plans, flagged=False):
             if spans and not self.settings.dense:
                 grads = [not_empty(g) for g in grads]
@@ -198,9 +198,9 @@ class Reduction:
         optimizer_info: Callable[[], OptimizerInfo],
         late: bool | None = None,
     ) -> None:
-        """Compares the values of these variables and of their state: see `Agreement`."""
+        """Compares the values of these variables and of their state: see `InitialValues`."""
         late = not tf.inside_function() if late is None else late
-        self._agreement.reach(group, self.state, variables, optimizer_info, late)
+        self._initial_values.reach(group, self.state, variables, optimizer_info, late)
 
     def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> StagePlans:
         self.state.place(size, workers, devices, "host" if self.settings.hierarchical else "worker")

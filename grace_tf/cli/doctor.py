@@ -163,7 +163,8 @@ def _guards() -> list[list[str]]:
     for cls, known_as in known.items():
         for name, held in vars(cls).items():
             while held is not None:  # a repair may wrap a guard
-                module = inspect.getmodule(getattr(held, "__code__", None))
+                function = getattr(held, "replacement", held)
+                module = inspect.getmodule(getattr(function, "__code__", None))
                 ours = module is not None and module.__name__.startswith("grace_tf.")
                 if ours and module is not repairs:
                     found[module].add(f"{known_as}.{name}")

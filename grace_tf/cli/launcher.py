@@ -24,9 +24,9 @@ from typing import TextIO
 
 from grace_tf.cli.run.addresses import environments, exported
 from grace_tf.cli.run.endings import ending, failed_first
-from grace_tf.cli.run.far_end import CANNOT_START, NOT_FOUND, signal_all
 from grace_tf.cli.run.hosts import is_this_machine, of_workers, parse_hosts
-from grace_tf.cli.run.places import SSH, CannotReach, Local, Place, Remote, wait_for_all
+from grace_tf.cli.run.local_and_ssh import SSH, CannotReach, Local, Place, Remote, wait_for_all
+from grace_tf.cli.run.remote_worker import CANNOT_START, NOT_FOUND, signal_all
 from grace_tf.cli.run.screen import PREFIXES, Screen
 from grace_tf.cli.run.signals import Signals, Stopped
 

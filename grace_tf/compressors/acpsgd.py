@@ -10,7 +10,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
-from grace_tf.ops import choice, low_rank, two_sided_low_rank
+from grace_tf.ops import dispatch, low_rank, two_sided_low_rank
 from grace_tf.ops.two_sided_low_rank import Bases, Products
 
 
@@ -98,7 +98,7 @@ def _states(sums: Products, bases: Bases, sizes, step):
     return [{"factors": next(factors)} if size.rank else {} for size in sizes]
 
 
-@fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: dispatch.runs_here(xs))
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes = [compressor._size(spec) for spec in ctx.specs]

@@ -7,7 +7,7 @@ from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.dgc import MomentumCorrection
-from grace_tf.ops import choice, index_sets, sampled_top_k
+from grace_tf.ops import dispatch, index_sets, sampled_top_k
 from grace_tf.ops.backend.arguments import ListKey
 
 
@@ -97,7 +97,7 @@ class DGC(ListCompressor):
         return index_sets.without_faults(self.decode(payloads, 1.0, ctx))
 
 
-@fuses(DGC, MomentumCorrection, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(DGC, MomentumCorrection, when=lambda compressor, xs: dispatch.runs_here(xs))
 def with_momentum(compressor, memory, xs, memories, states, ctx):
     """Momentum, selection, masking and flag from one read; u and v are written once."""
     momentum = memory.momentum_of(memories, ctx.size)

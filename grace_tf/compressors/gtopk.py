@@ -10,8 +10,8 @@ from grace_tf.core.registry import get, register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
-from grace_tf.ops import choice, index_sets, selection
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import dispatch, index_sets, selection
+from grace_tf.ops.backend.words_as_floats import one_row
 
 
 @register(
@@ -91,7 +91,7 @@ def _where_selected(values, sent_at, selected, ctx, ks):
     return tf.where(tf.gather(selected, place) == sent_at, values, 0.0)
 
 
-@fuses(GTopK, NoMemory, Residual, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(GTopK, NoMemory, Residual, when=lambda compressor, xs: dispatch.runs_here(xs))
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads the gradients once for selection and residual, writes and reads the sums once, writes
     every mean once; the residual takes unselected elements back in O(k).

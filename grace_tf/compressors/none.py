@@ -7,7 +7,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.dgc import MomentumCorrection
-from grace_tf.ops import choice, weighted_sum
+from grace_tf.ops import dispatch, weighted_sum
 
 
 @register("none", family="dense", paper="-", memory="none")
@@ -42,7 +42,7 @@ class NoCompression(Compressor):
         return tf.reshape(payload["values"], ctx.spec.shape)
 
 
-@fuses(NoCompression, MomentumCorrection, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(NoCompression, MomentumCorrection, when=lambda compressor, xs: dispatch.runs_here(xs))
 def with_momentum_of_the_mean(compressor, memory, xs, memories, states, ctx):
     """One operation for the momenta of all lanes, which divides by the number of workers too.
 

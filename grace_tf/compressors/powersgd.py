@@ -10,7 +10,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
-from grace_tf.ops import choice, low_rank
+from grace_tf.ops import dispatch, low_rank
 
 _MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for this many
 
@@ -120,7 +120,7 @@ def _states(units, sizes):
 
 
 def _once(compressor, xs):
-    return compressor.iterations == 1 and choice.runs_here(xs)
+    return compressor.iterations == 1 and dispatch.runs_here(xs)
 
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)

@@ -7,8 +7,8 @@ from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.momentum import Momentum
-from grace_tf.ops import choice
-from grace_tf.ops.backend.carrier import carried, one_row
+from grace_tf.ops import dispatch
+from grace_tf.ops.backend.words_as_floats import carried, one_row
 from grace_tf.ops.scaled_signs import momentum_sign_list
 from grace_tf.ops.signs import sign_list, vote_list
 
@@ -50,7 +50,7 @@ class SignSGD(ListCompressor):
         return {"signs": carried(tf.stack, [payload["signs"], above])}
 
 
-@fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
+@fuses(SignSGD, Momentum, when=lambda compressor, xs: dispatch.runs_here(xs))
 def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
     """Computes averages, signs and flag in one read of the gradients; writes every vote once."""
     momenta = [state["momentum"] for state in memories]

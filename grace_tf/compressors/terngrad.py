@@ -9,8 +9,8 @@ from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.ops import choice, ternary
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops import dispatch, ternary
+from grace_tf.ops.backend.words_as_floats import one_row
 
 
 @register(
@@ -115,7 +115,7 @@ class TernGrad(ListCompressor):
         return totals, sent, list(states)
 
 
-@fuses(TernGrad, NoMemory, when=lambda compressor, xs: compressor.shared and choice.runs_here(xs))
+@fuses(TernGrad, NoMemory, when=lambda compressor, xs: compressor.shared and dispatch.runs_here(xs))
 def in_two_passes(compressor, memory, xs, memories, states, ctx):
     """The form with a shared scale: reads the gradients once for scales and once for digits."""
     _, words, scales = yield from compressor._summed(xs, ctx.multiplier, ctx)

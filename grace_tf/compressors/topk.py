@@ -8,7 +8,7 @@ from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
 from grace_tf.memories.residual import Residual
-from grace_tf.ops import choice, index_sets, selection
+from grace_tf.ops import dispatch, index_sets, selection
 
 
 @register(
@@ -80,7 +80,7 @@ class TopK(ListCompressor):
 def _refines_values(compressor, xs):
     """True for composites that refine only the values."""
     inner = [part for part, _ in getattr(compressor, "inner", ())]
-    return inner == ["values"] and choice.runs_here(xs)
+    return inner == ["values"] and dispatch.runs_here(xs)
 
 
 @fuses(TopK, NoMemory, Residual, when=_refines_values, composites=True)

@@ -12,7 +12,7 @@ from grace_tf.core.context import Context
 from grace_tf.core.payloads import check_decoding
 from grace_tf.core.rounds import Gather, Payload, Rounds, Sum
 from grace_tf.core.specs import spec_of
-from grace_tf.ops.backend.carrier import carried, joined, one_row, row
+from grace_tf.ops.backend.words_as_floats import carried, joined, one_row, row
 
 State = Mapping[str, tf.Tensor]
 

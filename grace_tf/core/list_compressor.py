@@ -10,7 +10,7 @@ import tensorflow as tf
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Gather, Outcome, Payload, Rounds, Sum
-from grace_tf.ops.backend.carrier import one_row
+from grace_tf.ops.backend.words_as_floats import one_row
 
 _ACTIONS = {"compress", "decompress", "aggregate"}
 

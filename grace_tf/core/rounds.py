@@ -14,8 +14,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
-from grace_tf.ops.backend.carrier import joined
+from grace_tf.ops import dispatch
+from grace_tf.ops.backend.words_as_floats import joined
 
 Payload = dict[str, tf.Tensor]
 
@@ -116,7 +116,7 @@ def fuses(
 
     Example:
 
-        @fuses(SignSGD, Momentum, when=lambda compressor, xs: choice.runs_here(xs))
+        @fuses(SignSGD, Momentum, when=lambda compressor, xs: dispatch.runs_here(xs))
         def averaged_in_one_pass(compressor, memory, xs, memories, states, ctx):
             momenta = [state["momentum"] for state in memories]
             words, averages, finite = momentum_sign_list(xs, momenta, ctx.multiplier, memory.beta)
@@ -169,7 +169,7 @@ def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[...
 
     def encoding() -> Callable[..., Rounds] | None:
         encodes = outer is compressor and getattr(compressor, "encodes", False)
-        return _encoded if encodes and choice.runs_here(xs) else None
+        return _encoded if encodes and dispatch.runs_here(xs) else None
 
     def named(name: str) -> type | None:
         return next((m for c, m in _FUSED if c is type(outer) and m.name == name), None)

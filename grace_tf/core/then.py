@@ -11,7 +11,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Payload
 from grace_tf.core.specs import with_stages
-from grace_tf.ops.backend.carrier import carried
+from grace_tf.ops.backend.words_as_floats import carried
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -4,12 +4,20 @@ The import puts guards on Keras' optimizers, wraps `fit` and pickling, makes Bat
 refuse what it cannot synchronise, and applies the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import backups, copies, guards, own_files, repairs, synchronised, training
+from grace_tf.keras import (
+    backups,
+    guards,
+    paths_by_worker,
+    pickling,
+    repairs,
+    synchronised,
+    training,
+)
 from grace_tf.keras.callback import Callback
-from grace_tf.keras.own_files import own_path
+from grace_tf.keras.paths_by_worker import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.transports.lifeline import lifeline
-from grace_tf.transports.world.find_workers import several
+from grace_tf.transports.world.current_workers import several
 
 __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 
@@ -17,8 +25,8 @@ lifeline.begin_in_scopes()
 guards.install()
 training.install()
 synchronised.install()
-own_files.install()
+paths_by_worker.install()
 backups.install()
-copies.install()
+pickling.install()
 repairs.agree_on_finite(guards.agree)
 repairs.no_xla_between_processes(lambda: several() is not None)

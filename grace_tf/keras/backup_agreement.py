@@ -21,9 +21,9 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from grace_tf.keras import steps
-from grace_tf.keras.own_files import LOG, place
+from grace_tf.keras.paths_by_worker import LOG, place
 from grace_tf.transports.group import Group
-from grace_tf.transports.world.find_workers import together
+from grace_tf.transports.world.current_workers import together
 
 TIMEOUT = 120.0  # seconds for the other processes of a strategy without a timeout
 _BEGUN, _ENDED = "begun", "ended"

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from grace_tf.keras.backup_agreement import agree, begin, delete_superseded, end, leave_aside
-from grace_tf.keras.own_files import LOG, compresses, in_use, move, place
+from grace_tf.keras.paths_by_worker import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from grace_tf.keras.first_step import without_own_gradients
 from grace_tf.line import collective_keys
 from grace_tf.transports.world import world
-from grace_tf.transports.world.find_workers import several
+from grace_tf.transports.world.current_workers import several
 
 _PIECE = 8192  # float64 values in each collective, since TensorFlow ties a key to one size
 

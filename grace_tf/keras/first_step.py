@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
 from grace_tf.aggregation.consistency.weight_drift import checked
 from grace_tf.keras.optimizers import innermost, is_horovods, parts
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.inputs import has_value
-from grace_tf.transports.world.find_workers import several
+from grace_tf.transports.world.current_workers import several
 
 # Settings not compared here: each process numbers names, and the plans compare "grace".
 _FREE = ("name", "grace")

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.aggregation.claimed import aggregated
+from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import is_horovods
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line import collective_keys
 from grace_tf.transports.lifeline import lifeline
-from grace_tf.transports.world.find_workers import compresses, several
+from grace_tf.transports.world.current_workers import compresses, several
 
 
 def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:

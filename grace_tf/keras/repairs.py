@@ -47,7 +47,7 @@ def name_the_variables_of_gradients() -> None:
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-    from grace_tf.transports.world.find_workers import compresses
+    from grace_tf.transports.world.current_workers import compresses
 
     @in_place_of(TFOptimizer, "_all_reduce_sum_gradients")
     def all_reduce_sum_gradients(original, self, grads_and_vars):

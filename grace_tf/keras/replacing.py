@@ -18,6 +18,7 @@ def in_place_of(owner: Any, name: str) -> Callable[[Callable], Callable]:
         def replaced(*args, **kwargs):
             return function(original, *args, **kwargs)
 
+        replaced.replacement = function  # the doctor reads from it which module has done so
         setattr(owner, name, replaced)
         return replaced
 

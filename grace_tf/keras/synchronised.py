@@ -12,7 +12,7 @@ import keras
 
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
-from grace_tf.transports.world.find_workers import several
+from grace_tf.transports.world.current_workers import several
 
 _MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
 # SyncBatchNormalization of Keras 2 is a subclass of it too.

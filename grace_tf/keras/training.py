@@ -29,7 +29,7 @@ from grace_tf.keras.synchronised import refuse_unsynchronised
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
 from grace_tf.transports.world import data_shards
-from grace_tf.transports.world.find_workers import several, together
+from grace_tf.transports.world.current_workers import several, together
 
 _LOG = logging.getLogger("grace_tf")
 _said_who_deals = False

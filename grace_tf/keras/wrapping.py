@@ -15,7 +15,7 @@ from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.keras.classes import Wrapped, attach, detach
 from grace_tf.keras.optimizers import bases, innermost, is_horovods, parts
 from grace_tf.line.settings import settings
-from grace_tf.transports.world.find_workers import refuse_parameter_servers
+from grace_tf.transports.world.current_workers import refuse_parameter_servers
 
 
 def wrap(

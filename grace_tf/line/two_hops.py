@@ -26,7 +26,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import AllToAll, Gather, Outcome, Payload, Rounds
-from grace_tf.ops.backend.carrier import CARRIER, as_carrier, from_carrier, row
+from grace_tf.ops.backend.words_as_floats import CARRIER, as_carrier, from_carrier, row
 
 FEWEST = 4  # workers: from here on two hops send at most about half of what a gather sends
 _FEWEST_OF_VOTES = 5  # workers, for votes: their second hop may take two rows, for ties

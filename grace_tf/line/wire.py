@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
-from grace_tf.ops.backend.carrier import CARRIER, as_carrier, from_carrier, one_row
+from grace_tf.ops.backend.words_as_floats import CARRIER, as_carrier, from_carrier, one_row
 
 VERSION = 4  # of the meaning of buffers; workers compare it at the first step
 

@@ -4,10 +4,11 @@ Each runs natively on the CPU when the native library is there, and otherwise (o
 no compiler at installation) through `grace_tf.ops.reference`, which defines the meaning. Both give
 the same bits. Tensors are vectors of static length, float32 or int32.
 
-The modules have operations on whole lists of tensors, of any static shape. Where `choice.runs_here`
-says so they run natively, one node a list; else through the module of `reference` with the same
-name. Both give the same bits, unless the module says otherwise. The parts of a payload are those of
-the tensors, one after another. `selection` says what encoders get and return.
+The modules have operations on whole lists of tensors, of any static shape. Where
+`dispatch.runs_here` says so they run natively, one node a list; else through the module of
+`reference` with the same name. Both give the same bits, unless the module says otherwise. The parts
+of a payload are those of the tensors, one after another. `selection` says what encoders get and
+return.
 
 The unit of the wire is the 32-bit word, an int32. Codes of b bits are stored as bit planes: 32
 consecutive elements make a group of b words; word p of a group holds bit p of the 32 codes, that
@@ -20,11 +21,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice, quantization, reference, selection, signs
+from grace_tf.ops import dispatch, quantization, reference, selection, signs
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.choice import chosen, using
+from grace_tf.ops.dispatch import chosen, using
 
 __all__ = [
     "Key",
@@ -235,4 +236,4 @@ def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
             raise TypeError(f"all_finite takes float32 tensors, not {x.dtype.name}.")
     if not xs:
         return tf.constant(True)
-    return (native if choice.runs_here(xs) else reference).all_finite(xs)
+    return (native if dispatch.runs_here(xs) else reference).all_finite(xs)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
@@ -45,7 +45,7 @@ def encode_tree(
     """
     xs, residuals = arguments.encoder_lists(xs, residuals)
     _check_block(block)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.encode_tree(xs, residuals, multiplier, block)
     outputs = native._ops().grace_encode_tree_list(
         xs=xs, residuals=residuals, multiplier=multiplier, block=block or 0
@@ -68,7 +68,7 @@ def decode_tree(
     codes, scales = arguments.rows(
         codes=(codes, tf.int32, _words(sizes)), scales=(scales, tf.float32, _scales(sizes, block))
     )
-    if not choice.runs_here([codes, scales]):
+    if not dispatch.runs_here([codes, scales]):
         return reference.decode_tree(codes, scales, shapes, factor, block)
     outputs = native._ops().grace_decode_tree_list(
         codes=codes, scales=scales, factor=factor, block=block or 0, **totals_of(shapes)
@@ -89,7 +89,7 @@ def encode_powers(
     """
     xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_list_key(key, len(xs))
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.encode_powers(xs, residuals, multiplier, key)
     outputs = native._ops().grace_encode_powers_list(
         xs=xs, residuals=residuals, multiplier=multiplier, **native.streams(key)
@@ -107,7 +107,7 @@ def decode_powers(
     shapes = arguments.shape_list(shapes)
     words = _words([shape.num_elements() for shape in shapes])
     (codes,) = arguments.rows(codes=(codes, tf.int32, words))
-    if not choice.runs_here([codes]):
+    if not dispatch.runs_here([codes]):
         return reference.decode_powers(codes, shapes, factor)
     outputs = native._ops().grace_decode_powers_list(
         codes=codes, factor=factor, **totals_of(shapes)

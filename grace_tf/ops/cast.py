@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.reference import lists
@@ -30,7 +30,7 @@ def cast_list(
     """
     _check_half(dtype)
     xs, residuals = arguments.encoder_lists(xs, residuals)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return lists.encode_each(
             xs,
             residuals,
@@ -57,7 +57,7 @@ def uncast_list(
     factor = arguments.factor_of(factor)
     shapes = arguments.shape_list(shapes)
     arguments.check_size(halves, sum(shape.num_elements() for shape in shapes), "halves")
-    if not choice.runs_here([halves]):
+    if not dispatch.runs_here([halves]):
         return lists.scaled(lists.split(tf.cast(halves, tf.float32), shapes), factor)
     outputs = native._ops().grace_uncast_list(halves=halves, factor=factor, **totals_of(shapes))
     return decoded(outputs, shapes)

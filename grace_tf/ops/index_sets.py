@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import counted, decoded, shaped_like, totals_of, vector
 from grace_tf.ops.reference import index_sets as reference
@@ -53,7 +53,7 @@ def pack_list(
     if counts is not None:
         counts = arguments.tensor(counts, tf.int32, 1, "counts")
         arguments.check_size(counts, len(ks), "counts")
-    if not choice.runs_here([indices]):
+    if not dispatch.runs_here([indices]):
         return reference.pack_list(indices, counts, lengths, ks)
     words = native._ops().grace_pack_index_list(
         indices=indices, lengths=list(lengths), ks=list(ks), **counted(counts, [0])
@@ -65,7 +65,7 @@ def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> 
     """The indices int32 [W, sum of ks] in W workers' words [W, sum of index_words]."""
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_size(words, _checked(lengths, ks), "words")
-    if not choice.runs_here([words]):
+    if not dispatch.runs_here([words]):
         return reference.unpack_list(words, lengths, ks)
     indices = native._ops().grace_unpack_index_list(words=words, lengths=list(lengths), ks=list(ks))
     return shaped_like([indices], [[words.shape[0], sum(ks)]])[0]
@@ -107,7 +107,7 @@ def scatter_list(
         values=(values, tf.float32, sum(ks)), words=(words, tf.int32, size)
     )
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
-    if not choice.runs_here([values, words]):
+    if not dispatch.runs_here([values, words]):
         return reference.scatter_list(values, words, counts, ks, shapes, factor)
     outputs = native._ops().grace_scatter_set_list(
         values=values,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
     ResidualsOut,
@@ -77,7 +77,7 @@ def project(
     qs has a Q for each matrix; dense has the accs without factors; finite is that of all accs.
     """
     xs, residuals = checked(xs, residuals, sizes)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         whole = accs(xs, residuals, multiplier)
         return *reference.project(whole, qs, sizes), all_finite(whole)
     p, dense, finite = native._ops().grace_project_list(
@@ -96,7 +96,7 @@ def reproject(
     """
     xs, residuals = checked(xs, residuals, sizes)
     check_flat(basis, factor_length(sizes, 0), "basis")
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         whole = accs(xs, residuals, multiplier)
         q = reference.reproject(whole, basis, sizes)
         if not residuals:
@@ -121,7 +121,7 @@ def expand(
     check_flat(basis, factor_length(sizes, 0), "basis")
     check_flat(q, factor_length(sizes, 1), "q")
     check_flat(dense, dense_length(sizes), "dense")
-    if not choice.runs_here([basis, q, dense]):
+    if not dispatch.runs_here([basis, q, dense]):
         return scaled(reference.expand(basis, q, dense, sizes, shapes), factor)
     outputs = native._ops().grace_expand_list(
         basis=basis, q=q, dense=dense, factor=factor, **told_totals(sizes, shapes)
@@ -135,7 +135,7 @@ def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     They are as many as P has, whatever its rank, and finite for any finite P.
     """
     check_flat(p, factor_length(sizes, 0), "p")
-    if not choice.runs_here([p]):
+    if not dispatch.runs_here([p]):
         return reference.orthonormal(p, sizes)
     basis = native._ops().grace_orthonormal_list(p=p, **told(sizes))
     return vector(basis, p.shape[0])
@@ -147,7 +147,7 @@ def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
     Denormals count as zero, and columns of zeros stay.
     """
     check_flat(q, factor_length(sizes, 1), "q")
-    if not choice.runs_here([q]):
+    if not dispatch.runs_here([q]):
         return reference.unit_columns_list(q, sizes)
     shapes = [[size.columns, size.rank] for size in sizes if size.rank]
     units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **told(sizes))

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import choice, index_sets, quantiles
+from grace_tf.ops import dispatch, index_sets, quantiles
 from grace_tf.ops.backend.arguments import Key
-from grace_tf.ops.backend.carrier import carried, one_row
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.backend.words_as_floats import carried, one_row
 from grace_tf.ops.quantiles import id_bits
 from grace_tf.ops.reference import _flush, _pack, _unpack
 from grace_tf.ops.reference import quantiles as reference
@@ -66,7 +66,7 @@ def _owners(ks: Sequence[int]) -> tf.Tensor:
 def cells_of(indices: tf.Tensor, key: Key, tables: Tables) -> tf.Tensor:
     """The cells int32 [W, rows, K] of entries with the indices int32 [W, K]."""
     rows = tables.rows
-    words = tf.bitcast(choice.chosen().random_words(4 * rows, key), tf.uint32)
+    words = tf.bitcast(dispatch.chosen().random_words(4 * rows, key), tf.uint32)
     words = tf.unstack(tf.reshape(tf.cast(words, tf.int64), [4, rows, 1]))
     half = tf.constant(32, tf.int64)
     times = tf.bitwise.left_shift(words[0], half) | words[1]
@@ -219,7 +219,7 @@ def decode(payloads: dict[str, tf.Tensor], key: Key | None, entries: Entries) ->
 def _plain(words: tf.Tensor, means: tf.Tensor, entries: Entries) -> tf.Tensor:
     """The values float32 [W, K] whose ids are all in the words, a row for each worker."""
     ks = entries.ks
-    if not choice.runs_here([words, means]):
+    if not dispatch.runs_here([words, means]):
         owners = _owners(ks)
         return _means(means, _unpacked(words, entries.high, ks, owners), owners, entries.buckets)
     # The tensors of all workers as those of one, so that the graph does not grow with them.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import dims_of, shaped_like
@@ -24,7 +24,7 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     bits(x_i) + (w_i >> 16), or of bits(x_i) where that would be infinite.
     """
     xs = _checked(xs, key)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return [reference.to_halves(x, key.stream(i)) for i, x in enumerate(xs)]
     halves = native._ops().grace_to_halves_list(xs=xs, **native.streams(key))
     return shaped_like(halves, [x.shape for x in xs])
@@ -33,7 +33,7 @@ def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
 def from_halves_list(stored: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """float32 tensors from what `to_halves_list` gave, exactly."""
     stored = [arguments.tensor(x, tf.uint16, x.shape.rank, "stored") for x in stored]
-    if not choice.runs_here(stored):
+    if not dispatch.runs_here(stored):
         return [reference.from_halves(x) for x in stored]
     xs = native._ops().grace_from_halves_list(halves=stored)
     return shaped_like(xs, [x.shape for x in stored])
@@ -46,7 +46,7 @@ def to_bytes_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     bits and the key's stream for the tensor: packed_words(n, 8) words of codes, ⌈n/256⌉ of scales.
     """
     xs = _checked(xs, key)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return [reference.to_bytes(x, key.stream(i)) for i, x in enumerate(xs)]
     stored = native._ops().grace_to_bytes_list(xs=xs, **native.streams(key))
     return shaped_like(stored, [reference.shape_of_bytes(x.shape) for x in xs])
@@ -58,7 +58,7 @@ def from_bytes_list(stored: Sequence[tf.Tensor], shapes: Sequence) -> list[tf.Te
     stored = [arguments.tensor(x, tf.int8, 2, "stored") for x in stored]
     if [x.shape for x in stored] != [reference.shape_of_bytes(shape) for shape in shapes]:
         raise ValueError("What is stored does not belong to tensors of these shapes.")
-    if not choice.runs_here(stored):
+    if not dispatch.runs_here(stored):
         return [reference.from_bytes(x, shape) for x, shape in zip(stored, shapes)]
     xs = native._ops().grace_from_bytes_list(stored=stored, **dims_of(shapes))
     return shaped_like(xs, shapes)

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
@@ -52,7 +52,7 @@ def encode_list(
     """
     xs, residuals = arguments.encoder_lists(xs, residuals)
     _check_buckets(buckets, span)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.encode_list(xs, residuals, multiplier, buckets, span)
     outputs = native._ops().grace_encode_quantiles_list(
         xs=xs, residuals=residuals, multiplier=multiplier, buckets=buckets, span=span
@@ -75,7 +75,7 @@ def decode_list(
         words=(words, tf.int32, _words(shapes, buckets)),
         means=(means, tf.float32, len(shapes) * buckets),
     )
-    if not choice.runs_here([words, means]):
+    if not dispatch.runs_here([words, means]):
         return reference.decode_list(words, means, shapes, factor, buckets)
     outputs = native._ops().grace_decode_quantiles_list(
         words=words, means=means, factor=factor, buckets=buckets, **totals_of(shapes)

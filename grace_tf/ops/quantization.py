@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey, Strata
 from grace_tf.ops.backend.outputs import Tensors, decoded, encoded, sizes_of, totals_of
@@ -79,7 +79,7 @@ def encode(
     arguments.check_codes(code.levels, code.bits, code.norm)
     arguments.check_random(random, len(xs))
     lengths = _lengths(sizes_of([x.shape for x in xs]), code)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return Quantized(*reference.encode_list(xs, residuals, multiplier, code, random))
     order, size = (random.order, random.size) if isinstance(random, Strata) else (0, 0)
     key = random.key._replace(worker=random.worker) if size else random
@@ -115,7 +115,7 @@ def decode(
     words, scales = arguments.rows(
         words=(words, tf.int32, word_count), scales=(scales, tf.float32, scale_count)
     )
-    if not choice.runs_here([words, scales]):
+    if not dispatch.runs_here([words, scales]):
         return reference.decode_list(words, scales, shapes, factor, code)
     finite, totals = native._ops().grace_dequantize_list(
         words=words,

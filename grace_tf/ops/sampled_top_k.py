@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, encoded, residuals_like
@@ -103,7 +103,7 @@ def sampled_k_list(
         raise ValueError("Momentum accumulates in residuals; there are none.")
     if not residuals and multiplier != 1.0:
         raise ValueError("A multiplier comes with residuals; there are none.")
-    if choice.runs_here(xs):
+    if dispatch.runs_here(xs):
         return _native(xs, residuals, multiplier, samplings, key, momentum)
     return Selected(*reference.sampled_k_list(xs, residuals, multiplier, samplings, key, momentum))
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice, signs
+from grace_tf.ops import dispatch, signs
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
     ResidualsOut,
@@ -82,7 +82,7 @@ def scaled_sign_list(
     """
     xs, residuals = arguments.encoder_lists(xs, residuals)
     _check(cells)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         words, *levels, residuals_out, finite = reference.encode(xs, residuals, multiplier, cells)
         return ScaledSigns(words, levels, residuals_out, finite)
     shapes = [x.shape for x in xs]
@@ -115,7 +115,7 @@ def sum_scaled_sign_list(
             f"levels must be {cells.sides} tensors of shape {[words.shape[0], count]}, not of "
             f"{[each.shape for each in levels]}."
         )
-    if not choice.runs_here([words, *levels]):
+    if not dispatch.runs_here([words, *levels]):
         return reference.decode(words, levels, shapes, factor, cells)
     outputs = native._ops().grace_sum_scaled_sign_list(
         words=words, levels=levels, factor=factor, **totals_of(shapes), **_told(cells, shapes)
@@ -133,7 +133,7 @@ def momentum_sign_list(
     """
     xs = arguments.float_list(xs, "xs")
     momenta = arguments.residual_list(momenta, xs)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         averages = reference.averages(lists.accs(xs, None, multiplier), momenta, beta)
         return signs.sign_list(averages, 1.0)[0], averages, all_finite(averages)
     words, averages, finite = native._ops().grace_momentum_sign_list(

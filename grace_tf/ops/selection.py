@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import (
@@ -45,7 +45,7 @@ def top_k_list(
     """
     xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(ks, [x.shape for x in xs])
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.top_k_list(xs, residuals, multiplier, ks)
     outputs = native._ops().grace_top_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
@@ -70,7 +70,7 @@ def threshold_list(
     arguments.check_counts(capacities, [x.shape for x in xs])
     if not threshold >= 0:
         raise ValueError(f"The threshold must be at least 0, not {threshold!r}.")
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.threshold_list(xs, residuals, multiplier, threshold, capacities)
     outputs = native._ops().grace_threshold_list(
         xs=xs,
@@ -92,7 +92,7 @@ def random_k_list(
     xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(ks, [x.shape for x in xs])
     arguments.check_list_key(key, len(xs))
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return reference.random_k_list(xs, residuals, multiplier, ks, key)
     outputs = native._ops().grace_random_k_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks), **native.streams(key)
@@ -120,7 +120,7 @@ def scatter_random_list(
     arguments.check_size(values, sum(ks), "values")
     arguments.check_list_key(key, len(shapes))
     scales = list(scales) if any(scale != 1.0 for scale in scales) else []
-    if not choice.runs_here([values]):
+    if not dispatch.runs_here([values]):
         return reference.scatter_random_list(values, ks, shapes, key, factor, scales)
     outputs = native._ops().grace_scatter_random_list(
         values=values,
@@ -156,7 +156,7 @@ def scatter_list(
     if values.shape != indices.shape:
         raise ValueError(f"values {values.shape} and indices {indices.shape} differ in shape.")
     counts = arguments.workers_counts(counts, values.shape[0], len(shapes))
-    if not choice.runs_here([values, indices]):
+    if not dispatch.runs_here([values, indices]):
         return reference.scatter(values, indices, counts, ks, shapes, factor)
     outputs = native._ops().grace_scatter_list(
         values=values,
@@ -189,7 +189,7 @@ def refine_list(
     decoded = arguments.tensor(decoded, tf.float32, 1, "decoded")
     for name, part in (("indices", indices), ("values", values), ("decoded", decoded)):
         arguments.check_size(part, sum(ks), name)
-    if not choice.runs_here([*residuals_out, indices]):
+    if not dispatch.runs_here([*residuals_out, indices]):
         return reference.refine_list(residuals_out, indices, values, decoded, ks)
     refined = native._ops().grace_refine_list(
         residuals_out=residuals_out, indices=indices, values=values, decoded=decoded, ks=list(ks)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import scalar, shaped_like, sizes_of, totals_of, vector
 from grace_tf.ops.backend.words import packed_words
@@ -24,7 +24,7 @@ def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf
     and a bool scalar: whether all products are finite.
     """
     xs = arguments.float_list(xs, "xs")
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         words, _, finite = lists.encode_each(
             xs, None, multiplier, lambda _, acc: (pack_signs(acc),), None
         )
@@ -44,7 +44,7 @@ def vote_list(
     """
     words = arguments.tensor(words, tf.int32, 2, "words")
     arguments.check_size(words, sum(packed_words(n, 1) for n in sizes_of(shapes)), "words")
-    if not choice.runs_here([words]):
+    if not dispatch.runs_here([words]):
         sizes = sizes_of(shapes)
         parts = zip(tf.split(words, [packed_words(n, 1) for n in sizes], 1), sizes, shapes)
         return [tf.reshape(vote_signs(own, n) * factor, shape) for own, n, shape in parts]

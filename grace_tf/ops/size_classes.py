@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
@@ -73,7 +73,7 @@ def encode_classes(
     """Each acc in classes, under a bound of 2^-bound: (parts, residuals_out, finite)."""
     xs, residuals = arguments.encoder_lists(xs, residuals)
     _check(bound, rooms, len(xs))
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         parts, residuals_out, finite = reference.encode_classes(
             xs, residuals, multiplier, bound, rooms, step
         )
@@ -102,7 +102,7 @@ def decode_classes(
     dtypes = (tf.int32, tf.int32, tf.int32, tf.float32, tf.int32)
     each = zip(parts, dtypes, _sizes(shapes, rooms))
     parts = Classes(*arguments.rows(**dict(zip(Classes._fields, each))))
-    if not choice.runs_here(parts):
+    if not dispatch.runs_here(parts):
         return reference.decode_classes(parts, shapes, factor, bound, rooms)
     outputs = native._ops().grace_decode_classes_list(
         **parts._asdict(), factor=factor, **totals_of(shapes), **_told(bound, rooms)

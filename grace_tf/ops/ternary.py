@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.arguments import ListKey
 from grace_tf.ops.backend.outputs import Tensors, decoded, scalar, totals_of, vector
@@ -50,7 +50,7 @@ def scales_of(xs: Tensors, multiplier: float, clip: float | None) -> tuple[tf.Te
     """
     xs = arguments.float_list(xs, "xs")
     clip = float(np.float32(clip or 0.0))
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         whole = accs(xs, None, multiplier)
         return tf.stack([reference.scale(acc, clip) for acc in whole]), all_finite(whole)
     scales, finite = native._ops().grace_ternary_scales_list(
@@ -82,7 +82,7 @@ def encode(
     for name, x in (("own", own), ("scales", scales)):
         arguments.check_size(arguments.tensor(x, tf.float32, 1, name), len(xs), name)
     counts = [word_count(x.shape.num_elements(), bits) for x in xs]
-    if not choice.runs_here([*xs, own, scales]):
+    if not dispatch.runs_here([*xs, own, scales]):
         whole = enumerate(accs(xs, None, multiplier))
         parts = [reference.encode(x, own[i], scales[i], bits, key.stream(i)) for i, x in whole]
         return tf.concat(parts, 0)
@@ -112,7 +112,7 @@ def decode(
     words, scales = arguments.rows(
         words=(words, tf.int32, sum(counts)), scales=(scales, tf.float32, len(shapes))
     )
-    if not choice.runs_here([words, scales]):
+    if not dispatch.runs_here([words, scales]):
 
         def decode_one(i, parts):
             return reference.decode(*parts, sizes[i], bits)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice, index_sets
+from grace_tf.ops import dispatch, index_sets
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import ResidualsOut, Tensors, decoded, encoded, totals_of
 from grace_tf.ops.backend.words import packed_words
@@ -47,7 +47,7 @@ def two_means_list(
     """The two means of each acc, from at most its k elements."""
     xs, residuals = arguments.encoder_lists(xs, residuals)
     arguments.check_counts(ks, [x.shape for x in xs])
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         return TwoMeans(*reference.encode_list(xs, residuals, multiplier, ks))
     outputs = native._ops().grace_two_means_list(
         xs=xs, residuals=residuals, multiplier=multiplier, ks=list(ks)
@@ -81,7 +81,7 @@ def scatter_means_list(
         words=(words, tf.int32, index_words),
         counts=(counts, tf.int32, len(ks)),
     )
-    if not choice.runs_here(parts):
+    if not dispatch.runs_here(parts):
         return reference.scatter_list(*parts, ks, shapes, factor)
     means, signs, words, counts = parts
     outputs = native._ops().grace_scatter_means_list(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from grace_tf.ops import choice, low_rank
+from grace_tf.ops import dispatch, low_rank
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import (
     ResidualsOut,
@@ -58,7 +58,7 @@ def bases(factors: Tensors, sizes: Sizes) -> Bases:
     matrices = [size for size in sizes if size.rank]
     for i, (each, size) in enumerate(zip(factors, matrices)):
         low_rank.check_flat(each, (size.rows + size.columns) * size.rank, f"factors {i}")
-    if not choice.runs_here(factors):
+    if not dispatch.runs_here(factors):
         return Bases(*reference.bases(factors, sizes, _transposed(sizes)))
     found = native._ops().grace_bases_list(factors=list(factors), **low_rank.told(sizes))
     return Bases(*shaped_like(found, [[low_rank.factor_length(sizes, axis)] for axis in (0, 1)]))
@@ -74,7 +74,7 @@ def turned(products: Products, bases: Bases, step: tf.Tensor, sizes: Sizes) -> l
     matrices = [size for size in sizes if size.rank]
     if not matrices:
         return []
-    if not choice.runs_here([p, q, *bases]):
+    if not dispatch.runs_here([p, q, *bases]):
         return reference.turned(p, q, *bases, step, sizes, _transposed(sizes))
     factors = native._ops().grace_turn_list(
         p=p,
@@ -104,7 +104,7 @@ def alternate(
     """
     xs, residuals = low_rank.checked(xs, residuals, sizes)
     _check(sizes, left=bases.left, right=bases.right)
-    if not choice.runs_here(xs):
+    if not dispatch.runs_here(xs):
         whole = accs(xs, residuals, multiplier)
         products = Products(*reference.alternate(whole, *bases, sizes))
         residuals_out = None
@@ -128,7 +128,7 @@ def alternate(
 def remove(w: tf.Tensor, basis: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     """w - A (Aᵀ w) for each w [rows, rank] and A of the basis, end to end as these are."""
     _check(sizes, w=w, basis=basis)
-    if not choice.runs_here([w, basis]):
+    if not dispatch.runs_here([w, basis]):
         return reference.remove(w, basis, sizes)
     rest = native._ops().grace_remove_list(w=w, basis=basis, **low_rank.told(sizes))
     return vector(rest, w.shape[0])
@@ -150,7 +150,7 @@ def expand_sides(
     low_rank.check_flat(products.dense, low_rank.dense_length(sizes), "dense")
     p, q, dense = products
     rest = remove(p, bases.left, sizes)
-    if not choice.runs_here([*bases, rest, q, dense]):
+    if not dispatch.runs_here([*bases, rest, q, dense]):
         return scaled(reference.expand_sides(bases, rest, q, dense, sizes, shapes), factor)
     outputs = native._ops().grace_expand_sides_list(
         left=bases.left,

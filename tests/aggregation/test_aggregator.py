@@ -10,7 +10,7 @@ import tensorflow as tf
 from replicas import mirrored
 
 import grace_tf
-from grace_tf.aggregation.claimed import aggregated
+from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.transports.loopback import Loopback
 
 LOSSLESS = "topk:ratio=1.0"

@@ -14,7 +14,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import grace_tf
 from grace_tf.aggregation.consistency import weight_drift
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.core import registry
 from grace_tf.line.settings import settings
@@ -196,17 +196,17 @@ class LifeTest(tf.test.TestCase):
             plan = aggregate._plan([tf.ones(v.shape) for v in model], model, group)
             aggregate.agree(group, model, OptimizerInfo, late=False)
             with mock.patch.object(weight_drift.lifeline, "current", lambda: group):
-                aggregate._divergence.watch(plan, model, tf.constant(0, tf.int64))
+                aggregate._weight_drift.watch(plan, model, tf.constant(0, tf.int64))
             if i == 0:
-                self.assertLen(aggregate._agreement._agreed, 2)
-                self.assertLen(aggregate._divergence._counts, 1)
+                self.assertLen(aggregate._initial_values._agreed, 2)
+                self.assertLen(aggregate._weight_drift._counts, 1)
             del model, plan
             if i in (1, 24, 49):
                 gc.collect()
                 levels.append(kept(aggregate))
         self.assertEqual(levels, [levels[0]] * 3)
-        self.assertEmpty(aggregate._agreement._agreed)
-        self.assertEmpty(aggregate._divergence._counts)
+        self.assertEmpty(aggregate._initial_values._agreed)
+        self.assertEmpty(aggregate._weight_drift._counts)
         # Every plan was compared, and none had the keys of one that is gone.
         self.assertLen(set(group.first_keys), 50)
 

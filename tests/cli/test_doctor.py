@@ -27,10 +27,12 @@ def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
         name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
     }
     assert set(guards) == set(
-        "backups copies guards lifeline own_files synchronised training".split()
+        "backups guards lifeline paths_by_worker pickling synchronised training".split()
     )
     assert "in BackupAndRestore." in guards["backups"]
-    assert "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["own_files"]
+    assert (
+        "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["paths_by_worker"]
+    )
     assert "Model.fit, " in guards["training"]
     assert "in MultiWorkerMirroredStrategy.scope. " in guards["lifeline"]
     with mock.patch.object(keras.Model, "fit", lambda self: None):

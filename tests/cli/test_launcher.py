@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from grace_tf.cli import launcher
-from grace_tf.cli.run import endings, hosts, places, signals
+from grace_tf.cli.run import endings, hosts, local_and_ssh, signals
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "launched.py")
 
@@ -283,7 +283,7 @@ class LauncherTest(unittest.TestCase):
             prefix="auto",
             verbose=False,
             horovod=False,
-            ssh=places.SSH,
+            ssh=local_and_ssh.SSH,
             export=["A=1", "B"],
         )
         complaint = io.StringIO()

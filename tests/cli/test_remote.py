@@ -22,7 +22,7 @@ from test_launcher import PROGRAM, gone
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.cli.run import far_end, hosts, places
+from grace_tf.cli.run import hosts, local_and_ssh, remote_worker
 
 PROGRAMS = Path(PROGRAM).parent
 SSH = shlex.join([sys.executable, str(PROGRAMS / "ssh.py"), "-o", "Some=option"])
@@ -170,13 +170,13 @@ def test_a_host_that_cannot_be_reached():
 
 
 def test_a_host_without_what_the_run_needs():
-    with mock.patch.object(places.sys, "executable", "/no/such/python"):
+    with mock.patch.object(local_and_ssh.sys, "executable", "/no/such/python"):
         code, _, err = run("x2.invalid:1", "show", program="/bin/true")
     assert code == 127
     assert "cannot start a worker on host x2.invalid: " in err[0] and "/no/such/python" in err[0]
     code, _, err = run("x2.invalid:1", program="no-such-command")
     assert code == 127 and err[0] == "[0] there is no command 'no-such-command' on this host."
-    with mock.patch.object(places.os, "getcwd", return_value="/no/folder"):
+    with mock.patch.object(local_and_ssh.os, "getcwd", return_value="/no/folder"):
         code, _, err = run("x2.invalid:1", "show")
     assert code == 126 and err[0] == "[0] there is no folder '/no/folder' on this host."
 
@@ -279,5 +279,6 @@ def test_which_names_are_this_machine_s():
 
 
 def test_an_interface_is_found_by_its_address():
-    assert far_end.interface("127.0.0.1") == "lo"
-    assert far_end.interface("192.0.2.1") == "" and far_end.interface("no address") == ""
+    assert remote_worker.interface("127.0.0.1") == "lo"
+    for address in ("192.0.2.1", "no address"):
+        assert remote_worker.interface(address) == ""

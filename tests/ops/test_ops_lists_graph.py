@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from grace_tf import ops
-from grace_tf.ops import choice, quantization, signs
+from grace_tf.ops import dispatch, quantization, signs
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.quantization import Code
 
@@ -17,15 +17,15 @@ pytestmark = [
 class ChoiceTest(tf.test.TestCase):
     def test_runs_here_follows_the_choice_of_ops(self):
         xs = [tf.ones([3]), tf.ones([2, 2])]
-        self.assertTrue(choice.runs_here(xs))
+        self.assertTrue(dispatch.runs_here(xs))
         with ops.using("reference"):
-            self.assertFalse(choice.runs_here(xs))
+            self.assertFalse(dispatch.runs_here(xs))
             with ops.using("native"):
-                self.assertTrue(choice.runs_here(xs))
+                self.assertTrue(dispatch.runs_here(xs))
         seen = []
 
         def note(x):
-            seen.append(choice.runs_here([x]))
+            seen.append(dispatch.runs_here([x]))
             return x
 
         tf.function(note)(xs[0])

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ops_cases import isas
 
 from grace_tf import ops
-from grace_tf.ops import choice, narrow_storage, weighted_sum
+from grace_tf.ops import dispatch, narrow_storage, weighted_sum
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
 
@@ -131,7 +131,7 @@ def test_one_node_a_list():
     for of_bytes in (False, True):
         function = tf.function(stored_and_loaded, autograph=False)
         graph = function.get_concrete_function(specs, of_bytes).graph
-        assert choice.runs_here(graph.inputs)
+        assert dispatch.runs_here(graph.inputs)
         assert sum(op.type.startswith("Grace>") for op in graph.get_operations()) == 2
 
 

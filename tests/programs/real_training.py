@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.transports.world.find_workers import compresses
+from grace_tf.transports.world.current_workers import compresses
 
 ROWS = 8  # of a worker's batch
 WORDS, LENGTH, CLASSES = 50, 12, 4

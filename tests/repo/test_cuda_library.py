@@ -15,7 +15,7 @@ from test_build_files import BROKEN, built_package, needs_setuptools, setup_file
 from grace_tf import ops
 from grace_tf.aggregation.state import slots
 from grace_tf.cli import doctor
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import cuda, native
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "custom_ops" / "kernels"
@@ -181,13 +181,13 @@ def test_the_doctor_tells_why_the_library_was_not_built(tmp_path):
 @needs_native
 def test_lists_run_on_gpus_where_the_kernels_do():
     x = tf.zeros([3])
-    with mock.patch.object(choice, "_on_cpu", lambda x: False):
+    with mock.patch.object(dispatch, "_on_cpu", lambda x: False):
         with found():
-            assert choice.runs_here([x])
+            assert dispatch.runs_here([x])
         with found(error=100, message="no device"), pytest.warns(UserWarning, match="no device"):
-            assert not choice.runs_here([x])
-        assert choice.chosen(x).__name__.endswith("reference")
-    assert choice.runs_here([x])
+            assert not dispatch.runs_here([x])
+        assert dispatch.chosen(x).__name__.endswith("reference")
+    assert dispatch.runs_here([x])
 
 
 def test_the_counter_of_steps_lies_beside_the_gpu():

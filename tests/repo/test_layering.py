@@ -5,7 +5,7 @@ import functools
 import pathlib
 import warnings
 
-from arrows import MAY_IMPORT
+from allowed_imports import MAY_IMPORT
 
 from grace_tf.core import registry
 
@@ -23,12 +23,12 @@ STATE = ("aggregation.state.slots", "transports", "cli.bench.step")
 RANDOMNESS = ("ops.reference", "cli.bench.codecs", "cli.bench.step")
 ENVIRONMENT = (
     "transports.world.world",
-    "transports.world.launch_environment",
+    "transports.world.rank_from_environment",
     "transports.horovod.group",
     "transports.rendezvous",
     "transports.process_group",
     "cli.run.addresses",
-    "cli.run.far_end",
+    "cli.run.remote_worker",
     "cli.doctor",
 )
 

@@ -16,7 +16,7 @@ from fork_server import ForkServer
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.cli.run import places
+from grace_tf.cli.run import local_and_ssh
 
 SHARED: pathlib.Path | None = None  # the folder of `launch_once`, which conftest.py gives
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
@@ -65,8 +65,9 @@ def launch(program, *arguments, workers=2, timeout=500, linger=60.0, horovod=Fal
     out, err = io.StringIO(), io.StringIO()
     words = [sys.executable, "-u", str(PROGRAMS / program), *map(str, arguments)]
     keywords = {"timeout": timeout, "linger": linger, "horovod": horovod}
-    child = places._child if cold else WARM.start
-    with mock.patch.dict(os.environ, surroundings()), mock.patch.object(places, "_child", child):
+    child = local_and_ssh._child if cold else WARM.start
+    start = mock.patch.object(local_and_ssh, "_child", child)
+    with mock.patch.dict(os.environ, surroundings()), start:
         code = launcher.run(words, workers, stdout=out, stderr=err, **keywords)
     return Run(code, out.getvalue(), err.getvalue(), workers)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from grace_tf.transports import process_group
 from grace_tf.transports.process_group import ProcessGroup
-from grace_tf.transports.world import launch_environment, world
+from grace_tf.transports.world import rank_from_environment, world
 
 
 class SurroundingsTest(tf.test.TestCase):
@@ -73,7 +73,7 @@ class SurroundingsTest(tf.test.TestCase):
         cluster = {"chief": ["a:1"], "worker": ["b:1", "b:2"], "evaluator": ["c:1"]}
         for kind, index, wanted in (("chief", 0, 0), ("worker", 0, 1), ("worker", "1", 2)):
             self.config(cluster, type=kind, index=index)
-            self.assertEqual(launch_environment.of_tf_config(), (wanted, ("a:1", "b:1", "b:2")))
+            self.assertEqual(rank_from_environment.of_tf_config(), (wanted, ("a:1", "b:1", "b:2")))
             self.assertEqual(world.expected_size(), 3)
         self.assertEqual(
             [process_group.local_rank(("a:1", "b:1", "b:2"), n) for n in range(3)], [0, 0, 1]

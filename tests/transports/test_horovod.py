@@ -13,7 +13,7 @@ from launch import launch_once
 
 from grace_tf.cli import launcher
 from grace_tf.cli.run.addresses import environments
-from grace_tf.cli.run.places import Local
+from grace_tf.cli.run.local_and_ssh import Local
 from grace_tf.transports.horovod import engine as horovod_engine
 from grace_tf.transports.horovod import group as horovod
 

@@ -13,10 +13,10 @@ import replicas
 from test_meeting import free
 
 import grace_tf
-from grace_tf.transports.world import launch_environment
+from grace_tf.transports.world import rank_from_environment
 from grace_tf.transports.world import world as group
-from grace_tf.transports.world.find_workers import between_processes, refuse_half_a_reduction
-from grace_tf.transports.world.launch_environment import first_host
+from grace_tf.transports.world.current_workers import between_processes, refuse_half_a_reduction
+from grace_tf.transports.world.rank_from_environment import first_host
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "started.py"
 ROOT = pathlib.Path(grace_tf.__file__).parents[1]
@@ -36,7 +36,7 @@ BY_HAND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node3", "MASTER_PORT"
 
 def bare():
     """The environment without what a scheduler may have put there."""
-    names = {*NAMES, *(name for pair in launch_environment._RANKS.values() for name in pair)}
+    names = {*NAMES, *(name for pair in rank_from_environment._RANKS.values() for name in pair)}
     return {k: v for k, v in os.environ.items() if k not in names and not k.startswith(PREFIXES)}
 
 
@@ -44,7 +44,7 @@ def bare():
 def surroundings(monkeypatch):
     def put(*variables):
         patch.update({k: v for given in variables for k, v in given.items()})
-        return launch_environment.launch()
+        return rank_from_environment.launch()
 
     monkeypatch.setattr(group, "_current", None)
     with mock.patch.dict(os.environ, bare(), clear=True):
@@ -57,7 +57,7 @@ def test_what_each_scheduler_tells(surroundings):
     found = surroundings(SRUN)
     assert (found.by, found.rank, found.size) == ("srun", 5, 8)
     host, _, port = found.master.partition(":")
-    assert host == "gpu07" and int(port) in launch_environment._PORTS
+    assert host == "gpu07" and int(port) in rank_from_environment._PORTS
     assert group.expected_size() == 8
     # Another step has another port.
     assert surroundings({"SLURM_STEP_ID": "1"}).master != found.master
@@ -137,7 +137,7 @@ def test_tf_config_comes_first(surroundings):
     surroundings(BY_HAND)
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
-    assert launch_environment.of_tf_config() == (0, ("a:1", "b:1"))
+    assert rank_from_environment.of_tf_config() == (0, ("a:1", "b:1"))
     with mock.patch.object(group, "_make") as make:
         grace_tf.init()
     make.assert_called_once_with(("a:1", "b:1"), 0, 120.0)

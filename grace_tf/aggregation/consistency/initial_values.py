@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_handshake import (
+from grace_tf.aggregation.consistency.plan_comparison import (
     OptimizerInfo,
     digest_of_text,
     digest_of_variables,
@@ -131,7 +131,7 @@ def _rate(row: Row) -> str:
     return f"{np.int64(row.rate).view(np.float64):g}"
 
 
-class Agreement:
+class InitialValues:
     """Which variables of an Aggregator the workers have agreed on already."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _TOPIC = "weights"
 _MARK = "_grace_checked"  # on variables that a step compares
 
 
-class Divergence:
+class WeightDrift:
     """Compares the weights that one Aggregator trains."""
 
     def __init__(self) -> None:

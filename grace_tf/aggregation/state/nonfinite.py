@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import choice
+from grace_tf.ops import dispatch
 from grace_tf.ops.nonfinite import nan_list, nan_unless
 
 _LOG = logging.getLogger("grace_tf")
@@ -38,7 +38,7 @@ class NonFiniteGuard:
         NaN.  Tensors that native operations have made for this step only become NaN in place, by
         one node for all; other tensors, which someone else may hold, go through the condition.
         """
-        inside = [i for i, g in enumerate(grads) if not choice.made_here(g)]
+        inside = [i for i, g in enumerate(grads) if not dispatch.made_here(g)]
 
         def finite_step():
             commit()
@@ -93,7 +93,7 @@ def _of_nan(grads: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """NaN in the place of each gradient; by one node for all, where the native operations run."""
     out = list(grads)
     plain = [i for i, g in enumerate(grads) if g.dtype == tf.float32 and g.shape.is_fully_defined()]
-    if plain and choice.runs_here([grads[i] for i in plain]):
+    if plain and dispatch.runs_here([grads[i] for i in plain]):
         for i, nan in zip(plain, nan_list([grads[i].shape for i in plain])):
             out[i] = nan
     else:

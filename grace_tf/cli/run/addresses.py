@@ -1,7 +1,7 @@
 """Makes the environment variables by which a worker finds the others.
 
-From the places of all workers (places.py) it makes an environment for each: TF_CONFIG, the user's
-exports, and for Horovod the variables by which its workers find each other.
+From the places of all workers (local_and_ssh.py) it makes an environment for each: TF_CONFIG, the
+user's exports, and for Horovod the variables by which its workers find each other.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
-from grace_tf.cli.run.far_end import interface
 from grace_tf.cli.run.hosts import has_address, is_loopback
-from grace_tf.cli.run.places import Place, Remote
+from grace_tf.cli.run.local_and_ssh import Place, Remote
+from grace_tf.cli.run.remote_worker import interface
 
 # The variables that workers on other hosts get from here; workers on this machine get all of them.
 _SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"

@@ -21,7 +21,7 @@ from grace_tf.transports.group import Group
 from grace_tf.transports.horovod import group as horovod
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
-from grace_tf.transports.world import launch_environment
+from grace_tf.transports.world import rank_from_environment
 from grace_tf.transports.world.data_shards import share
 from grace_tf.transports.world.meeting import addresses_of_all
 
@@ -55,7 +55,7 @@ def init(
       size, master: instead of all addresses, the number of workers and the `host:port` where worker
         0 waits for the others.  `master` alone completes the variables of a scheduler; `size=1`
         alone means that there are no others, whatever the environment says.
-        Without arguments TF_CONFIG or a scheduler gives all of it, see launch_environment.py;
+        Without arguments TF_CONFIG or a scheduler gives all of it, see rank_from_environment.py;
         without both the group is this process alone.
       process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` count
         within the set; `local_rank()` counts all of Horovod's processes on the host.
@@ -70,7 +70,7 @@ def init(
         return _of_horovod(timeout, workers or master, process_set)
     seconds = timeout or (_current.timeout if _current else TIMEOUT)
     if workers is not None:
-        addresses, rank = launch_environment.checked(workers, rank)
+        addresses, rank = rank_from_environment.checked(workers, rank)
     elif _current is not None:
         same = size is None or (rank or 0, size) == (_current.rank, _current.size)
         addresses, rank = _current.addresses if same else (), _current.rank
@@ -156,7 +156,7 @@ def size() -> int:
 
 def expected_size() -> int:
     """The number of workers by the environment: TF_CONFIG, a scheduler, Horovod's launcher."""
-    return max([len(launch_environment.cluster()[0]), 1, *launch_environment.sizes()])
+    return max([len(rank_from_environment.cluster()[0]), 1, *rank_from_environment.sizes()])
 
 
 def barrier() -> None:
@@ -217,7 +217,7 @@ def _group() -> Group:
     expected = expected_size()
     if expected > 1:
         raise RuntimeError(
-            f"There are to be {expected} workers{launch_environment.by()}, but this process has "
+            f"There are to be {expected} workers{rank_from_environment.by()}, but this process has "
             f"joined no group: call {_first_call()} first, before any TensorFlow operation."
             f"{_under_a_strategy()}"
         )
@@ -229,7 +229,7 @@ def _first_call() -> str:
 
 
 def _under_a_strategy() -> str:
-    if len(launch_environment.cluster()[0]) < 2 and not launch_environment.by():
+    if len(rank_from_environment.cluster()[0]) < 2 and not rank_from_environment.by():
         return ""
     return (
         " Under MultiWorkerMirroredStrategy call neither init() nor shard(): TensorFlow deals out "
@@ -269,15 +269,15 @@ def _from_surroundings(
     """The addresses of all workers and this one's rank, from the first source that has them."""
     if size == 1:
         return ("localhost",), 0
-    found, of_tensorflow = (None, ()) if size else launch_environment.of_tf_config()
+    found, of_tensorflow = (None, ()) if size else rank_from_environment.of_tf_config()
     if of_tensorflow and master:
         raise ValueError("TF_CONFIG names all workers already: call init() without master.")
     if of_tensorflow:
         return of_tensorflow, found
     launch = (
-        launch_environment.Launch("init()", rank, size, master)
+        rank_from_environment.Launch("init()", rank, size, master)
         if size
-        else launch_environment.launch()
+        else rank_from_environment.launch()
     )
     if launch is None and master:
         raise ValueError(
@@ -301,4 +301,4 @@ def _from_surroundings(
         )
     _refuse_late()
     addresses = addresses_of_all(master, launch.rank, launch.size, timeout, launch.job)
-    return launch_environment.checked(addresses, launch.rank)
+    return rank_from_environment.checked(addresses, launch.rank)

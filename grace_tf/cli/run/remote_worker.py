@@ -1,7 +1,7 @@
 """Starts one worker on another host: the launcher runs this program there.
 
-`places.py` sends the text of this file, so it imports nothing of grace_tf, and no TensorFlow.  The
-connection carries:
+`local_and_ssh.py` sends the text of this file, so it imports nothing of grace_tf, and no
+TensorFlow.  The connection carries:
 
     stdout, out   one line: MARK and, as JSON, {"port": a port that is free here, "client",
                   "server": the addresses between which the connection runs, "interface": the

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values
-from grace_tf.aggregation.consistency.initial_values import Agreement, Row, Taken, decide
-from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, float_word
+from grace_tf.aggregation.consistency.initial_values import InitialValues, Row, Taken, decide
+from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo, float_word
 from grace_tf.aggregation.state.state import State
 from grace_tf.keras.first_step import values_of
 from grace_tf.keras.repairs import KERAS_3
@@ -114,7 +114,7 @@ class EstimatesTest(tf.test.TestCase):
             group = OtherState()
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                Agreement().reach(
+                InitialValues().reach(
                     group, workers.state, [tf.Variable(3.0)], OptimizerInfo, late=False
                 )
             servers = [v for v in group.sent if "server" in v.name]
@@ -137,12 +137,12 @@ class StrategyTest(tf.test.TestCase):
             with mock.patch.object(
                 initial_values, "model_in_training", lambda of=statistics: ((), of, 0)
             ):
-                Agreement().reach(group, state, [tf.Variable(3.0)], OptimizerInfo, late=False)
+                InitialValues().reach(group, state, [tf.Variable(3.0)], OptimizerInfo, late=False)
             compared.append(group.row)
         self.assertEqual(*compared)
 
     def test_an_eager_step_on_other_variables_is_compared_too(self):
-        state, group, reached = State(), StrategyGroup(), Agreement()
+        state, group, reached = State(), StrategyGroup(), InitialValues()
         state.place(2, [0], [None])
         first, second = tf.Variable(1.0), tf.Variable(2.0)
         rows = []

@@ -4,7 +4,7 @@ import functools
 import itertools
 
 import numpy as np
-import numpy_classes as own
+import numpy_size_classes as own
 import pytest
 import tensorflow as tf
 from ops_cases import SameBits, gradient, isas

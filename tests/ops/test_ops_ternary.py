@@ -9,7 +9,7 @@ import tensorflow as tf
 from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
-from grace_tf.ops import choice, ternary
+from grace_tf.ops import dispatch, ternary
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
 
@@ -281,7 +281,7 @@ class TritsTest(SameBits):
             words = ternary.encode(xs, 1.0, scales, scales, None, key_for(SHAPES))
             return ternary.decode(words[None], scales[None], SHAPES, 1.0, None)
 
-        self.assertTrue(choice.runs_here(xs))
+        self.assertTrue(dispatch.runs_here(xs))
         nodes = tf.function(call).get_concrete_function().graph.get_operations()
         self.assertEqual(sum(node.type.startswith("Grace>") for node in nodes), 3)
 

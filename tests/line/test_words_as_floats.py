@@ -6,7 +6,7 @@ import tensorflow as tf
 from test_two_hops import BLOCKED, VOTES
 
 from grace_tf.core import registry
-from grace_tf.ops.backend import carrier, native
+from grace_tf.ops.backend import native, words_as_floats
 from grace_tf.testing.workers import Workers
 
 # What moves numbers, and has its int32 kernels for GPUs in the host's memory.
@@ -59,9 +59,9 @@ def test_every_bit_pattern_survives(dtype):
         seen.extend(part.dtype for part in parts)
         return tf.split(tf.concat([*parts, tf.zeros([2], parts[0].dtype)], 0), [6, 6, 2])
 
-    first, second, zeros = carrier.carried(move, [words, words])
-    assert seen == [carrier.CARRIER] * 2
-    for part in (first, second, carrier.one_row({"a": words})["a"][0]):
+    first, second, zeros = words_as_floats.carried(move, [words, words])
+    assert seen == [words_as_floats.CARRIER] * 2
+    for part in (first, second, words_as_floats.one_row({"a": words})["a"][0]):
         assert part.dtype == words.dtype and part.numpy().tobytes() == words.numpy().tobytes()
     assert zeros.numpy().tolist() == [0, 0]
 
@@ -69,8 +69,8 @@ def test_every_bit_pattern_survives(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "int16"])
 def test_other_parts_stay_what_they_are(dtype):
     part = tf.cast(tf.range(4), dtype)
-    assert carrier.as_carrier(part) is part
+    assert words_as_floats.as_carrier(part) is part
     rows = {"a": tf.stack([part, part + part])}
-    assert carrier.row(rows, 1)["a"].dtype == part.dtype
-    joined = carrier.joined([{"a": part}, {"a": part}])["a"]
+    assert words_as_floats.row(rows, 1)["a"].dtype == part.dtype
+    joined = words_as_floats.joined([{"a": part}, {"a": part}])["a"]
     assert joined.dtype == part.dtype and joined.shape == [8]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.replacing import in_place_of
-from grace_tf.transports.world.find_workers import several, together
+from grace_tf.transports.world.current_workers import several, together
 
 LOG = logging.getLogger("grace_tf")
 

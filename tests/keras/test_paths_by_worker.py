@@ -11,7 +11,7 @@ import pytest
 from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
-from grace_tf.keras import aggregator_of, own_files, own_path
+from grace_tf.keras import aggregator_of, own_path, paths_by_worker
 from grace_tf.transports.world import world as groups
 
 
@@ -27,7 +27,7 @@ def second_of_two(table=()):
 
 def test_own_path(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_files, "_given", set())
+    monkeypatch.setattr(paths_by_worker, "_given", set())
     assert own_path("a/best.keras") == "a/best.keras"
     assert own_path("a/best.keras", 0) == "a/best.keras"
     assert own_path("a/{epoch:02d}-{val_loss:.2f}.keras", 3) == (
@@ -52,7 +52,7 @@ def test_own_path_makes_the_folder_of_every_worker_but_0(monkeypatch, tmp_path):
 
 def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
     for name in ("several", "together"):
-        monkeypatch.setattr(own_files, name, lambda *_: second_of_two())
+        monkeypatch.setattr(paths_by_worker, name, lambda *_: second_of_two())
     path = own_path(tmp_path / "{epoch}.weights.h5")
     assert own_path(path) == path
     folder = own_path(tmp_path / "all")
@@ -69,7 +69,7 @@ def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
 
 def test_model_checkpoint_moves_once_and_says_who_decides(monkeypatch, tmp_path, caplog):
     for name in ("several", "together"):
-        monkeypatch.setattr(own_files, name, lambda *_: second_of_two())
+        monkeypatch.setattr(paths_by_worker, name, lambda *_: second_of_two())
     saving = keras.callbacks.ModelCheckpoint(
         str(tmp_path / "{epoch}.weights.h5"), "loss", save_best_only=True, save_weights_only=True
     )

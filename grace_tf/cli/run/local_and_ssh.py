@@ -5,7 +5,7 @@ of one worker.  The launcher treats all places alike.
 
 A `Remote` is a connection by ssh.  The program of the far end, the command and the environment go
 over its stdin, so that no command line shows them; its stdout, stderr and exit code are the
-worker's.  far_end.py describes the protocol.
+worker's.  remote_worker.py describes the protocol.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Union
 
-from grace_tf.cli.run import far_end
-from grace_tf.cli.run.far_end import end_with, signal_all
+from grace_tf.cli.run import remote_worker
+from grace_tf.cli.run.remote_worker import end_with, signal_all
 
 # ssh notices a lost host after 3 intervals, and does not ask for a password.
 SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15"
 _OF_SSH = 255  # its exit code where it fails itself
 _READ_THE_REST = "import json, sys; exec(json.loads(sys.stdin.buffer.readline()))"
-_HELLO = re.compile(far_end.MARK.encode() + rb"(.*)\n")
+_HELLO = re.compile(remote_worker.MARK.encode() + rb"(.*)\n")
 
 
 class CannotReach(Exception):
@@ -90,9 +90,10 @@ class Remote:
             self.process = _child(words, stdin=subprocess.PIPE)
         except OSError as error:
             reason = f"{words[0]!r}: {os.strerror(error.errno)}"
-            raise CannotReach(f"cannot reach host {host}: {reason}", far_end.NOT_FOUND) from error
+            sentence = f"cannot reach host {host}: {reason}"
+            raise CannotReach(sentence, remote_worker.NOT_FOUND) from error
         self._seen, self._started = b"", False
-        self._tell(json.dumps(Path(far_end.__file__).read_text(encoding="utf-8")))
+        self._tell(json.dumps(Path(remote_worker.__file__).read_text(encoding="utf-8")))
 
     def look(self) -> bool:
         """Reads the output so far; True if the far end has reported, CannotReach if it ended."""

@@ -14,7 +14,7 @@ from tensorflow.python.ops import control_flow_util
 from grace_tf.transports.group import Group
 from grace_tf.transports.lifeline.lifeline import spans_processes
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.world import launch_environment, world
+from grace_tf.transports.world import rank_from_environment, world
 
 other_door: weakref.WeakSet = weakref.WeakSet()  # the CompressedAllReduce objects of this process
 
@@ -27,7 +27,7 @@ def between_processes() -> Group | None:
     expected = world.expected_size()
     if expected > 1:
         raise RuntimeError(
-            f"This process is one of {expected} workers{launch_environment.by()}, but nothing "
+            f"This process is one of {expected} workers{rank_from_environment.by()}, but nothing "
             "connects them, so gradients would not be reduced: call grace_tf.init() before the "
             "model is built (under Horovod horovod.tensorflow's init()), or train under a "
             "tf.distribute strategy; where it trains alone, call grace_tf.init(size=1)."
@@ -85,7 +85,7 @@ def refuse_half_a_reduction(strategy: tf.distribute.Strategy) -> None:
     if not spans_processes(strategy) and processes > 1:
         raise RuntimeError(
             f"This {type(strategy).__name__} reduces within its process, one of several"
-            f"{launch_environment.by()}: use MultiWorkerMirroredStrategy, or one process per "
+            f"{rank_from_environment.by()}: use MultiWorkerMirroredStrategy, or one process per "
             "device with grace_tf.init(); where this process trains alone, call "
             "grace_tf.init(size=1)."
         )
