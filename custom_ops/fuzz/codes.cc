@@ -1,9 +1,9 @@
 // Cases of the decoders that have a code for every element.
 #include "case.h"
 #include "kernels/codes/byte_codes.h"
-#include "kernels/codes/classes.h"
 #include "kernels/codes/quantiles.h"
-#include "kernels/codes/trits.h"
+#include "kernels/codes/size_classes.h"
+#include "kernels/codes/ternary.h"
 #include "kernels/quantize/cast.h"
 #include "kernels/quantize/narrow.h"
 #include "kernels/quantize/quantize_list.h"

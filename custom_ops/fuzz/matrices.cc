@@ -1,8 +1,8 @@
 // Cases of the kernels on factors of low rank, which other workers' factors come to.
 #include "case.h"
-#include "kernels/low_rank/alternating.h"
 #include "kernels/low_rank/low_rank_parts.h"
 #include "kernels/low_rank/orthonormal.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 
 namespace grace {
 namespace {

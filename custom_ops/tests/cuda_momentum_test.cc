@@ -1,6 +1,6 @@
-// Tests the kernels of momentum_signs.h and mix.h, and ClipScales of momentum.h.
+// Tests the kernels of momentum_signs.h and weighted_sum.h, and ClipScales of momentum.h.
 #include "device.h"
-#include "kernels/base/mix.h"
+#include "kernels/base/weighted_sum.h"
 #include "kernels/select/momentum.h"
 #include "kernels/signs/momentum_signs.h"
 

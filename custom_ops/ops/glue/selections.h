@@ -2,7 +2,7 @@
 // them.
 #pragma once
 
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 #include "kernels/select/top_k.h"
 #include "kernels/select/two_means.h"
 #include "kernels/sparse/index_sets.h"

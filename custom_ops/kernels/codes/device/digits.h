@@ -1,8 +1,8 @@
-// The digits of trits.h on the device.
+// The digits of ternary.h on the device.
 #pragma once
 
 #include "kernels/base/device/cuda.h"
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 
 namespace grace {
 

@@ -15,7 +15,7 @@
 #include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/select/device/ranking.h"
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 
 namespace grace {
 

@@ -1,6 +1,6 @@
 // The selection that selector.h has, of acc with momentum correction, in which the floor comes from
 // a sample of a given size: the pass notes its keys.
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 #include "ops/glue/op.h"
 
 namespace grace {

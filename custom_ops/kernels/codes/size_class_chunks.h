@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/words.h"
-#include "kernels/codes/classes.h"
+#include "kernels/codes/size_classes.h"
 
 namespace grace {
 

@@ -1,4 +1,4 @@
-#include "kernels/base/mix.h"
+#include "kernels/base/weighted_sum.h"
 
 #include <algorithm>
 

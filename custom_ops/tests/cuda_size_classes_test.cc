@@ -1,5 +1,5 @@
 #include "device.h"
-#include "kernels/codes/classes.h"
+#include "kernels/codes/size_classes.h"
 
 namespace grace {
 
@@ -139,5 +139,5 @@ int main() {
   // More chunks than a block counts, and than a thread of it sums.
   CheckEncode({(1 << 18) + 3}, Kind::kGradient, {10}, 1.0f, 5);
   CheckDecode({(1 << 18) + 3}, Kind::kGradient, {10}, 1.0f, 5);
-  return Finish("cuda_classes_test");
+  return Finish("cuda_size_classes_test");
 }

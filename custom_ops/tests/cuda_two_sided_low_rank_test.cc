@@ -1,5 +1,5 @@
 #include "device.h"
-#include "kernels/low_rank/alternating.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 #include "matrices.h"
 
 namespace grace {
@@ -63,5 +63,5 @@ int main() {
     CheckAlternate(list, kind, turn % 2 ? 1.0f : -0.7f, turn % 5);
     CheckExpand(list, kind, turn % 3 ? 1.0f : 0.3f);
   });
-  return Finish("cuda_alternating_test");
+  return Finish("cuda_two_sided_low_rank_test");
 }

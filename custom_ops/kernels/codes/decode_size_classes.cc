@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/base/collect.h"
-#include "kernels/codes/class_chunks.h"
+#include "kernels/codes/size_class_chunks.h"
 
 namespace grace {
 
@@ -12,7 +12,7 @@ struct ClassValues {
 
 }  // namespace grace
 
-#define GRACE_KERNEL "kernels/codes/decode_classes-inl.h"
+#define GRACE_KERNEL "kernels/codes/decode_size_classes-inl.h"
 #include "kernels/base/each_isa.h"
 
 namespace grace {

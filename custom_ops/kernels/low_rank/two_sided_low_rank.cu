@@ -1,6 +1,6 @@
-#include "kernels/low_rank/alternating.h"
 #include "kernels/low_rank/device/columns.h"
 #include "kernels/low_rank/device/matrices.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 
 namespace grace {
 namespace {

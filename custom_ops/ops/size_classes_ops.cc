@@ -1,4 +1,4 @@
-#include "kernels/codes/classes.h"
+#include "kernels/codes/size_classes.h"
 #include "ops/glue/op.h"
 
 namespace grace {

@@ -1,4 +1,4 @@
-#include "kernels/low_rank/alternating.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 
 #include "kernels/low_rank/low_rank_parts.h"
 #include "kernels/low_rank/orthonormal.h"

@@ -1,9 +1,9 @@
-// The classes of classes.h on the device.
+// The classes of size_classes.h on the device.
 #pragma once
 
 #include "kernels/base/device/block.h"
 #include "kernels/base/device/cuda.h"
-#include "kernels/codes/class_chunks.h"
+#include "kernels/codes/size_class_chunks.h"
 
 namespace grace {
 

@@ -1,5 +1,5 @@
 #include "device.h"
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 
 namespace grace {
 
@@ -100,5 +100,5 @@ int main() {
     check({(1 << 20) + (i % 2 ? 1 : -1)}, Kind::kGradient);
   }
   for (int i = 0; i < 44; ++i) check({1900 + 7 * i, 0, 321}, Kind::kGradient);
-  return Finish("cuda_trits_test");
+  return Finish("cuda_ternary_test");
 }

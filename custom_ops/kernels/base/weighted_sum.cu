@@ -1,6 +1,6 @@
 #include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/launch.h"
-#include "kernels/base/mix.h"
+#include "kernels/base/weighted_sum.h"
 
 namespace grace {
 namespace {

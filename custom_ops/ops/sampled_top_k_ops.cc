@@ -1,4 +1,4 @@
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 #include "ops/glue/op.h"
 #include "ops/glue/selections.h"
 

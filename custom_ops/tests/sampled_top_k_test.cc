@@ -1,9 +1,10 @@
 // Selection by a sampled threshold: every instruction set and number of threads gives the bits of
 // the plain definition.
+#include "kernels/select/sampled_top_k.h"
+
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/select/sampled_k.h"
 #include "testing.h"
 
 namespace grace {
@@ -134,5 +135,5 @@ int main() {
     }
   }
   grace::Check({{(1 << 21) + 40, 17}, false, true});  // past the caches
-  return grace::Finish("sampled");
+  return grace::Finish("sampled top-k");
 }

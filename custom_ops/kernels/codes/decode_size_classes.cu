@@ -3,7 +3,7 @@
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/totals.h"
-#include "kernels/codes/device/classes.h"
+#include "kernels/codes/device/size_classes.h"
 
 namespace grace {
 namespace {

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/base/collect.h"
-#include "kernels/codes/class_chunks.h"
+#include "kernels/codes/size_class_chunks.h"
 
 namespace grace {
 
@@ -32,7 +32,7 @@ struct ClassNumbers {
 
 }  // namespace grace
 
-#define GRACE_KERNEL "kernels/codes/encode_classes-inl.h"
+#define GRACE_KERNEL "kernels/codes/encode_size_classes-inl.h"
 #include "kernels/base/each_isa.h"
 
 namespace grace {

@@ -1,6 +1,6 @@
 // Products with a basis on either side: every instruction set and number of threads gives the bits
 // of the plain definitions.
-#include "kernels/low_rank/alternating.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 
 #include "kernels/low_rank/orthonormal.h"
 #include "testing.h"
@@ -139,5 +139,5 @@ void TestRemoveAndExpand() {
 int main() {
   grace::TestAlternate();
   grace::TestRemoveAndExpand();
-  return grace::Finish("alternating");
+  return grace::Finish("two-sided low rank");
 }

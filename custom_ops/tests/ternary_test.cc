@@ -1,5 +1,5 @@
 // Ternary digits: every instruction set and number of threads gives the bits of the definitions.
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 
 #include <cmath>
 
@@ -182,5 +182,5 @@ int main() {
   grace::TestWordsOfTrits();
   grace::TestDecodeOfWorkers();
   grace::TestFlags();
-  return grace::Finish("trits");
+  return grace::Finish("ternary");
 }

@@ -3,7 +3,7 @@
 #include "kernels/base/device/philox.h"
 #include "kernels/base/device/totals.h"
 #include "kernels/codes/device/digits.h"
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 #include "kernels/quantize/device/scales.h"
 
 namespace grace {

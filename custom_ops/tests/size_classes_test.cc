@@ -1,4 +1,4 @@
-#include "kernels/codes/classes.h"
+#include "kernels/codes/size_classes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -180,5 +180,5 @@ int main() {
   grace::TestEncoder();
   grace::TestDecoderTakesAnyBits();
   grace::TestWhatIsNotFinite();
-  return grace::Finish("classes");
+  return grace::Finish("size classes");
 }

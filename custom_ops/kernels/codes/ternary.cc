@@ -1,4 +1,4 @@
-#include "kernels/codes/trits.h"
+#include "kernels/codes/ternary.h"
 
 #include <algorithm>
 #include <atomic>
@@ -24,7 +24,7 @@ struct TernaryJob {
 
 #define GRACE_KERNEL "kernels/base/random_words-inl.h"
 #include "kernels/base/each_isa.h"
-#define GRACE_KERNEL "kernels/codes/trits-inl.h"
+#define GRACE_KERNEL "kernels/codes/ternary-inl.h"
 #include "kernels/base/each_isa.h"
 
 namespace grace {

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 #include "selections.h"
 
 namespace grace {
@@ -112,5 +112,5 @@ int main() {
   for (const Kind kind : {Kind::kGradient, Kind::kAnyBits, Kind::kSpecial, Kind::kEqual}) {
     for (int i = 0; i < 6; ++i) check({50000, 3, 16384, 16385, 1, 2500}, kind);
   }
-  return Finish("cuda_sampled_k_test");
+  return Finish("cuda_sampled_top_k_test");
 }

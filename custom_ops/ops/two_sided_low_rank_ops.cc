@@ -1,5 +1,5 @@
-#include "kernels/low_rank/alternating.h"
 #include "kernels/low_rank/orthonormal.h"
+#include "kernels/low_rank/two_sided_low_rank.h"
 #include "ops/glue/matrices.h"
 
 namespace grace {

@@ -1,7 +1,7 @@
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/philox.h"
 #include "kernels/select/device/select.h"
-#include "kernels/select/sampled_k.h"
+#include "kernels/select/sampled_top_k.h"
 
 namespace grace {
 namespace {
