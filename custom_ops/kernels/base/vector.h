@@ -18,9 +18,11 @@
 //   Set, SetU              the same value in all lanes; Lanes() is 0, 1, 2, ...
 //   AsU, AsF               the same bits as the other type
 //   Add, Sub, Mul          of F; Add, Sub of U
-//   SumOf                  of F: the upper half of the lanes added to the lower half until one is
-//   left Min(a, b)              of F: a < b ? a : b, so b where one is NaN MinInt, MaxInt of U as
-//   signed integers; MaxOf: the largest lane And, Or, Xor           of U; And, Or, Not of M
+//   SumOf                  of F: the upper half of the lanes added to the lower half, until one
+//                          lane is left
+//   Min(a, b)              of F: a < b ? a : b, so b where one is NaN
+//   MinInt, MaxInt         of U as signed integers; MaxOf: the largest lane
+//   And, Or, Xor           of U; And, Or, Not of M
 //   ShiftLeft<n>, ShiftRight<n>, SignBits    of U; SignBits is all ones where the top bit is set
 //   ShiftLeft(u, n), ShiftRight(u, n)        of U, where n, 0 to 31, is not known beforehand
 //   Greater, Equal         of U as signed integers; AtMost: unsigned
@@ -44,8 +46,7 @@
 //   Doubles(x), SetD       kDoubles floats as D, where denormals are zero; the same value in all
 //   AddD, MulD             of D
 //   AddEach(v)             of kFan vectors, a power of two: the sums of each kFan adjacent
-//   elements,
-//                          added over adjacent pairs, then pairs of pairs
+//                          elements, added over adjacent pairs, then pairs of pairs
 //   SetW, MulWide          the low halves' product; HighHalf: the upper 32 bits; XorWide: of three
 //   Counters(n)            n to n + kWides - 1, in the order that StoreBlocks wants
 //   StoreBlocks(a, b, c, d, out)    the low halves, four words for each counter, in order
