@@ -106,7 +106,7 @@ class ByStep(keras.Model):
 
 
 class Fault(keras.callbacks.Callback):
-    """The fault of this worker, at its place once so many steps are done."""
+    """The fault of this worker, at its place once its number of steps is done."""
 
     def __init__(self, job: dict[str, Any]):
         super().__init__()

@@ -140,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("spec", help='such as "topk:ratio=0.01", or file.py:Class')
     sub.add_argument("--shape", default="1000,1000", help="of the tensor (1000,1000)")
     sub.add_argument("--model", choices=sorted(MODELS), help="tell a step of this model too")
-    sub.add_argument("--workers", type=_workers, help="tell what each of so many sends")
+    sub.add_argument(
+        "--workers", type=_workers, help="the bytes that each of this many workers sends"
+    )
 
     sub = command("check", check, "the conformance suite on a compressor")
     sub.add_argument("target", help="a spec, module:Class or file.py:Class")

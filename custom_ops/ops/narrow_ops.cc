@@ -1,4 +1,4 @@
-// What is kept between steps, in fewer bits.
+// Stores what a memory holds between steps in fewer bits.
 #include "kernels/quantize/narrow.h"
 #include "kernels/quantize/quantize_list.h"
 #include "ops/glue/op.h"

@@ -27,7 +27,7 @@ _next = FIRST
 def deal(count: int) -> range:
     """Reserves `count` keys that this process has never used.
 
-    Raises RuntimeError where there are not so many left.
+    Raises RuntimeError where fewer are left.
     """
     global _next
     with _lock:

@@ -4,7 +4,7 @@ A code is a byte: the sign bit of the element in its top bit, a magnitude below 
 in a word, the first in its lowest byte; the words of a tensor's codes follow those of the tensor
 before it, and bytes beyond a tensor's last code are zero.
 
-The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`. The decoders
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as in `selection`. The decoders
 sum what N workers sent, from zero and in worker order, a denormal partial sum becoming 0, and
 return the sums times `factor`, of the given shapes, and whether every product is finite. So a zero
 that is sent has no sign.

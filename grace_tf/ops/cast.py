@@ -1,6 +1,6 @@
 """Casts to numbers of 16 bits, on whole lists of tensors.
 
-The reference are TensorFlow's own casts. The terms are those of `grace_tf.ops.selection`.
+The reference is TensorFlow's own cast. Arguments and results are as in `grace_tf.ops.selection`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ matrices lie end to end in one tensor, `p` or `basis`, and so do the Q, and the 
 Native `project` and `reproject` do not give the bits of the reference: they give the same bits on
 every instruction set and for any number of threads, but they sum in another order than TensorFlow's
 matrix products.
-The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as in `selection`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MatrixSize(NamedTuple):
 
     rows: int
     columns: int
-    """A tensor of rank 0 is told as one column."""
+    """A tensor of rank 0 counts as one column."""
     rank: int
     """How many columns P and Q have, at most `rows`. A tensor of rank 0 has no P and Q."""
 
@@ -81,7 +81,7 @@ def project(
         whole = accs(xs, residuals, multiplier)
         return *reference.project(whole, qs, sizes), all_finite(whole)
     p, dense, finite = native._ops().grace_project_list(
-        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **told(sizes)
+        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **attributes_of(sizes)
     )
     p, dense = shaped_like([p, dense], [[factor_length(sizes, 0)], [dense_length(sizes)]])
     return p, dense, scalar(finite)
@@ -105,7 +105,7 @@ def reproject(
         sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
         return q, [acc - each for acc, each in zip(whole, sent)]
     q, residuals_out = native._ops().grace_reproject_list(
-        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **told(sizes)
+        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **attributes_of(sizes)
     )
     return vector(q, factor_length(sizes, 1)), residuals_like(residuals_out, residuals)
 
@@ -124,7 +124,7 @@ def expand(
     if not dispatch.runs_here([basis, q, dense]):
         return scaled(reference.expand(basis, q, dense, sizes, shapes), factor)
     outputs = native._ops().grace_expand_list(
-        basis=basis, q=q, dense=dense, factor=factor, **told_totals(sizes, shapes)
+        basis=basis, q=q, dense=dense, factor=factor, **attributes_of_totals(sizes, shapes)
     )
     return decoded(outputs, shapes)
 
@@ -137,7 +137,7 @@ def orthonormal(p: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     check_flat(p, factor_length(sizes, 0), "p")
     if not dispatch.runs_here([p]):
         return reference.orthonormal(p, sizes)
-    basis = native._ops().grace_orthonormal_list(p=p, **told(sizes))
+    basis = native._ops().grace_orthonormal_list(p=p, **attributes_of(sizes))
     return vector(basis, p.shape[0])
 
 
@@ -150,7 +150,7 @@ def unit_columns(q: tf.Tensor, sizes: Sizes) -> list[tf.Tensor]:
     if not dispatch.runs_here([q]):
         return reference.unit_columns_list(q, sizes)
     shapes = [[size.columns, size.rank] for size in sizes if size.rank]
-    units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **told(sizes))
+    units = native._ops().grace_unit_columns_list(q=q, K=len(shapes), **attributes_of(sizes))
     return shaped_like(units, shapes)
 
 
@@ -174,13 +174,13 @@ def dense_length(sizes: Sizes) -> int:
     return sum(size.rows for size in sizes if not size.rank)
 
 
-def told(sizes: Sizes) -> dict:
+def attributes_of(sizes: Sizes) -> dict:
     """The sizes as attributes of a node."""
     rows, columns, ranks = zip(*sizes)
     return {"rows": list(rows), "columns": list(columns), "ranks": list(ranks)}
 
 
-def told_totals(sizes: Sizes, shapes: Sequence[tf.TensorShape]) -> dict:
+def attributes_of_totals(sizes: Sizes, shapes: Sequence[tf.TensorShape]) -> dict:
     """The sizes, and the shapes of a decoder's totals, as attributes of a node."""
     totals = totals_of(shapes)
-    return {**totals, "shape_ranks": totals["ranks"], **told(sizes)}
+    return {**totals, "shape_ranks": totals["ranks"], **attributes_of(sizes)}

@@ -1,4 +1,4 @@
-"""Lists of tensors kept in fewer bits between steps: bfloat16, or 8 bits with a scale a block.
+"""Lists of tensors stored in fewer bits between steps: bfloat16, or 8 bits with a scale a block.
 
 Both round at random, so that what comes back is right in expectation.  Tensors are float32; what
 is not finite has no meaning here.

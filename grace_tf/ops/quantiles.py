@@ -20,7 +20,7 @@ divided by the number of elements and multiplied by 2^(E - 157), and rounded to 
 without elements has the mean 0.
 
 Ids are bit planes of ceil(log2 q) bits, as `ops.quantize` writes its codes. The encoder works on
-acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+acc_i = xs_i * multiplier + residuals_i, as in `selection`.
 """
 
 from __future__ import annotations

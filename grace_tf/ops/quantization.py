@@ -1,6 +1,6 @@
 """Uniform quantisation of whole lists of tensors: codes of a few bits, and scales for each block.
 
-The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+The encoder works on acc_i = xs_i * multiplier + residuals_i, as in `selection`.
 
 The norms "max" and "l2" are those of `grace_tf.ops.quantize`. With "minmax" the levels run from the
 smallest element of a block to its largest, in s = 2^bits - 1 steps, and a block has two scales, one

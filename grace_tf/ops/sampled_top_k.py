@@ -21,7 +21,7 @@ class Sampling(NamedTuple):
     k: int
     """The most elements that are sent."""
     stride: int
-    """Every so many elements one is looked at; 1 for no sample."""
+    """One of this many elements is in the sample; 1 for no sample."""
     size: int
     """How many elements are looked at."""
     rank: int

@@ -12,7 +12,7 @@ and summed by halves, the upper half onto the lower, until one is left; and so a
 chunks. One-sided sums are multiplied by the float64 reciprocal of their number of elements,
 two-sided ones are divided by it.
 
-The encoders work on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+The encoders work on acc_i = xs_i * multiplier + residuals_i, as in `selection`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ word j is its element w d + j. Digits beyond the last element are zero. `bits` s
 
   None    trits: D = 20; the nearest integer to 2^32 times the balanced ternary fraction of its
           digits, t_0 / 3 + t_1 / 9 + …
-  2..16   fields of so many bits: D = ⌊32 / bits⌋; the sum of t_d 2^(bits d). Words of several
+  2..16   fields of that many bits: D = ⌊32 / bits⌋; the sum of t_d 2^(bits d). Words of several
           workers may be added up as long as no sum of digits exceeds 2^(bits - 1) - 1.
 
 The encoders work on acc_i = xs_i * multiplier, xs_i itself where the multiplier is 1.0.

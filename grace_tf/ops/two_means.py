@@ -7,7 +7,7 @@ side is the sum of what is sent of it, over the number of these: in float64, the
 of index, with 0 for those of the other side, filled up with zeros to a power of two and added over
 adjacent pairs, then pairs of pairs; the quotient is rounded to float32. An empty side has mean 0.
 
-The encoder works on acc_i = xs_i * multiplier + residuals_i, as those of `selection`.
+The encoder works on acc_i = xs_i * multiplier + residuals_i, as in `selection`.
 """
 
 from __future__ import annotations

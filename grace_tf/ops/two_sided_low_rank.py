@@ -60,7 +60,7 @@ def bases(factors: Tensors, sizes: Sizes) -> Bases:
         low_rank.check_flat(each, (size.rows + size.columns) * size.rank, f"factors {i}")
     if not dispatch.runs_here(factors):
         return Bases(*reference.bases(factors, sizes, _transposed(sizes)))
-    found = native._ops().grace_bases_list(factors=list(factors), **low_rank.told(sizes))
+    found = native._ops().grace_bases_list(factors=list(factors), **low_rank.attributes_of(sizes))
     return Bases(*shaped_like(found, [[low_rank.factor_length(sizes, axis)] for axis in (0, 1)]))
 
 
@@ -83,7 +83,7 @@ def turned(products: Products, bases: Bases, step: tf.Tensor, sizes: Sizes) -> l
         right=bases.right,
         step=tf.cast(step, tf.int64),
         K=len(matrices),
-        **low_rank.told(sizes),
+        **low_rank.attributes_of(sizes),
     )
     return shaped_like(factors, [[(s.rows + s.columns) * s.rank] for s in matrices])
 
@@ -118,7 +118,7 @@ def alternate(
         left=bases.left,
         right=bases.right,
         multiplier=multiplier,
-        **low_rank.told(sizes),
+        **low_rank.attributes_of(sizes),
     )
     lengths = [bases.left.shape, bases.right.shape, [low_rank.dense_length(sizes)]]
     products = Products(*shaped_like([p, q, dense], lengths))
@@ -130,7 +130,7 @@ def remove(w: tf.Tensor, basis: tf.Tensor, sizes: Sizes) -> tf.Tensor:
     _check(sizes, w=w, basis=basis)
     if not dispatch.runs_here([w, basis]):
         return reference.remove(w, basis, sizes)
-    rest = native._ops().grace_remove_list(w=w, basis=basis, **low_rank.told(sizes))
+    rest = native._ops().grace_remove_list(w=w, basis=basis, **low_rank.attributes_of(sizes))
     return vector(rest, w.shape[0])
 
 
@@ -159,7 +159,7 @@ def expand_sides(
         q=q,
         dense=dense,
         factor=factor,
-        **low_rank.told_totals(sizes, shapes),
+        **low_rank.attributes_of_totals(sizes, shapes),
     )
     return decoded(outputs, shapes)
 

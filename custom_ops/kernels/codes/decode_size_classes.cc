@@ -74,7 +74,7 @@ class Decoder {
     return PartsAt(parts_, at);
   }
 
-  // How many of a chunk of so many elements are of each class.
+  // The number of elements of each class in a chunk of this many elements.
   static ClassCounts CountsOf(const uint32_t* tags, int64_t count) {
     ClassCounts found;
     for (int64_t at = 0; at < count; at += kGroup, tags += 2) {

@@ -1,5 +1,5 @@
 // How: a first pass counts the exponents of each chunk, from which come the tensor's shift and the
-// beginning of each chunk's numbers; a second one writes these and what is kept.
+// beginning of each chunk's numbers; a second one writes these and the residuals.
 #include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"

@@ -1,5 +1,5 @@
 // How: a first pass counts bins, most of them in shared memory, and finds ids and means; a second
-// one writes ids and what is kept. One block does all of that for a tensor of one piece.
+// one writes ids and residuals. One block does all of that for a tensor of one piece.
 #include "kernels/base/device/last_block.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/totals.h"
@@ -102,7 +102,7 @@ __device__ void ClearRows(const QuantileItem& own, float multiplier, bool* used)
   });
 }
 
-// Writes the ids of a chunk and what is kept of it.
+// Writes the ids of a chunk and its residual.
 __device__ void EncodeChunk(const QuantileItem& own, int64_t begin, float multiplier, int32_t bits,
                             bool* finite) {
   const int64_t n = own.n - begin < kChunk ? own.n - begin : kChunk;

@@ -6,9 +6,9 @@
 // float. A byte is a sign and 7 bits of a fraction of 2^(LeastHalf() + s - 127), a half a sign and
 // 15 bits of a fraction of 2^(LeastWhole() + s - 127), both cut off: the error is below 2^(s - b).
 //
-// A tensor's payload has room for so many bytes, halves and floats. The shift is the least with
-// which the halves and floats fit. Of more bytes than fit, those of a window are sent, which moves
-// on from step to step; the other elements count as nothing.
+// A tensor's payload has room for a fixed number of bytes, halves and floats. The shift is the
+// least with which the halves and floats fit. Of more bytes than fit, those of a window are sent,
+// which moves on from step to step; the other elements count as nothing.
 #pragma once
 
 #include <algorithm>

@@ -163,7 +163,7 @@ static void AddAll(const Strip& strip, const float* p, int64_t row, const Factor
 
 template <bool kResidual>
 static void ReprojectStrip(const Strip& strip, const float* p, const Factor& sums, float* saved) {
-  constexpr int kRows = 4;  // the sums are fetched and stored once for so many
+  constexpr int kRows = 4;  // the sums are fetched and stored once for this many
   int64_t row = 0;
   for (; row + kRows <= strip.rows; row += kRows) {
     AddAll<kResidual, kRows>(strip, p, row, sums, saved);

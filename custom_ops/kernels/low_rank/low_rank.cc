@@ -12,7 +12,7 @@
 namespace grace {
 namespace {
 
-// Elements of M that a thread holds in its cache from reading them until what is kept is written.
+// Elements of M that a thread holds in its cache from reading them until the residual is written.
 constexpr int64_t kKept = 256 << 10;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
@@ -86,7 +86,7 @@ class Reprojector {
 
   bool Tall(size_t i) const { return sizes_[i].rank && sizes_[i].rows > kRowChunk; }
 
-  // Sums the products of a block, and stores what is kept where no other rows are to be added.
+  // Sums the products of a block, and stores the residual where no other rows are to be added.
   void Add(const Block& block) {
     const EncodeInput& source = sources_[block.tensor];
     const auto [rows, columns, rank] = sizes_[block.tensor];

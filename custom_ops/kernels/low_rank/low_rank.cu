@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   ProjectStrip(own, blockIdx.x - runs - own.first_strip, products);
 }
 
-// A thread's elements of a tile: one column of every so many rows.
+// A thread's elements of a tile: one column, with rows at a fixed distance.
 class TileColumn {
  public:
   __device__ TileColumn(const MatrixItem& own, int64_t piece) : own_(own), tiles_(own.columns) {

@@ -21,7 +21,7 @@ struct RemoveItem {
   int64_t rows, rank, copied, first;
 };
 
-// The first `most` blocks of each tensor take a column each, where it has so many. Blocks after
+// The first `most` blocks of each tensor take a column each, as far as it has columns. Blocks after
 // all these copy a piece.
 __global__ void __launch_bounds__(kThreads)
     RemoveColumns(Table<RemoveItem> table, int64_t most, float* cosines) {

@@ -21,7 +21,7 @@ struct QuantizeItem {
   int32_t unused;
 };
 
-// What is alike for all tensors. Pieces of so many elements are encoded.
+// What is equal for all tensors. `piece` elements are encoded at a time.
 struct QuantizeCall {
   int64_t piece;
   int32_t levels, bits;

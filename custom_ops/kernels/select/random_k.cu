@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The rooms of a launcher, and its table, of so many tensors; length(i) is that of the i-th.
+// The rooms of a launcher, and its table, for this number of tensors; length(i) is that of the
+// i-th.
 template <class Length>
 class Draw {
  public:

@@ -53,7 +53,8 @@ class Selector {
   };
 
   // Writes acc of elements [begin, begin + count) of tensor i, or nothing where acc is null, and
-  // returns whether it is finite. In the pass it also writes what belongs to them besides.
+  // returns whether it is finite. In the pass it also writes other state of these elements, such as
+  // their momentum.
   virtual bool Compute(int64_t i, int64_t begin, int64_t count, bool in_pass, float* acc) const;
   // Fetches what Compute reads for an element.
   virtual void Prefetch(int64_t i, int64_t at) const;

@@ -14,7 +14,7 @@ using Sizes = std::array<int64_t, 2>;  // of the positive side, of the negative 
 
 int SideOf(uint32_t bits) { return bits >> 31; }
 
-// How many are sent of each side that has so many elements.
+// The number of elements sent of each side, given the sizes of both sides.
 Sizes Shares(const Sizes& sizes, int64_t k) {
   const uint64_t all = sizes[0] + sizes[1];
   if (all <= static_cast<uint64_t>(k)) return sizes;
@@ -89,7 +89,7 @@ class SideSelector : public Selector {
     return keys;
   }
 
-  // The parts of tensor i, and what is kept of it, from the values of its entries.
+  // The parts of tensor i, and its residual, from the values of its entries.
   void Write(int64_t i, const std::vector<float>& values, int64_t count, const Sizes& shares) {
     int32_t* indices = sent_.indices + tensors_[i].entries;
     uint32_t* signs = sent_.signs + words_[i];

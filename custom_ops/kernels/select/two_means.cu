@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   own.means[1] = shares.of[1] ? static_cast<float>(own.sums[pieces] / shares.of[1]) : 0.0f;
 }
 
-// Takes the means of what is sent out of what is kept.
+// Subtracts the means of what is sent from the residual.
 __global__ void __launch_bounds__(kThreads)
     KeepRest(Table<SidesItem> table, const Search<SidesItem>* searches) {
   const int32_t tensor = table.Find(blockIdx.x, &SidesItem::first_piece);

@@ -18,8 +18,8 @@ namespace {
 // Where pieces of tensors begin: with a chunk of every sum.
 constexpr CutAt kChunks{kChunk};
 
-// Tensors that together have so many elements take both passes before the next ones do, so that the
-// second finds them in the last cache.
+// Tensors that together have this many elements take both passes before the next ones do, so that
+// the second finds them in the last cache.
 constexpr int64_t kTogether = 1 << 20;
 
 // Of some elements of a cell.

@@ -48,7 +48,7 @@ __device__ void SumPatch(const ScaledItem& own, int64_t patch, float multiplier,
   if (own.low) sums.lows[at] = lows[threadIdx.x];
 }
 
-// The first pass: signs, and the sums of a chunk, or the levels of its cells and what is kept.
+// The first pass: signs, and the sums of a chunk, or the levels of its cells and the residual.
 __global__ void __launch_bounds__(kThreads, 4)
     EncodePieces(Table<ScaledItem> table, float multiplier, SumRooms sums, bool* finite) {
   __shared__ int32_t lows[kChunk / kGroup];
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads) JoinSums(Table<ScaledItem> table, Su
   }
 }
 
-// The second pass: what is kept, and the signs where cells are columns.
+// The second pass: the residual, and the signs where cells are columns.
 __global__ void __launch_bounds__(kThreads)
     KeepChunks(Table<ScaledItem> table, float multiplier, bool* finite) {
   const ScaledItem own = table.items[table.Find(blockIdx.x, &ScaledItem::first_chunk)];

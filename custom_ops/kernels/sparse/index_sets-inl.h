@@ -52,7 +52,7 @@ static void CountBefore(const uint32_t* bitmap, int64_t size, int32_t* before) {
   }
 }
 
-// The places of the bits set in words [first, last) of a bitmap of so many bits; returns how many
+// The places of the bits set in words [first, last) of a bitmap of that many bits; returns how many
 // they are. May write up to kSlack elements beyond.
 static int64_t FindBits(const uint32_t* bitmap, int64_t first, int64_t last, int64_t bits,
                         uint32_t* places) {

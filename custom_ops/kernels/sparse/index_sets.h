@@ -50,7 +50,7 @@ struct IndexLayouts {
 std::string PackIndexList(const Executor& executor, const IndexLayouts& layouts,
                           const int32_t* indices, const int32_t* counts, uint32_t* words);
 
-// The entries of the sets of a list, of each of so many workers: indices is [workers][sum of ks].
+// The entries of the sets of a list, of each worker: indices is [workers][sum of ks].
 void UnpackIndexList(const Executor& executor, const IndexLayouts& layouts, const uint32_t* words,
                      int64_t workers, int32_t* indices);
 

@@ -68,7 +68,7 @@ class Call {
     RequireShape(i, input, shape);
     return input.data<T>();
   }
-  // The elements of the i-th input, which must have so many, in any shape.
+  // The elements of the i-th input, which must have this number of them, in any shape.
   float* Floats(int i, int64_t elements) const;
   // The low word of the integer that the i-th input, an int64 scalar, is.
   uint32_t Word(int i) const { return static_cast<uint32_t>(*Given<int64_t>(i, {})); }

@@ -39,7 +39,7 @@ void RequireCounts(const std::vector<int64_t>& counts, const List& list, int64_t
   }
 }
 
-// How many elements a tensor may have: so many that int32 indices reach them all, an encoder's at
+// How many elements a tensor may have: as many as int32 indices can count, an encoder's at
 // least one; or any number.
 enum class Elements { kIndexed, kAny };
 

@@ -233,7 +233,7 @@ def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
 
 
 def quantize_with(x, scales, levels: int, bits: int, block: int, u) -> tf.Tensor:
-    """`quantize` with these numbers in [0, 1) instead of those of a key."""
+    """`quantize` with these numbers in [0, 1) in place of a key's stream."""
     n = x.shape[0]
     levels_f = tf.constant(levels, tf.float32)
     # The quotient of a huge scale is denormal, hence the flush.

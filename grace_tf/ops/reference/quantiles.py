@@ -20,7 +20,7 @@ def id_bits(buckets: int) -> int:
 
 
 def _spread(counts: tf.Tensor, first, size) -> tf.Tensor:
-    """The ids of the bins of one sign with so many elements each, spread over `size` buckets."""
+    """The bucket ids of the bins of one sign; bin i holds counts[i] elements."""
     before = tf.cumsum(counts, exclusive=True)
     return first + before * size // tf.maximum(tf.reduce_sum(counts), 1)
 

@@ -48,7 +48,7 @@ def _ranks(of: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(x: tf.Tensor, shifts: tf.Tensor, bits: int) -> tf.Tensor:
-    """Sign and significand of x without so many of its last bits; all ones if x is not finite."""
+    """Sign and significand of x without this many of its last bits; all ones if x is not finite."""
     significand = (_bits(x) & 0x7FFFFF) | 0x800000
     level = tf.bitwise.right_shift(significand, tf.clip_by_value(shifts, 0, 31))
     level = tf.where(_exponents(x) == 255, 2**bits - 1, level)

@@ -23,7 +23,7 @@ Parts = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def _shares(sizes: Sequence[tf.Tensor], k: int) -> list[tf.Tensor]:
-    """How many are sent of each side that has so many elements."""
+    """The number of elements sent of each side, given the sizes of both sides."""
     positive, negative = (tf.cast(size, tf.int64) for size in sizes)
     total = positive + negative
     # With no elements at all there is nothing to divide by.

@@ -24,8 +24,9 @@ constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 // The threads of a block, which together take kChunk elements.
 //
-// A kernel whose launch bounds name blocks too may use the registers that so many leave it. Without
-// that number ptxas chooses by itself, and spills a few on some architectures: `make cuda` tells.
+// A kernel whose launch bounds name blocks too may use the registers that this number of blocks
+// leaves it. Without that number ptxas chooses by itself, and spills a few on some architectures:
+// `make cuda` tells.
 constexpr int kThreads = 256;
 constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 

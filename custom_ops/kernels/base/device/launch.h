@@ -27,7 +27,8 @@ struct Parcel {
   alignas(8) uint32_t words[kBytes / 4];
 };
 
-// Writes a part of a table. `finite` becomes true, and so many words from `zeros` on become 0.
+// Writes a part of a table. `finite` becomes true, and this number of words from `zeros` on become
+// 0.
 template <int kBytes>
 __global__ void WriteTable(const __grid_constant__ Parcel<kBytes> parcel, int words, uint32_t* to,
                            bool* finite, uint32_t* zeros, int64_t zero_words) {
@@ -106,7 +107,7 @@ class Launch {
     zero_words_ = count;
   }
 
-  // Writes the table of so many tensors to `items`, which is room for them. make(i, first) gives
+  // Writes the table of this many tensors to `items`, which has room for them. make(i, first) gives
   // the i-th, whose first piece has the number `first`; pieces(i) tells how many it has. Sets
   // `finite`, unless it is null, to true.
   template <class Item, class Make, class Pieces>

@@ -48,7 +48,7 @@ struct Spans {
     if (share == 0 && negative > 0) share = 1;
     size = static_cast<int32_t>(span * (share < runs - others ? share : runs - others));
   }
-  // Of the bin of a row before which there are so many elements of its sign.
+  // Of the bin of a row, given the number of elements of its sign before it.
   __device__ int32_t IdOf(int row, int64_t before) const {
     if (row == 0) return size;
     if (row >= kSideRows) return static_cast<int32_t>(before * size / negatives);

@@ -67,7 +67,8 @@ struct Selected {
     SetBounds(floor, search);
   }
 
-  // Takes what is sent out of what is kept. A zero is sent as +0, so that it stays what it is.
+  // Takes what is sent out of the residual. A zero is sent as +0, so that its residual keeps its
+  // sign.
   __device__ void TakeOut(int64_t at, uint32_t bits) const {
     const float value = __uint_as_float(bits);
     if (residual_out && bits & kMagnitude) residual_out[at] = SubZ(value, value);
