@@ -1,8 +1,8 @@
 """Decides from which backup the workers of a training go on, and when a worker may delete its own.
 
 Training is synchronous, so workers are at most one backup apart: before loading they agree on the
-newest number that all of them have.  A backup is deleted only when a newer one is whole on all
-workers, or when all workers have ended `fit`.
+newest number that all of them have undamaged.  A backup is deleted only when a newer one is whole
+on all workers, or when all workers have ended `fit`.
 
 Between several processes there are two empty files beside the backups.  `begun` is made before the
 first step: a worker with `begun` and no backup was killed before its first backup; a worker without
@@ -29,55 +29,81 @@ TIMEOUT = 120.0  # seconds for the other processes of a strategy without a timeo
 _BEGUN, _ENDED = "begun", "ended"
 _ASIDE = "left-"  # before the name of a backup that not all workers have
 _NONE = -1  # the number for a worker without a backup that has not begun
+_DAMAGED = -2  # the number for a worker all of whose backups are damaged
 
 
-def agree(model: Any, numbers: Sequence[int], folder: str) -> int:
-    """The newest backup that all workers have; `numbers` are those of this worker.
+def agree(model: Any, numbers: Sequence[int], damaged: Sequence[int], folder: str) -> int:
+    """The newest backup that all workers have undamaged.
+
+    `numbers` are the backups of this worker, `damaged` those of them that do not count.
 
     Returns 0 where training starts from the beginning: no worker has a backup, a kill came before
     the first one was complete on all workers, or all have ended `fit` and some have deleted theirs.
 
     Raises RuntimeError on every worker, and leaves every backup where it is, where one worker has
-    no backup and others do, where backups are further apart than a kill leaves them, or where a
-    worker does not come.
+    no backup and others do, where all backups of a worker are damaged, where backups are further
+    apart than a kill leaves them, or where a worker does not come.
     """
     rank, count = place(model)
-    if count == 1:
-        return max(numbers, default=0)
     begun, ended = (_is_marked(folder, name) for name in (_BEGUN, _ENDED))
-    newest, oldest = (max(numbers), min(numbers)) if numbers else (0 if begun else _NONE,) * 2
-    if begun and newest == 1:
-        oldest = 0  # this worker can also start from the beginning
-    others = _others(model)
-    table = others.handshake([newest, oldest, ended], "BackupAndRestore").tolist()
-    most = max(row[0] for row in table)
-    if most <= 0:
-        return 0
-    lacking = [worker for worker, row in enumerate(table) if row[0] == _NONE]
-    if lacking:
-        if all(row[2] for row in table if row[0] != _NONE):
-            return 0
-        raise RuntimeError(
-            f"BackupAndRestore: worker {_listed(lacking)} of {count} has no backup, but "
-            f"others have (the newest is number {most}); {folder} is worker {rank}'s folder. "
-            "Nothing was deleted. Give every worker the folder that it had before (is its disk "
-            "mounted?) and start as many workers as before, or move the folders of all workers "
-            "away to start from the beginning."
-        )
-    chosen = min(row[0] for row in table)
-    if max(row[1] for row in table) > chosen:
-        newests, oldests = (_listed(row[column] for row in table) for column in range(2))
-        raise RuntimeError(
-            f"The backups of the workers do not fit together (the newest are {newests}, the oldest "
-            f"{oldests}); {folder} is worker {rank}'s folder. Nothing was deleted. Move the "
-            "folders of all workers away to start from the beginning."
-        )
+    newest, oldest = _range(numbers, damaged, begun)
+    if count == 1:
+        if newest == _DAMAGED:
+            raise RuntimeError(
+                f"BackupAndRestore: all backups in {folder} are damaged. Nothing was deleted. Put "
+                "a whole one there, or move the folder away to start from the beginning."
+            )
+        return max(newest, 0)
+    table = _others(model).handshake([newest, oldest, ended], "BackupAndRestore").tolist()
+    chosen = _choose(table, f"{folder} is worker {rank}'s folder. Nothing was deleted.")
     if newest > chosen:
         LOG.warning(
             "Worker %d of %d leaves its backup %d for %s, which all workers have.",
             *(rank, count, newest, f"number {chosen}" if chosen else "a start from the beginning"),
         )
     return chosen
+
+
+def _range(numbers: Sequence[int], damaged: Sequence[int], begun: bool) -> tuple[int, int]:
+    """The newest and the oldest backup of this worker, between which none is damaged."""
+    if not numbers:
+        return (0 if begun else _NONE,) * 2
+    newest = max(set(numbers) - set(damaged), default=_DAMAGED)
+    if begun and newest == 1 and not damaged:
+        return 1, 0  # this worker can also start from the beginning
+    below = max((number for number in damaged if number < newest), default=0)
+    return newest, min((number for number in numbers if below < number <= newest), default=_DAMAGED)
+
+
+def _choose(table: Sequence[Sequence[int]], where: str) -> int:
+    """The backup that all can load, by the (newest, oldest, ended) of all workers; see `agree`."""
+    newests, oldests, ended = zip(*table)
+    damaged = _listed(worker for worker, newest in enumerate(newests) if newest == _DAMAGED)
+    if damaged:
+        raise RuntimeError(
+            f"BackupAndRestore: all backups of worker {damaged} of {len(table)} are damaged; "
+            f"{where} Give that worker a whole backup of its own, or move the folders of all "
+            "workers away to start from the beginning."
+        )
+    if max(newests) <= 0:
+        return 0
+    lacking = _listed(worker for worker, newest in enumerate(newests) if newest == _NONE)
+    if lacking:
+        if all(done for newest, done in zip(newests, ended) if newest != _NONE):
+            return 0
+        raise RuntimeError(
+            f"BackupAndRestore: worker {lacking} of {len(table)} has no backup, but others have "
+            f"(the newest is number {max(newests)}); {where} Give every worker the folder that it "
+            "had before (is its disk mounted?) and start as many workers as before, or move the "
+            "folders of all workers away to start from the beginning."
+        )
+    if max(oldests) > min(newests):
+        raise RuntimeError(
+            "The backups of the workers do not fit together (the newest are "
+            f"{_listed(newests)}, the oldest {_listed(oldests)}, damaged ones left out); {where} "
+            "Move the folders of all workers away to start from the beginning."
+        )
+    return min(newests)
 
 
 def _others(model: Any) -> Group:

@@ -1,20 +1,22 @@
 """Makes `BackupAndRestore` survive a kill at any moment; all workers go on from the same step.
 
-Each process has its own folder, with its last two complete backups, numbered.  `backup_agreement`
-decides from which number all workers go on, and when backups may be deleted.
+Each process has its own folder, with its last two complete backups, numbered.  A backup has the
+checksums of its files, and counts only where they hold.  `backup_agreement` decides from which
+number all workers go on, and when backups may be deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
 
 import h5py
 import keras
 import tensorflow as tf
 
+from grace_tf.keras import checksums
 from grace_tf.keras.backup_agreement import agree, begin, delete_superseded, end, leave_aside
 from grace_tf.keras.paths_by_worker import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
@@ -22,6 +24,7 @@ from grace_tf.keras.replacing import in_place_of
 
 KEPT = 2
 _DRAFT = "draft"
+_CHECKSUMS = "sha256"  # the name of the file in a folder of Keras 3, the suffix beside a checkpoint
 
 
 def install() -> None:
@@ -51,7 +54,10 @@ def _install_folders(cls: type) -> None:
         if not _ours(self.model):
             return original(self)
         numbers = _numbers(self.backup_dir)
-        chosen = agree(self.model, _readable(numbers, self), self.backup_dir)
+        folders = {number: os.path.join(self.backup_dir, str(number)) for number in numbers}
+        weights = os.path.basename(self._weights_path)
+        damaged = _damaged(folders, lambda folder: _damage_in(folder, weights))
+        chosen = agree(self.model, numbers, damaged, self.backup_dir)
         for number in numbers:
             if number > chosen:
                 leave_aside(self.backup_dir, str(number))
@@ -71,6 +77,7 @@ def _install_folders(cls: type) -> None:
             tf.io.gfile.rmtree(draft)
         with _within(self, draft):
             original(self)
+        checksums.write(os.path.join(draft, _CHECKSUMS), tf.io.gfile.listdir(draft))
         self._grace_number += 1
         tf.io.gfile.rename(draft, os.path.join(folder, str(self._grace_number)))
         for number in _numbers(folder)[:-KEPT]:
@@ -106,21 +113,29 @@ def _numbers(folder: str) -> list[int]:
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
 
 
-def _readable(numbers: Sequence[int], callback: Any) -> list[int]:
-    """The backups of these numbers whose weights file can be opened; all of them if none can.
+def _damaged(paths: Mapping[int, str], damage: Callable[[str], str]) -> list[int]:
+    """The numbers of the backups at `paths` of which `damage` says what is wrong with them.
 
-    A completely written file may still be broken, for example after a power failure.
+    A completely written file may be broken later, for example by a power failure or its disk.
     """
-    name, opened = os.path.basename(callback._weights_path), []
-    for number in numbers:
-        path = os.path.join(callback.backup_dir, str(number), name)
-        try:
-            h5py.File(path, "r").close()
-        except OSError as error:
-            LOG.warning("The backup %s cannot be read and is left out: %s", path, error)
-        else:
-            opened.append(number)
-    return opened or list(numbers)
+    found = []
+    for number, path in paths.items():
+        if wrong := damage(path):
+            LOG.warning("The backup %s is damaged and is left out: %s.", path, wrong)
+            found.append(number)
+    return found
+
+
+def _damage_in(folder: str, weights: str) -> str:
+    """What is wrong with a backup of Keras 3; "" for nothing."""
+    names = set(tf.io.gfile.listdir(folder))
+    if _CHECKSUMS in names:
+        return checksums.damage(os.path.join(folder, _CHECKSUMS), names - {_CHECKSUMS})
+    try:  # an earlier version has made it
+        h5py.File(os.path.join(folder, weights), "r").close()
+    except OSError as error:
+        return f"{weights} cannot be opened, {error}"
+    return ""
 
 
 @contextlib.contextmanager
@@ -147,6 +162,8 @@ def _install_checkpoints() -> None:
 
     @in_place_of(cls, "__init__")
     def init(original, self, model, checkpoint_dir, *args, **kwargs):
+        if place(model)[1] > 1:
+            _leave_unreadable_list(os.path.join(checkpoint_dir, "chief"))
         original(self, model, checkpoint_dir, *args, **kwargs)
         if place(model)[1] > 1 and not self._enable_save_before_preemption:
             manager = self.read_checkpoint_manager
@@ -159,18 +176,53 @@ def _install_checkpoints() -> None:
         if place(self._model)[1] == 1 or self._enable_save_before_preemption:
             return original(self)
         manager = self.read_checkpoint_manager
-        whole = [path for path in manager.checkpoints if tf.io.gfile.exists(f"{path}.index")]
-        saved = {int(path.rpartition("-")[2]): path for path in whole}
-        chosen = agree(self._model, sorted(saved), manager.directory)
+        saved = _checkpoints(manager)
+        damaged = _damaged(saved, _damage_of)
+        chosen = agree(self._model, sorted(saved), damaged, manager.directory)
         for number, path in saved.items():
             if number > chosen:
-                for file in tf.io.gfile.glob(f"{path}.*"):
+                # The checksums go first and the index next: after a kill the rest does not count.
+                for file in sorted(tf.io.gfile.glob(f"{path}.*"), reverse=True):
                     leave_aside(manager.directory, os.path.basename(file))
         begin(self._model, manager.directory)
         if chosen:
             manager.checkpoint.restore(saved[chosen])
 
     _install_checkpoints_end(cls)
+
+
+def _leave_unreadable_list(folder: str) -> None:
+    """Puts TensorFlow's list of checkpoints aside where reading it would end the run."""
+    try:
+        tf.train.get_checkpoint_state(folder)
+    except ValueError:  # no text, or empty; after other errors TensorFlow goes on by itself
+        leave_aside(folder, "checkpoint")
+
+
+def _checkpoints(manager: tf.train.CheckpointManager) -> dict[int, str]:
+    """The complete checkpoints in a folder by number, also where its list of them is damaged."""
+    pattern = os.path.join(manager.directory, f"ckpt-*.{_CHECKSUMS}")
+    listed = [path[: -len(_CHECKSUMS) - 1] for path in tf.io.gfile.glob(pattern)]
+    paths = {*manager.checkpoints, *listed}
+    return {_number(path): path for path in paths if tf.io.gfile.exists(f"{path}.index")}
+
+
+def _number(path: str) -> int:
+    return int(path.rpartition("-")[2])
+
+
+def _files_of(path: str) -> Iterable[str]:
+    """The names of the files of a checkpoint but for its checksums."""
+    files = map(os.path.basename, tf.io.gfile.glob(f"{path}.*"))
+    return [name for name in files if not name.endswith(f".{_CHECKSUMS}")]
+
+
+def _damage_of(path: str) -> str:
+    """What is wrong with a checkpoint of Keras 2; "" for nothing."""
+    written = f"{path}.{_CHECKSUMS}"
+    if not tf.io.gfile.exists(written):  # an earlier version has made it, or a kill came just then
+        return ""
+    return checksums.damage(written, _files_of(path))
 
 
 def _install_checkpoints_end(cls: type) -> None:
@@ -180,9 +232,14 @@ def _install_checkpoints_end(cls: type) -> None:
     def back_up(original, self, *args, **kwargs):
         original(self, *args, **kwargs)
         manager = self.write_checkpoint_manager
-        if place(self._model)[1] > 1 and manager.latest_checkpoint:
-            number = int(manager.latest_checkpoint.rpartition("-")[2])
-            delete_superseded(manager.directory, number)
+        newest = manager.latest_checkpoint
+        if place(self._model)[1] == 1 or self._enable_save_before_preemption or not newest:
+            return
+        checksums.write(f"{newest}.{_CHECKSUMS}", _files_of(newest))
+        for old in tf.io.gfile.glob(os.path.join(manager.directory, f"ckpt-*.{_CHECKSUMS}")):
+            if not tf.io.gfile.exists(f"{old[: -len(_CHECKSUMS) - 1]}.index"):
+                tf.io.gfile.remove(old)
+        delete_superseded(manager.directory, _number(newest))
 
     @in_place_of(cls, "delete_backup")
     def delete_backup(original, self):

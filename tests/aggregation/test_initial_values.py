@@ -16,8 +16,10 @@ from grace_tf.keras.first_step import values_of
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.testing import Workers
 
-ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1))
-RESTORED = dataclasses.replace(ROW, weights=7, statistics=8, optimizer=9, step=20, state=5)
+ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1), restored=0)
+RESTORED = dataclasses.replace(
+    ROW, weights=7, statistics=8, optimizer=9, step=20, state=5, restored=1
+)
 
 
 def row(of=ROW, **other):
@@ -35,7 +37,16 @@ class DecideTest(tf.test.TestCase):
 
     def test_resumed_workers_keep_their_own_statistics(self):
         self.assertFalse(any(decide([RESTORED, row(RESTORED, statistics=2)]).parts))
-        self.assertTrue(decide([RESTORED, row(RESTORED, weights=2)]).weights)
+
+    def test_restored_weights_that_differ_are_refused(self):
+        """Worker 0's may be the damaged ones, so nobody takes them."""
+        with self.assertRaisesRegex(
+            RuntimeError, "states of step 20 with different weights .worker 2 of 3 differs from"
+        ):
+            decide([RESTORED, RESTORED, row(RESTORED, weights=2)])
+        # Variables that join a training that goes on may start from each worker's own seed.
+        going_on = row(RESTORED, restored=0)
+        self.assertTrue(decide([going_on, row(going_on, weights=2)]).weights)
 
     def test_what_only_worker_0_has_restored_is_taken_whole(self):
         for rate in (ROW.rate, float_word(0.5)):
@@ -125,6 +136,22 @@ class EstimatesTest(tf.test.TestCase):
             self.assertAllEqual(now[f"0/memory/{own}"], 0 * kept if servers else kept)
             if servers:
                 self.assertFalse(now["0/memory/server"].any())
+
+
+class RestoredTest(tf.test.TestCase):
+    def test_only_what_was_there_before_the_first_comparison_is_restored(self):
+        before = Workers(1, "topk:ratio=0.5", memory="residual")
+        before([[tf.constant([3.0, 1.0])]])
+        now = Workers(1, "topk:ratio=0.5", memory="residual")
+        for workers, expected in ((before, [1, 1, 0]), (now, [0, 0, 0])):
+            group, reached, told = StrategyGroup(), InitialValues(), []
+            for steps in (0, 0, 1):  # that are taken before the comparison
+                for _ in range(steps):
+                    workers([[tf.constant([3.0, 1.0])]])
+                fresh = [tf.Variable(3.0)]
+                reached.reach(group, workers.state, fresh, OptimizerInfo, late=False)
+                told.append(group.row.restored)
+            self.assertEqual(told, expected)
 
 
 class StrategyTest(tf.test.TestCase):

@@ -3,6 +3,7 @@
 import re
 import shutil
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from models import KERAS_3, model
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.keras import backup_agreement
+from grace_tf.keras import backup_agreement, backups
 
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program
@@ -73,16 +74,24 @@ def test_a_kill_as_training_ends_loses_no_backup(surroundings, tmp_path):
 
 @pytest.mark.parametrize("surroundings", ["group", "mirrored", "mwms"])
 def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_path):
-    """In the group worker 0 has saved once more than worker 1, which is killed before it does."""
+    """In the group worker 0 has saved once more than worker 1, which is killed before it does.
+
+    Under mwms a bit of the newest backup of worker 0 is flipped.
+    """
     draw = np.random.default_rng([*surroundings.encode()])
     kill = int(draw.integers(SAVE_FREQ + 1, STEPS))
     rank = 0 if surroundings == "mirrored" else int(draw.integers(2))
     if surroundings == "group":
         kill, rank = 2 * SAVE_FREQ, 1
+    elif surroundings == "mwms":
+        kill = 2 * SAVE_FREQ + 1  # all workers have two backups
+    last = (kill - 1) // SAVE_FREQ  # the newest backup that all workers have
     code, _, everything = trained(tmp_path, surroundings, kill, rank)
     assert code == KILLED, everything[-4000:]
     if surroundings == "group":
         no_worker_deletes_where_one_has_no_backup(tmp_path)
+    if surroundings == "mwms":
+        DAMAGES["weights"](*newest(tmp_path / "backup", last))
     code, told, everything = trained(tmp_path, surroundings)
     assert code == 0, everything[-4000:]
     lost = [line for line in everything.splitlines() if ZERO in line and '"file"' not in line]
@@ -90,13 +99,17 @@ def test_a_killed_training_goes_on_with_the_same_bits(surroundings, whole, tmp_p
     if surroundings == "group":
         sentence = "Worker 0 of 2 leaves its backup 2 for number 1, which all workers have."
         assert sentence in everything
+    if surroundings == "mwms":
+        assert everything.count("is damaged and is left out") == 1
+        assert f"Worker 1 of 2 leaves its backup {last} for number {last - 1}" in everything
+        last -= 1
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.h5"))
     assert files == (FILES[:2] if surroundings == "mirrored" else FILES)
     assert not [*tmp_path.rglob("workertemp*")]  # Keras 2's folder for files that it deletes
     unbroken = [steps(lines) for lines in whole]
     for lines in told:
         rest = steps(lines)
-        begin = 1 + (kill - 1) // SAVE_FREQ * SAVE_FREQ
+        begin = 1 + last * SAVE_FREQ
         # Keras 3 begins the interrupted epoch anew, with later steps' data.
         assert sorted(rest)[: STEPS + 1 - begin] == list(range(begin, STEPS + 1))
         assert KERAS_3 or max(rest) == STEPS
@@ -149,6 +162,34 @@ LACKS = r"worker {} has no backup, but others have \(the newest is number {}\); 
     ],
 )
 def test_workers_agree_on_a_backup_or_stop(here, others, chosen, monkeypatch, tmp_path):
+    agreed(here, [], others, chosen, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "here, damaged, others, chosen",
+    [
+        ([4, 5], [5], [[5, 4, 0]], 4),
+        ([4, 5], [4], [[5, 4, 0]], 5),
+        ([4, 5], [4], [[4, 3, 0]], "newest are 5, 4, the oldest 5, 3, damaged ones left out"),
+        ([1, 2, 3], [2], [[2, 1, 0]], "do not fit together"),  # not the damaged one between
+        ([1, 2], [2], [[0, 0, 0]], "do not fit together"),  # there were two: nobody starts anew
+        (
+            [4, 5],
+            [4, 5],
+            [[5, 4, 0]],
+            "all backups of worker 0 of 2 are damaged; .*/here is",
+        ),
+        ([1], [1], [[1, 0, 0]], "all backups of worker 0 of 2 are damaged"),
+        ([4, 5], [], [[5, 4, 0], [-2, -2, 0]], "all backups of worker 2 of 3 are damaged"),
+    ],
+)
+def test_a_damaged_backup_does_not_count(here, damaged, others, chosen, monkeypatch, tmp_path):
+    agreed(here, damaged, others, chosen, monkeypatch, tmp_path)
+
+
+def agreed(here, damaged, others, chosen, monkeypatch, tmp_path):
+    """Asserts which backup this worker and the others agree on, or with which sentence it ends."""
+
     class Others:
         def handshake(self, words, purpose):
             return np.array([words, *others])
@@ -159,10 +200,10 @@ def test_workers_agree_on_a_backup_or_stop(here, others, chosen, monkeypatch, tm
     if here:
         backup_agreement._mark(folder, "begun")
     if isinstance(chosen, int):
-        assert backup_agreement.agree(None, here, folder) == chosen
+        assert backup_agreement.agree(None, here, damaged, folder) == chosen
     else:
         with pytest.raises(RuntimeError, match=chosen):
-            backup_agreement.agree(None, here, folder)
+            backup_agreement.agree(None, here, damaged, folder)
 
 
 def test_what_was_left_aside_goes_when_a_newer_backup_is_whole_on_all_workers(tmp_path):
@@ -174,9 +215,92 @@ def test_what_was_left_aside_goes_when_a_newer_backup_is_whole_on_all_workers(tm
     assert {path.name for path in tmp_path.iterdir()} == {"left-6", "7"}
 
 
+class Alike:
+    """Stands for two workers of which each has what this one has."""
+
+    def handshake(self, words, purpose):
+        return np.array([words, words])
+
+
+def flip(path, dataset=None):
+    """Flips a bit, of the middle of a file or of the first element of a dataset of an .h5 file."""
+    at = path.stat().st_size // 2
+    if dataset is not None:
+        with h5py.File(path, "r") as file:
+            at = min(x.id.get_offset() for x in datasets(file) if dataset in x.name)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(content)
+
+
+def datasets(file):
+    found = []
+    file.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def newest(folder, number):
+    """The files of a backup: its weights, and the file with which it is read first."""
+    if KERAS_3:
+        return [folder / str(number) / x for x in ("latest.weights.h5", "training_metadata.json")]
+    return [next(folder.glob(f"**/ckpt-{number}.{x}*")) for x in ("data", "index")]
+
+
+DAMAGES = {
+    "weights": lambda weights, _: flip(weights, "layers/" if KERAS_3 else None),
+    "residual": lambda weights, _: flip(weights, "residual" if KERAS_3 else None),
+    "json or index": lambda _, text: flip(text),
+    "cut": lambda weights, _: weights.write_bytes(weights.read_bytes()[:100]),
+}
+
+
+@pytest.fixture
+def one_of_two(tmp_path, monkeypatch):
+    """Trains as one of two workers; (the epochs that were left, the weights)."""
+    for module in (backups, backup_agreement):
+        monkeypatch.setattr(module, "place", lambda model: (0, 2))
+    monkeypatch.setattr(backup_agreement, "together", lambda *_: Alike())
+
+    def train(epochs):
+        keras.utils.set_random_seed(epochs)
+        made = model()
+        made.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), METHOD, min_elements=1), "mse")
+        x = np.ones([8, 8], np.float32)
+        kept = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        seen = made.fit(x, x[:, :4], epochs=epochs, verbose=0, callbacks=[kept])
+        return seen.epoch, [w.tolist() for w in made.get_weights()]
+
+    return train
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_of_two_backups_the_whole_one_serves(damage, one_of_two, tmp_path, caplog):
+    """Where both are damaged, every worker stops, and nothing is deleted."""
+    epochs, unbroken = one_of_two(3)
+    assert epochs == [0, 1, 2]
+    DAMAGES[damage](*newest(tmp_path / "backup", 3))
+    assert one_of_two(3) == ([2], unbroken)
+    told = [line for line in caplog.messages if "is damaged and is left out" in line]
+    assert len(told) == 1 and re.search(r"[/-]3 is damaged", told[0])
+    for number in (2, 3):
+        DAMAGES[damage](*newest(tmp_path / "backup", number))
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RuntimeError, match="all backups of worker 0, 1 of 2 are damaged; .*backup"):
+        one_of_two(3)
+    assert all(path.read_bytes() == content for path, content in files.items())
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 has no list of its backups")
+@pytest.mark.parametrize("content", [b"\xff\xfe", b'model_checkpoint_path: "ckpt-9"', b""])
+def test_a_damaged_list_of_checkpoints_loses_none(content, one_of_two, tmp_path):
+    one_of_two(2)
+    (tmp_path / "backup" / "chief" / "checkpoint").write_bytes(content)
+    assert one_of_two(3)[0] == [2]
+
+
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 keeps TensorFlow's checkpoints")
-def test_a_broken_backup_is_left_out(tmp_path, caplog):
-    """Training goes on from the backup before it; where none can be read, Keras says so."""
+def test_a_broken_backup_of_an_earlier_version_is_left_out(tmp_path, caplog):
+    """It has no checksums.  Training goes on from the backup before it, if that can be read."""
 
     def trained(epochs):
         made = model()
@@ -184,14 +308,17 @@ def test_a_broken_backup_is_left_out(tmp_path, caplog):
         x = np.ones([8, 8], np.float32)
         kept = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
         seen = made.fit(x, x[:, :4], epochs=epochs, verbose=0, callbacks=[kept])
+        for checksums in (tmp_path / "backup").rglob("sha256"):
+            checksums.unlink()
         return seen.epoch
 
     assert trained(3) == [0, 1, 2]
-    newest, before = (tmp_path / "backup" / number / "latest.weights.h5" for number in "32")
-    newest.write_bytes(newest.read_bytes()[:100])
-    assert trained(4) == [2, 3]
-    assert f"The backup {newest} cannot be read and is left out" in caplog.text
+    assert trained(4) == [3]
+    last = tmp_path / "backup" / "4" / "latest.weights.h5"
+    last.write_bytes(last.read_bytes()[:100])
+    assert trained(5) == [3, 4]
+    assert f"The backup {last.parent} is damaged and is left out: {last.name} cannot" in caplog.text
     for path in (tmp_path / "backup").rglob("*.h5"):
         path.write_bytes(b"")
-    with pytest.raises(OSError, match="latest.weights.h5|file signature|truncated"):
-        trained(5)
+    with pytest.raises(RuntimeError, match="all backups in .*backup are damaged"):
+        trained(6)

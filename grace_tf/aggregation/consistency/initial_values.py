@@ -3,8 +3,8 @@
 The workers compare digests of the variables of the model, of its optimizer and of the compression
 state.  The comparison is eager, also while TensorFlow traces a graph.  Where only values differ,
 all workers take worker 0's, as PyTorch's DistributedDataParallel does, and one log line says so.
-That is exact, since no step has been applied yet.  Where it would hide a mistake, every worker
-raises the same sentence.
+That is exact, since no step has been applied yet.  Where it would hide a mistake or a damaged file,
+every worker raises the same sentence.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ model_in_training: Callable[[], tuple[Sequence[Any], Sequence[Any], int]] = _no_
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The facts of one worker that are compared; all but `step` and `rate` are digests.
+    """The facts of one worker that are compared; all but `step`, `rate` and `restored` are digests.
 
     `structure`: the number and shapes of the variables.  `weights`: the trained variables, also
     those of frozen layers.  `statistics`: the model's other variables, such as BatchNorm's
     averages.  `optimizer`: the optimizer's variables.  `step` and `state`: of the compression.
-    `rate`: the learning rate's bits.
+    `rate`: the learning rate's bits.  `restored`: 1 where the state has steps that were
+    taken before this process compared anything, and none since, else 0.
     """
 
     structure: int
@@ -59,6 +60,7 @@ class Row:
     step: int
     state: int
     rate: int
+    restored: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,13 @@ def decide(rows: Sequence[Row], root: int = 0) -> Taken:
         )
     if odd("step"):
         return Taken(True, True, True, True, restored=first.step)
+    if first.restored and odd("weights"):
+        raise RuntimeError(
+            f"{_CANNOT}, they have restored training states of step {first.step} with different "
+            f"weights ({_differs(odd('weights'), size, root)}): a file is damaged or of another "
+            "training; restore undamaged files everywhere, or call "
+            "grace_tf.broadcast(model.variables) after restoring if the root's are right."
+        )
     if odd("rate"):
         other = odd("rate")[0]
         raise RuntimeError(
@@ -138,6 +147,7 @@ class InitialValues:
         # By name, which is unique; the entry of a variable goes when the variable is deleted.
         self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._settled: list[str] = []  # the variables of the last step that brought nothing new
+        self._first: int | None = None  # the step of the state at the first comparison
 
     def reach(
         self,
@@ -172,7 +182,11 @@ class InitialValues:
             if not any(fresh):
                 self._settled = names
                 return
-            row = _row(*fresh, state, described)
+            if self._first is None:
+                self._first = state.step
+            # Variables that join later may have random values, which all take from one worker.
+            restored = state.step == self._first > 0
+            row = _row(*fresh, state, described, restored)
             table = group.handshake(dataclasses.astuple(row), "the first step's values")
             taken = decide([Row(*map(int, words)) for words in table], root)
             parts = zip(taken.parts, [*fresh, state.alike_variables])
@@ -211,7 +225,9 @@ def compare_inside(group: Group, state: State) -> None:
             )
 
 
-def _row(weights, statistics, optimizer, state: State, optimizer_info: OptimizerInfo) -> Row:
+def _row(
+    weights, statistics, optimizer, state: State, optimizer_info: OptimizerInfo, restored: bool
+) -> Row:
     groups_of = (weights, statistics, optimizer)
     shapes = [[f"{v.dtype.name}{v.shape}" for v in variables] for variables in groups_of]
     digests = [digest_of_variables([local(v) for v in variables]) for variables in groups_of]
@@ -221,6 +237,7 @@ def _row(weights, statistics, optimizer, state: State, optimizer_info: Optimizer
         state.step,
         digest_of_variables(state.alike_variables),
         float_word(float("nan") if optimizer_info.rate is None else optimizer_info.rate),
+        int(restored),
     )
 
 
