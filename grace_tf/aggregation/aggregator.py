@@ -28,6 +28,9 @@ class Aggregator(Reduction, Trackable):
     the replica context), between processes after `grace_tf.init()`, and alone, where the codec and
     its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
+    Eager calls of several threads take turns; between processes they are refused.  A tf.function
+    that calls it must be run by one thread at a time.
+
     Args:
       compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which
         follows the committed steps, or a mapping from patterns of variable paths to any.
@@ -160,8 +163,9 @@ class Aggregator(Reduction, Trackable):
         plans = self._plan_stages(grads[0], [plain(v) for v in variables])
         if self._stages.dense(plans, flagged=False):
             return None
-        stage_plans = self._place(plans, transport.size, transport.workers, devices)
-        return self._stages.run(stage_plans, transport, list(grads), summed=True)
+        with self._turns.one(meets=False):
+            stage_plans = self._place(plans, transport.size, transport.workers, devices)
+            return self._stages.run(stage_plans, transport, list(grads), summed=True)
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         # An exported model does not train: its SavedModel holds no compression state.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.line.inputs import plain
 from grace_tf.line.settings import settings
+
+_finding = threading.RLock()  # two threads must not make an Aggregator each
 
 
 def all_reduce(
@@ -34,14 +37,17 @@ def all_reduce(
         raise ValueError(f"{len(grads)} gradients came with {len(held)} variables.")
     if not held:
         return []
-    cache = held[0].__dict__.setdefault("_grace_aggregators", {})
     key = (tuple(map(id, held)), reduce, json.dumps(wanted.config(), sort_keys=True))
-    if key not in cache or not _alive(cache[key][1]):
-        for other in [other for other, (_, of) in list(cache.items()) if not _alive(of)]:
-            del cache[other]
-        # Also the first variable, which holds the cache, is referenced weakly: else it never dies.
-        cache[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
-    return cache[key][0](grads, variables)
+    with _finding:
+        cache = held[0].__dict__.setdefault("_grace_aggregators", {})
+        if key not in cache or not _alive(cache[key][1]):
+            for other in [other for other, (_, of) in list(cache.items()) if not _alive(of)]:
+                del cache[other]
+            # The first variable, which holds the cache, is referenced weakly too: else it never
+            # dies.
+            cache[key] = Aggregator(wanted, held, reduce=reduce), [weakref.ref(v) for v in held]
+        aggregator = cache[key][0]
+    return aggregator(grads, variables)
 
 
 def _alive(references: Sequence[weakref.ref]) -> bool:

@@ -8,6 +8,7 @@ commits the new state.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from grace_tf.aggregation.plan_cache import Plans
 from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
+from grace_tf.aggregation.turns import Turns
 from grace_tf.line.inputs import device_of
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
@@ -53,6 +55,7 @@ class Reduction:
         self._plans = Plans(self._registry)
         self._initial_values, self._weight_drift = InitialValues(), WeightDrift()
         self._stages = Stages(self.state)
+        self._turns, self._placing = Turns(), threading.RLock()
         self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
         self._alike_inside = False  # whether equal states inside each host were checked
 
@@ -77,6 +80,11 @@ class Reduction:
         if context.num_replicas_in_sync > 1:
             return self._under_strategy(context, grads, variables, own_way, optimizer_info)
         world = between_processes() or Loopback()
+        with self._turns.one(meets=world.size > 1):
+            return self._in_process(world, grads, variables, own_way, optimizer_info)
+
+    def _in_process(self, world, grads, variables, own_way, optimizer_info) -> list[tf.Tensor]:
+        """One step of this process as one worker of the group `world`, or alone."""
         # The comparison runs also without any gradient: the other workers wait in it.
         others = world if world.size > 1 else None
         plans = self._plan_stages(grads, variables, others, optimizer_info)
@@ -136,14 +144,18 @@ class Reduction:
             return across_replicas(context, step, grads)
         if spans and len(plans) == 1:
             position = transport.workers[0] - first
-            (reduced,) = self._stages.run(stage_plans, transport, [grads], summed, position)
+            with self._turns.one(meets=True, position=position):
+                (reduced,) = self._stages.run(stage_plans, transport, [grads], summed, position)
             return reduced
 
         def all_at_once(transport, per_replica):
-            if spans:
-                return self._stages.run_inside(strategy, stage_plans, per_replica, summed)
-            inside = self._place(plans, transport.size, transport.workers, local)
-            return self._stages.run(inside, transport, per_replica, summed)
+            # Here one thread acts for all replicas; they themselves must not hold a turn, since
+            # they wait for each other.
+            with self._turns.one(meets=spans):
+                if spans:
+                    return self._stages.run_inside(strategy, stage_plans, per_replica, summed)
+                inside = self._place(plans, transport.size, transport.workers, local)
+                return self._stages.run(inside, transport, per_replica, summed)
 
         return across_replicas(context, all_at_once, grads)
 
@@ -187,8 +199,9 @@ class Reduction:
         Every replica gets the same result.
         """
         mine = replicas.added_on_first(per_replica)
-        stage_plans = self._place(plans, hosts.size, hosts.workers, devices)
-        (reduced,) = self._stages.run(stage_plans, hosts, [mine], summed)
+        with self._turns.one(meets=hosts.size > 1):
+            stage_plans = self._place(plans, hosts.size, hosts.workers, devices)
+            (reduced,) = self._stages.run(stage_plans, hosts, [mine], summed)
         return replicas.on_each(reduced)
 
     def agree(
@@ -203,8 +216,10 @@ class Reduction:
         self._initial_values.reach(group, self.state, variables, optimizer_info, late)
 
     def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> StagePlans:
-        self.state.place(size, workers, devices, "host" if self.settings.hierarchical else "worker")
-        return self._stages.place(self.settings, plans)
+        called = "host" if self.settings.hierarchical else "worker"
+        with self._placing:  # two threads may trace at once, and must make each leaf once
+            self.state.place(size, workers, devices, called)
+            return self._stages.place(self.settings, plans)
 
     def _plan(
         self,

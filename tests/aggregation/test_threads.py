@@ -1,12 +1,16 @@
 """What threads and nesting must not spoil for each other."""
 
+import sys
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
+from replicas import mirrored
 
 import grace_tf
 from grace_tf import ops
+from grace_tf.transports.world import world
 
 WAIT = 60.0
 
@@ -28,6 +32,105 @@ def together(*functions):
         thread.join(WAIT)
     if errors:
         raise errors[0]
+
+
+@pytest.fixture
+def eager_switches():
+    """Python changes threads so often that steps which may overlap do."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def integers(seed, *shape):
+    """Gradients whose sums are exact in float32."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(np.float32)
+
+
+def residuals(aggregator):
+    """The mean over workers of what an Aggregator of one variable has not sent yet."""
+    (rows,) = [a for name, a in aggregator.state.arrays().items() if name.endswith("/residual")]
+    return rows.mean(0)
+
+
+@pytest.mark.usefixtures("eager_switches")
+@pytest.mark.parametrize("door", ["Aggregator", "all_reduce"])
+def test_eager_steps_of_several_threads_lose_nothing(door):
+    threads, steps, spec = 4, 40, "topk:ratio=0.01"
+    variable = tf.Variable(tf.zeros([5000]), name="of_several_threads")
+    aggregate = grace_tf.Aggregator(spec, min_elements=1)
+    given, came = integers(1, threads, steps, 5000), np.zeros([threads, 5000], np.float32)
+
+    def train(thread):
+        for grad in given[thread]:
+            if door == "Aggregator":
+                (total,) = aggregate([tf.constant(grad)], [variable])
+            else:
+                (total,) = grace_tf.all_reduce(
+                    [tf.constant(grad)], [variable], spec, min_elements=1
+                )
+            came[thread] += total.numpy()
+
+    together(*(lambda i=i: train(i) for i in range(threads)))
+    if door == "all_reduce":
+        ((aggregate, _),) = variable._grace_aggregators.values()
+    assert aggregate.state.step == threads * steps
+    np.testing.assert_array_equal(came.sum(0) + residuals(aggregate), given.sum((0, 1)))
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_threads_that_run_a_strategy_lose_nothing_and_do_not_wait_for_ever():
+    threads, steps, strategy = 2, 8, mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([5000]), name="of_replicas_of_threads")
+    aggregate = grace_tf.Aggregator("topk:ratio=0.01", min_elements=1)
+    # One row a replica.
+    given, came = integers(2, threads, steps, 2, 5000), np.zeros([threads, 5000], np.float32)
+
+    def train(thread):
+        for grads in given[thread]:
+
+            def replica(grads=grads):
+                i = int(tf.distribute.get_replica_context().replica_id_in_sync_group)
+                return aggregate([tf.constant(grads[i])], [variable])[0]
+
+            came[thread] += strategy.experimental_local_results(strategy.run(replica))[0].numpy()
+
+    together(*(lambda i=i: train(i) for i in range(threads)))
+    assert aggregate.state.step == threads * steps
+    np.testing.assert_array_equal(came.sum(0) + residuals(aggregate), given.sum((0, 1, 2)))
+
+
+def test_between_processes_a_second_thread_is_refused(monkeypatch):
+    variable = tf.Variable(tf.zeros([81]), name="of_a_group")
+    aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
+    seen = []
+
+    def step():
+        aggregate([tf.zeros([81])], [variable])
+
+    class TwoWorkers:
+        """A group in whose first comparison another thread begins a step."""
+
+        rank, size = 0, 2
+
+        def handshake(self, words, purpose):
+            def second():
+                try:
+                    step()
+                except RuntimeError as error:
+                    seen.append(str(error))
+
+            other = threading.Thread(target=second, daemon=True)
+            other.start()
+            other.join(WAIT)
+            raise KeyboardInterrupt  # the first step is of no interest any more
+
+    monkeypatch.setattr(world, "_current", TwoWorkers())
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    assert len(seen) == 1 and seen[0].startswith("Two threads of this process run a step of one")
 
 
 class MeetingGroup:
