@@ -59,3 +59,46 @@ class DigestTest(tf.test.TestCase):
             int(weight_drift.digest_of_weights([one, two])),
             int(weight_drift.digest_of_weights([two, one])),
         )
+
+    def test_words_that_change_places_count(self):
+        table = np.random.default_rng(0).normal(size=[1500, 3]).astype(np.float32)
+        moved = {
+            "two rows": table[[1, 0, *range(2, 1500)]],
+            "two far rows": table[[1400, *range(1, 1400), 0, *range(1401, 1500)]],
+            "all rows": table[::-1],
+            "columns": table[:, [1, 0, 2]],
+            "a sign": table * np.where(np.arange(1500)[:, None] < 2, -1, 1).astype(np.float32),
+        }
+        told = {"as it is": int(weight_drift.digest_of_weights([tf.Variable(table)]))}
+        for name, other in moved.items():
+            told[name] = int(weight_drift.digest_of_weights([tf.Variable(other)]))
+        self.assertLen({*told.values()}, 6, told)
+        # Places in variables and the variables' own places have other weights.
+        square = np.array([[1, 2], [3, 4]], np.float32)
+        one, two = ([tf.Variable(row) for row in rows] for rows in (square, square.T))
+        self.assertNotEqual(
+            int(weight_drift.digest_of_weights(one)), int(weight_drift.digest_of_weights(two))
+        )
+
+    def test_all_bits_of_wide_and_narrow_types_count(self):
+        for dtype in (tf.int64, tf.uint64, tf.float64, tf.complex128):
+            told = {
+                int(weight_drift.digest_of_weights([tf.Variable(tf.cast([value], dtype))]))
+                for value in (1, 2**40, 1 + 2**40)
+            }
+            self.assertLen(told, 3, dtype.name)
+        eighth = tf.cast([0.125, 0.25], tf.dtypes.experimental.float8_e4m3fn)
+        self.assertNotEqual(
+            int(weight_drift.digest_of_weights([tf.Variable(eighth[:1])])),
+            int(weight_drift.digest_of_weights([tf.Variable(eighth[1:])])),
+        )
+
+    def test_every_machine_gets_this_digest(self):
+        variables = [
+            tf.Variable(tf.reshape(tf.range(5000, dtype=tf.float32), [50, 100])),
+            tf.Variable(tf.cast([1.0, -2.0], tf.bfloat16)),
+            tf.Variable(tf.zeros([0, 4])),
+        ]
+        digest = -6138893926079212672
+        self.assertEqual(int(weight_drift.digest_of_weights(variables)), digest)
+        self.assertEqual(int(tf.function(weight_drift.digest_of_weights)(variables)), digest)

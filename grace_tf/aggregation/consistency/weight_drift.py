@@ -8,6 +8,7 @@ no collective, and no worker waits.  Where digests differ, all workers stop with
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import weakref
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from grace_tf.transports.lifeline import lifeline
 
 _TOPIC = "weights"
 _MARK = "_grace_checked"  # on variables that a step compares
+_ROW = 1024  # words that are added up at once
 
 
 class WeightDrift:
@@ -79,21 +81,42 @@ def compare_weights(line: Any, label: str, when: str, digest: int) -> None:
 
 
 def digest_of_weights(variables: Sequence[Any]) -> tf.Tensor:
-    """A 32-bit digest of the variables' bits: the sum of their words, each variable weighted.
+    """A digest of the variables' bits, an int64: a sum of their words, each with an odd weight.
 
-    A difference in one word always changes it; differences in several words almost always do.
+    Every place of every variable has a weight of its own, so words that change places count too.
+    A difference in one word always changes the digest; others escape it about once in 2^32.  All
+    is exact modulo 2^64, so no order of additions matters, and every machine gets the same.
     """
-    total = tf.constant(0, tf.int32)
-    for variable in variables:
-        total = total * 31 + tf.reduce_sum(_words(local(plain(variable)).read_value()))
-    return total
+    # In the host's memory: TensorFlow has no products of integers on GPUs.
+    with tf.device("CPU:0"):
+        digests = [_summed(_words(local(plain(v)).read_value()), "words") for v in variables]
+        return _summed(tf.stack(digests or [tf.constant(0, tf.int64)]), "variables")
+
+
+def _summed(words: tf.Tensor, what: str) -> tf.Tensor:
+    """The weighted sum of int64 words: of rows first, then of their sums, likewise."""
+    for level in itertools.count():
+        size = words.shape[0]
+        if missing := -size % _ROW or _ROW * (not size):
+            words = tf.pad(words, [[0, missing]])
+        words = tf.linalg.matvec(tf.reshape(words, [-1, _ROW]), _weights(f"{what} {level}"))
+        if words.shape[0] == 1:
+            return words[0]
+
+
+@functools.cache
+def _weights(name: str) -> np.ndarray:
+    """The weights of a row: bits of a hash, so the same on every machine."""
+    return np.frombuffer(hashlib.shake_128(name.encode()).digest(8 * _ROW), "<i8") | 1
 
 
 def _words(value: tf.Tensor) -> tf.Tensor:
-    if value.dtype.is_floating:
-        word = tf.int16 if value.dtype.size == 2 else tf.int32
-        value = tf.bitcast(value, word)
-    return tf.cast(value, tf.int32)
+    """All bits of a tensor as a vector of int64, a word of at most 32 bits in each."""
+    if value.dtype.size == 1 and value.dtype.is_floating:
+        value = tf.cast(value, tf.float32)  # exact; tf.bitcast refuses these types
+    if value.dtype.size > 1:
+        value = tf.bitcast(value, tf.int16 if value.dtype.size == 2 else tf.int32)
+    return tf.reshape(tf.cast(value, tf.int64), [-1])
 
 
 _received: dict[tuple[int, str], dict[int, int]] = {}  # (lifeline, label): digests by worker
