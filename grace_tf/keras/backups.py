@@ -63,7 +63,7 @@ def _install_folders(cls: type) -> None:
                 leave_aside(self.backup_dir, str(number))
         begin(self.model, self.backup_dir)
         self._grace_number = chosen
-        # Without a number there may be a backup that plain Keras has made.
+        # Where no backup has a number, plain Keras may have made one in the folder itself.
         folder = os.path.join(self.backup_dir, str(chosen)) if chosen else self.backup_dir
         with _within(self, folder):
             return original(self)

@@ -181,6 +181,6 @@ def attributes_of(sizes: Sizes) -> dict:
 
 
 def attributes_of_totals(sizes: Sizes, shapes: Sequence[tf.TensorShape]) -> dict:
-    """The sizes, and the shapes of a decoder's totals, as attributes of a node."""
+    """The attributes of a decoder's node: the sizes, and the shapes of the totals."""
     totals = totals_of(shapes)
     return {**totals, "shape_ranks": totals["ranks"], **attributes_of(sizes)}

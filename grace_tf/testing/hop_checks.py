@@ -46,7 +46,7 @@ def sums_go_on(s: Subject) -> Verdict:
             for w in range(size)
         ]
         rows = {name: tf.stack([p[name] for p in payloads]) for name in payloads[0]}
-        # As in two hops: the second decoding has the context of the second hop.
+        # The second decoding gets the context of the second hop, as in a real exchange.
         hop = ctx.hop()
         (total,) = c.aggregate_list(rows, hop.public())
         (again,) = c.aggregate_list(c.recompress_list([total], hop), ctx.public())

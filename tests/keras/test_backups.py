@@ -216,7 +216,7 @@ def test_what_was_left_aside_goes_when_a_newer_backup_is_whole_on_all_workers(tm
 
 
 class Alike:
-    """Stands for two workers of which each has what this one has."""
+    """Stands for two workers, each with the same backups as this one."""
 
     def handshake(self, words, purpose):
         return np.array([words, words])

@@ -13,7 +13,7 @@
 namespace grace {
 
 // The parameters of a list's encoding. A block of 0 elements is the whole of each tensor. The norm
-// is kMinMax where the quantization is minmax.
+// is kMinMax if and only if `quantization.minmax` is true.
 struct ListCode {
   Quantization quantization;
   Norm norm;

@@ -58,7 +58,7 @@ bool Selector::Run() {
     }
   });
   std::atomic<bool> finite{true};
-  // A large tensor is cut into its stretches, a small one nowhere.
+  // A large tensor is cut into stretches. A small tensor is not cut.
   const auto cut = [this](size_t i, int64_t element) {
     return IsLarge(i) ? CutAt{kGrain}(i, element) : sources_[i].n;
   };

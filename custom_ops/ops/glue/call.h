@@ -19,7 +19,7 @@
 namespace grace {
 
 // One reference to a tensor. TensorFlow has its own to the inputs and outputs of a call, so a
-// pointer to their elements is good until the call ends, also without the Tensor.
+// pointer to their elements stays valid until the call ends, even after the Tensor is gone.
 class Tensor {
  public:
   explicit Tensor(TF_Tensor* tensor) : tensor_(tensor) {}

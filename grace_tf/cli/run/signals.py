@@ -20,7 +20,7 @@ class Signals:
     """A context, for the main thread, in which the first SIGINT or SIGTERM raises Stopped.
 
     Within `hold` a signal waits until `hold` ends, so none interrupts the start of a worker.  After
-    `ignore` signals do nothing, so none interrupts the clean-up, whose time is bounded.
+    `ignore` signals do nothing, so that none interrupts the clean-up, which ends in limited time.
     """
 
     def __enter__(self) -> Signals:

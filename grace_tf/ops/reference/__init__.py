@@ -177,7 +177,7 @@ def _sum_by_halves(x: tf.Tensor) -> tf.Tensor:
 
 
 def _compacted(numbers: tf.Tensor, which: tf.Tensor, room: int) -> tf.Tensor:
-    """The numbers for which `which` holds, one behind the other, then zeros: [room]."""
+    """The numbers where `which` is true, moved to the front, followed by zeros: [room]."""
     # Static shapes, so that XLA can compile it: what does not count goes to one place at the end.
     ranks = tf.cumsum(tf.cast(which, tf.int32), exclusive=True)
     places = tf.where(which, ranks, room)[:, tf.newaxis]

@@ -67,7 +67,7 @@ def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
 
 
 def join(line: Lifeline) -> None:
-    """Waits for the connections, after all workers have met; warns once where some are missing."""
+    """Waits for all connections once the workers have met; warns once if some are missing."""
     if line.warned or line.joined(min(line.patience, _JOINING)):
         return
     line.warned = True
