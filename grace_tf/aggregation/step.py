@@ -25,6 +25,7 @@ from grace_tf.aggregation.turns import Turns
 from grace_tf.line.inputs import device_of
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
+from grace_tf.line.sparse_gradients import inside_tables
 from grace_tf.transports.group import Group
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.lifeline.lifeline import spans_processes
@@ -89,6 +90,7 @@ class Reduction:
         others = world if world.size > 1 else None
         plans = self._plan_stages(grads, variables, others, optimizer_info)
         if (not grads or others is None) and self._stages.dense(plans, flagged=True):
+            grads = inside_tables(plans[0], grads)
             return own_way(grads) if own_way and grads else grads
         transport = self._hosts_of(others) or world
         stage_plans = self._place(
@@ -134,6 +136,7 @@ class Reduction:
             if transport.workers[0] == first:
                 self._weight_drift.watch(plans[0], variables, self.state.counter.read_value())
         if self._stages.dense(plans, flagged=False):
+            grads = inside_tables(plans[0], grads)
             if spans and not self.settings.dense:
                 grads = [not_empty(g) for g in grads]
             operation = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN

@@ -23,6 +23,7 @@ from grace_tf.transports.lifeline.connections import SILENT, Lifeline
 from grace_tf.transports.lifeline.farewells import counted
 from grace_tf.transports.lifeline.lifeline import first_line
 from grace_tf.transports.lifeline.waits import under_way
+from grace_tf.transports.world import data_shards
 
 # Seconds in a step that another worker does not take, before it counts as one step too many: this
 # worker may be about to reach the end of its data too.  Where the number of batches is unknown, the
@@ -157,8 +158,13 @@ class Steps:
         self._epoch, self._in_epoch = epoch, True
 
     def compare_data(self, x: np.ndarray) -> None:
-        """Warns, on worker 0, if all workers train on the same rows."""
-        rows = (repr(x.shape).encode(), x[:1].tobytes(), x[-1:].tobytes())
+        """Warns, on worker 0, if all workers train on the same rows.
+
+        Shares count as different, even where their values are equal, such as zeros.
+        """
+        rows = [repr(x.shape).encode(), x[:1].tobytes(), x[-1:].tobytes()]
+        if data_shards.is_share(x):
+            rows.append(b"share %d" % self._line.rank)
         message = [self.call, zlib.crc32(b"".join(rows))]
         self._line.on("data", lambda worker, message: self._hear_data(worker, *message))
         with self._line.changed:

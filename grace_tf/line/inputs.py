@@ -30,7 +30,11 @@ def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
 
 
 def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
-    """The gradient as rows or one tensor; without a static shape it gets its variable's."""
+    """The gradient as rows or one tensor; without a static shape it gets its variable's.
+
+    Raises TypeError for what is no gradient, ValueError for a gradient of another shape.
+    """
+    _check(grad, variable)
     if is_rows(grad):
         if grad.dense_shape is not None:
             return grad
@@ -40,6 +44,33 @@ def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     if grad.shape.is_fully_defined():
         return grad
     return tf.ensure_shape(grad, variable.shape)
+
+
+def _check(grad: Any, variable: Any) -> None:
+    if isinstance(grad, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(
+            f"The gradient of {_name(variable)} is a {type(grad).__name__}, but gradients are "
+            "dense tensors or tf.IndexedSlices: make it one of these."
+        )
+    values = grad.values if is_rows(grad) else tf.convert_to_tensor(grad)
+    if not (values.dtype.is_floating or values.dtype.is_integer or values.dtype.is_complex):
+        raise TypeError(
+            f"The gradient of {_name(variable)} has the dtype {values.dtype.name}, but gradients "
+            "are numbers."
+        )
+    # The first axis of rows counts the rows, not those of the table.
+    wanted = tf.TensorShape(variable.shape)
+    rows = is_rows(grad) and bool(wanted.rank)
+    if not values.shape.is_compatible_with([None, *wanted[1:]] if rows else wanted):
+        raise ValueError(
+            f"The gradient of {_name(variable)} has {'rows of ' * rows}the shape "
+            f"{tuple(values.shape[1:] if rows else values.shape)}, but the variable has "
+            f"{tuple(wanted)}: give the gradients in the order of the variables."
+        )
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or getattr(plain(variable), "name", "a tensor"))
 
 
 def plain(variable: Any) -> Any:

@@ -46,7 +46,7 @@ class Settings:
         check_integer("grace_tf", "min_elements", self.min_elements, 0)
         check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
-        check_integer("grace_tf", "check_every", self.check_every, 0)
+        check_integer("grace_tf", "check_every", self.check_every, 0, 2**63 - 1)
         check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
         check_choice("grace_tf", "hierarchical", self.hierarchical, (False, True, "bf16"))
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):

@@ -38,6 +38,21 @@ def arranged(plan: Plan, grads: Sequence[Any]) -> list[Any]:
     return arranged
 
 
+def inside_tables(plan: Plan, grads: Sequence[Any]) -> list[Any]:
+    """One worker's gradients as they are, with the same check of row numbers as in `arranged`.
+
+    It serves gradients that do not go through the line.
+    """
+    checked = list(grads)
+    lanes = [lane for group in plan.groups for lane in group.lanes]
+    for lane in (*lanes, *plan.rows):
+        if is_rows(grads[lane.position]):
+            rows = _plain_rows(grads[lane.position], lane, plan)
+            if not tf.executing_eagerly():  # else it has raised already
+                checked[lane.position] = rows
+    return checked
+
+
 def _plain_rows(grad: tf.IndexedSlices, lane: Lane, plan: Plan) -> tf.IndexedSlices:
     """The same rows with static shapes, except for their number."""
     indices, values = tf.convert_to_tensor(grad.indices), tf.convert_to_tensor(grad.values)

@@ -198,6 +198,10 @@ class StateTest(tf.test.TestCase):
             state.place(1, [0], [None])
         with self.assertRaisesRegex(ValueError, "no saved state of grace_tf"):
             state.restore({"0": np.zeros(1)})
+        saved = filled(2, [0, 1]).arrays()
+        for header in ([-2, 0, 1], [2, 0, -1], [2, 0, 0], [2, 0, 2], [2, 0], [2, 0, 1, 2], []):
+            with self.assertRaisesRegex(ValueError, "This saved state is damaged: .* rows of the"):
+                state.restore({**saved, "grace": np.array([2, *header])})
         other = {**filled(2, [0, 1]).arrays(), "0/memory/residual": np.zeros([2, 7])}
         with self.assertRaisesRegex(
             ValueError, r"0/memory/residual has the shape \(7,\), this one \(4, 3\)"

@@ -116,6 +116,13 @@ def test_wrong_arguments_are_told_in_a_sentence():
         grace_tf.get("topk:ratio=0.1", ratio=0.2)
 
 
+def test_a_distance_between_comparisons_fits_into_an_integer_of_tensorflow():
+    assert door_settings("qsgd", check_every=2**63 - 1).check_every == 2**63 - 1
+    for wrong in (2**70, 2**63, -1):
+        with pytest.raises(ValueError, match=f"check_every is from 0 to .*, not {wrong}"):
+            door_settings("qsgd", check_every=wrong)
+
+
 @pytest.mark.parametrize(
     ("call", "end"),
     [

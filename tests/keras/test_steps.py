@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from grace_tf.keras import steps
 from grace_tf.transports.lifeline import connections
+from grace_tf.transports.world import data_shards
 
 SOON = 30.0  # seconds; what is waited for comes at once
 
@@ -220,6 +221,19 @@ class StepsTest(tf.test.TestCase):
         end = [taken.call, steps._FIT, (2, "ValueError: boom", True)]
         self.assertEqual(self.line.told, [("steps", end)])
         self.assertIsNone(steps.now())
+
+    def test_shares_of_equal_values_are_not_the_same_arrays(self):
+        with mock.patch.object(data_shards, "_rows_of_shares", set(), create=True):
+            data_shards.share(np.zeros((6, 2)), 0, 2, False)
+            mine = np.zeros((3, 2)) + 0.5  # normalised after shard
+            taken = self.steps()
+            taken.compare_data(mine)
+            told = [self.line.told[-1][1][1]]
+            self.line = Line()
+            self.line.rank = 1
+            self.steps().compare_data(mine)
+            told.append(self.line.told[-1][1][1])
+        self.assertLen({*told}, 2)
 
     def test_the_same_arrays_on_all_workers_are_told_once(self):
         x = np.arange(6.0).reshape(3, 2)

@@ -205,3 +205,52 @@ def test_a_variable_without_a_shape_is_refused_in_a_sentence():
         tf.function(
             lambda grad: aggregate([grad], [scattered]), input_signature=[tf.TensorSpec([None, 3])]
         )(tf.zeros([2, 3]))
+
+
+def misused(table):
+    """Gradients that none of the doors may take for this variable of 6 rows of 4 elements."""
+    rows = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([-1, 2]))
+    narrow = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 2]))
+    ragged = tf.RaggedTensor.from_row_lengths(tf.ones([24]), [4] * 6)
+    return [
+        (tf.ones([24]), ValueError, r"has the shape \(24,\), but the variable has \(6, 4\): give"),
+        (tf.ones([4, 6]), ValueError, r"has the shape \(4, 6\), but the variable has \(6, 4\)"),
+        (narrow, ValueError, r"has rows of the shape \(3,\), but the variable has \(6, 4\)"),
+        (rows, tf.errors.InvalidArgumentError, f"{table}.* has a row number outside 0 to 5"),
+        (ragged, TypeError, f"The gradient of {table}.* is a RaggedTensor, but gradients are"),
+        (tf.fill([6, 4], "x"), TypeError, "has the dtype string, but gradients are numbers"),
+        (tf.fill([6, 4], True), TypeError, "has the dtype bool, but gradients are numbers"),
+    ]
+
+
+@pytest.mark.parametrize("compressor", ["none", "qsgd"])
+def test_what_is_no_gradient_of_its_variable_is_refused(compressor):
+    variable = tf.Variable(tf.ones([6, 4]), name="of_misuse")
+    aggregate = grace_tf.Aggregator(compressor, min_elements=1)
+    # A graph refuses a row number as it runs, all else as it is traced.
+    traced = tf.function(lambda grad: aggregate([grad], [variable]), autograph=False)
+    for grad, kind, words in misused("of_misuse"):
+        with pytest.raises(kind, match=words):
+            aggregate([grad], [variable])
+        with pytest.raises(kind, match=words):
+            traced(grad)
+    aggregate([tf.ones([6, 4])], [variable])
+
+
+def test_under_a_strategy_a_row_outside_its_table_is_refused_without_compression_too():
+    strategy = mirrored(2)
+    with strategy.scope():
+        variable = tf.Variable(tf.ones([6, 4]), name="of_replicas")
+    aggregate = grace_tf.Aggregator("none")
+
+    @tf.function(autograph=False)
+    def step(index):
+        def replica():
+            rows = tf.IndexedSlices(tf.ones([1, 4]), index)
+            return tf.convert_to_tensor(aggregate([rows], [variable])[0])
+
+        return strategy.run(replica)
+
+    step(tf.constant([5]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row number outside 0 to 5"):
+        step(tf.constant([-1]))

@@ -86,6 +86,14 @@ class SurroundingsTest(tf.test.TestCase):
             ({"worker": workers}, {"type": "evaluator", "index": 0}, "'evaluator'"),
             ({"worker": workers}, {"type": "worker"}, "has no index"),
             ({"worker": workers}, {"type": "worker", "index": 2}, "There is no worker 2 among 2"),
+            ({"worker": ["a:1"]}, {"type": "worker", "index": 3}, "There is no worker 3 among 1"),
+            ({"worker": workers}, {"type": "worker", "index": -1}, "There is no worker -1 among 2"),
+            ({"worker": workers}, {"type": "chief", "index": 0}, "There is no chief 0 among 0"),
+            (
+                {"chief": ["c:1"], "worker": workers},
+                {"type": "chief", "index": 1},
+                "There is no chief 1 among 1",
+            ),
             ({"worker": ["a:1", "a:1"]}, {"type": "worker", "index": 0}, "the same address"),
             ({"worker": ["a", "b:1"]}, {"type": "worker", "index": 0}, "is host:port, not 'a'"),
         ):
@@ -100,6 +108,9 @@ class SurroundingsTest(tf.test.TestCase):
     def test_wrong_arguments(self):
         for keywords, words in (
             ({"timeout": 0}, "positive number of seconds"),
+            ({"timeout": "x"}, "timeout is a positive number of seconds, not 'x'"),
+            ({"timeout": True}, "positive number of seconds"),
+            ({"workers": "a:1,b:2", "rank": 0}, r"not a string: give \['a:1', 'b:2'\]"),
             ({"workers": ["a:1"]}, "or neither"),
             ({"workers": ["a:1", "b:1"], "rank": -1}, "There is no worker -1"),
         ):

@@ -83,6 +83,24 @@ def test_what_is_missing_is_told(surroundings):
     assert surroundings(both).why == "torchrun listens at MASTER_PORT itself"
 
 
+@pytest.mark.parametrize("given", [{"RANK": "0", "WORLD_SIZE": "-3"}, {"WORLD_SIZE": "-3"}])
+def test_a_size_that_is_no_number_is_refused(surroundings, given):
+    with pytest.raises(ValueError, match="^WORLD_SIZE is a number of 0 or more, not '-3': correct"):
+        surroundings(given)
+    with pytest.raises(ValueError, match="WORLD_SIZE is a number"):
+        grace_tf.init()
+    with pytest.raises(ValueError, match="WORLD_SIZE is a number"):
+        between_processes()
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "tcp://10.0.0.1:80"])
+def test_a_master_port_that_is_no_port_is_told(surroundings, port):
+    surroundings(BY_HAND, {"MASTER_PORT": port})
+    sentence = f"cannot be told: MASTER_PORT is a number from 1 to 65535, not '{port}'"
+    with pytest.raises(RuntimeError, match=sentence):
+        grace_tf.init()
+
+
 def test_mpirun_on_one_host_needs_nothing_else(surroundings):
     own = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_MCA_ess_base_jobid": "3301"}
     assert surroundings(MPIRUN, own).master.startswith("127.0.0.1:")

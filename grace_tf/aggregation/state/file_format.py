@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -69,20 +69,35 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table 
     """
     if _HEADER not in arrays:
         raise ValueError("This is no saved state of grace_tf: it names no workers.")
-    format_, size, *workers = (int(x) for x in arrays[_HEADER])
+    format_, *whose = (int(x) for x in arrays[_HEADER])
     if format_ not in FORMATS:
         raise ValueError(
             f"This saved state has the format {format_}; this version reads "
             f"{' and '.join(map(str, FORMATS))}."
         )
     leaves = {
-        stem: Saved(np.asarray(rows), size, tuple(workers))
+        stem: saved_by(whose, np.asarray(rows), stem)
         for stem, rows in arrays.items()
         if stem not in (_HEADER, _TABLE)
     }
     if format_ == 1:
         return leaves, None
     return leaves, Table.of(np.asarray(arrays[_TABLE], np.uint8).tobytes())
+
+
+def saved_by(whose: Sequence[int], rows: np.ndarray, stem: str) -> Saved:
+    """The rows of a leaf that a file ascribes to `whose`: the number of workers, then their ids.
+
+    Raises ValueError where these cannot be.
+    """
+    size, *workers = whose or [0]
+    different = len(set(workers)) == len(workers) == len(rows[..., None])
+    if size < 1 or not different or not all(0 <= worker < size for worker in workers):
+        raise ValueError(
+            f"This saved state is damaged: {stem} has {len(rows[..., None])} rows of the workers "
+            f"{workers} of {size}; restore another file."
+        )
+    return Saved(rows, size, tuple(workers))
 
 
 def as_key(stem: str) -> str:

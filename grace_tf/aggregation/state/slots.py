@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf.aggregation.state.file_format import Saved
+from grace_tf.aggregation.state.file_format import Saved, saved_by
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
@@ -257,8 +257,8 @@ class Leaf(Trackable):
         return {"rows": tf.stack([v.read_value() for v in self.variables]), "whose": whose}
 
     def _restore_from_tensors(self, restored):
-        size, *workers = (int(x) for x in restored["whose"].numpy())
-        self._state().adopt(self, Saved(restored["rows"].numpy(), size, tuple(workers)))
+        whose = [int(x) for x in restored["whose"].numpy()]
+        self._state().adopt(self, saved_by(whose, restored["rows"].numpy(), self.stem))
         return {}  # nothing is left to be run
 
 

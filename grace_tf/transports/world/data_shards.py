@@ -11,11 +11,20 @@ from typing import Any
 import tensorflow as tf
 
 _taken = False
+_rows_of_shares: set[int] = set()  # how many rows the shares of arrays have
 
 
 def taken() -> bool:
     """Whether this process, one of several, has taken its share of some data."""
     return _taken
+
+
+def is_share(array: Any) -> bool:
+    """Whether this array has as many rows as a share that this process, one of several, has taken.
+
+    The share may have been changed since, such as normalised.
+    """
+    return len(array) in _rows_of_shares
 
 
 def share(data: Any, rank: int, size: int, drop: bool) -> Any:
@@ -28,6 +37,8 @@ def share(data: Any, rank: int, size: int, drop: bool) -> Any:
     if size == 1:
         return data
     _taken = True
+    if not isinstance(mine, tf.data.Dataset):
+        _rows_of_shares.add(int(tf.nest.flatten(mine)[0].shape[0]))
     return mine
 
 

@@ -89,7 +89,9 @@ def sizes() -> list[int]:
 
 
 def _master(first: Launch) -> tuple[str | None, str]:
-    host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
+    host, port = (os.environ.get(name, "").strip() for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if port and not (port.isdecimal() and 0 < int(port) < 2**16):
+        return None, f"MASTER_PORT is a number from 1 to {2**16 - 1}, not {port!r}"
     if host and port:
         if "TORCHELASTIC_RUN_ID" in os.environ:
             return None, "torchrun listens at MASTER_PORT itself"
@@ -128,18 +130,25 @@ def _port(job: str) -> int:
 
 
 def _pair(rank: str, size: str) -> tuple[int, int] | None:
-    pair = _number(rank), _number(size)
-    return None if None in pair else pair
+    workers = _number(size)
+    place = None if workers is None else _number(rank)
+    return None if place is None else (place, workers)
 
 
 def _number(name: str) -> int | None:
+    """The number in this variable; None without it.  Raises ValueError for anything else."""
     text = os.environ.get(name, "").strip()
-    return int(text) if text.isdecimal() else None
+    if text and not text.isdecimal():
+        raise ValueError(f"{name} is a number of 0 or more, not {text!r}: correct or unset it.")
+    return int(text) if text else None
 
 
 def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
     """The addresses and the rank; raises ValueError where they are impossible."""
-    addresses = (workers,) if isinstance(workers, str) else tuple(workers)
+    if isinstance(workers, str):
+        meant = [address.strip() for address in workers.split(",")]
+        raise ValueError(f"workers is a list of addresses, not a string: give {meant}.")
+    addresses = tuple(workers)
     for address in addresses:
         if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
             raise ValueError(f"A worker's address is host:port, not {address!r}.")
@@ -151,14 +160,34 @@ def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
 
 
 def cluster() -> tuple[list[str], dict, dict]:
-    """TF_CONFIG as (addresses, chief first; cluster; task); ([], {}, {}) without it."""
+    """TF_CONFIG as (addresses, chief first; cluster; task); ([], {}, {}) without it.
+
+    Raises ValueError where it cannot be read, and for a task beyond the cluster.
+    """
     text = os.environ.get("TF_CONFIG", "").strip() or "{}"
     try:
         config = json.loads(text)
         jobs, task = config.get("cluster") or {}, config.get("task") or {}
-        return [*jobs.get("chief", ()), *jobs.get("worker", ())], jobs, task
+        addresses = [*jobs.get("chief", ()), *jobs.get("worker", ())]
+        kind = task.get("type", "worker")
+        members = len(jobs.get(kind, ()))
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"TF_CONFIG is not a cluster in JSON ({error}): {text[:200]}") from error
+    # An evaluator is no part of the cluster, and a task without any cluster is alone.
+    if addresses and "index" in task and (members or kind in ("chief", "worker")):
+        if not 0 <= _index(task) < members:
+            raise ValueError(
+                f"There is no {kind} {task['index']} among {members} in TF_CONFIG's cluster: the "
+                "index of a task counts from 0 within its type."
+            )
+    return addresses, jobs, task
+
+
+def _index(task: dict) -> int:
+    try:
+        return int(task["index"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
 
 
 def of_tf_config() -> tuple[int, tuple[str, ...]]:
@@ -173,8 +202,5 @@ def of_tf_config() -> tuple[int, tuple[str, ...]]:
         )
     if len(addresses) < 2:
         return 0, ()
-    try:
-        index = int(task["index"]) + (len(jobs.get("chief", ())) if kind == "worker" else 0)
-    except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"TF_CONFIG's task has no index: {task}.") from error
+    index = _index(task) + (len(jobs.get("chief", ())) if kind == "worker" else 0)
     return checked(addresses, index)[::-1]

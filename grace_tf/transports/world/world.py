@@ -81,7 +81,8 @@ def init(
 
 
 def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
-    if timeout is not None and not timeout > 0:
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and timeout > 0):
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
     given = {"workers": workers, "rank": rank, "size": size, "master": master}
     names = {name for name, value in given.items() if value is not None}
