@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
 from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
-from grace_tf.aggregation.consistency.weight_drift import WeightDrift
 from grace_tf.aggregation.plan_cache import Plans
 from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
@@ -54,7 +54,7 @@ class Reduction:
         self._registry = VariableRegistry(self._forget)
         self.state = State(self._registry)
         self._plans = Plans(self._registry)
-        self._initial_values, self._weight_drift = InitialValues(), WeightDrift()
+        self._initial_values = InitialValues()
         self._stages = Stages(self.state)
         self._turns, self._placing = Turns(), threading.RLock()
         self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
@@ -101,7 +101,7 @@ class Reduction:
             if transport is not world and not self._alike_inside:
                 compare_inside(world, self.state)
                 self._alike_inside = True
-            self._weight_drift.watch(plans[0], variables, self.state.counter.read_value())
+            weight_drift.watch(plans[0], variables, optimizer_info)
         try:
             (reduced,) = self._stages.run(
                 stage_plans, transport, [grads], summed=self.reduce == "sum"
@@ -134,7 +134,7 @@ class Reduction:
                 self._place(plans, hosts.size, hosts.workers, local[:1])
             self.agree(others, variables, optimizer_info)
             if transport.workers[0] == first:
-                self._weight_drift.watch(plans[0], variables, self.state.counter.read_value())
+                weight_drift.watch(plans[0], variables, optimizer_info)
         if self._stages.dense(plans, flagged=False):
             grads = inside_tables(plans[0], grads)
             if spans and not self.settings.dense:

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
 from grace_tf.keras import first_step, steps
-from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.classes import Wrapped, reducing
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
@@ -108,9 +108,9 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
         def end_epoch(epoch, logs):
             weights = first_step.compared_weights(model)
             if weights:
-                digest = int(weight_drift.digest_of_weights(weights))
-                label = f"fit {taken.call}/{epoch}"
-                weight_drift.compare_weights(line, label, f"the end of epoch {epoch + 1}", digest)
+                label, when = f"fit {taken.call}/{epoch}", f"at the end of epoch {epoch + 1}"
+                infos = [first_step.info_of(each) for each in reducing(model.optimizer)]
+                weight_drift.compare_at_end_of_epoch(line, label, when, weights, infos)
             taken.end_epoch(bool(model.stop_training))
 
         epochs = keras.callbacks.LambdaCallback(

@@ -54,8 +54,8 @@ def wrap(
       bucket_bytes: bytes of gradients that travel together; changes results only with two hops.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
-      check_every: steps after which processes compare digests of their weights again, and stop
-        where they differ; 0 for never.  It reads each weight once and sends some 100 bytes.
+      check_every: processes compare digests of weights and settings after 1, 2, 4, 8 … steps, then
+        after every so many, and stop where they differ; 0 for never.  It reads each weight once.
 
     Raises ValueError or TypeError for what is unknown, out of range, wrapped or cannot be served.
     """

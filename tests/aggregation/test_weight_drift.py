@@ -10,9 +10,13 @@ from faulty import faulty, last
 from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.cli import launcher
 
-SENTENCE = (
-    r"^The weights of worker 1 of 2 differ from worker 0's at {}: something has changed on one "
-    r"worker alone, .*check_every=0 lets them train on\)\.$"
+WEIGHTS = (
+    r"^The weights of worker 1 of 2 differ from worker 0's {}: something has changed on one worker "
+    r"alone, .*check_every=0 lets them train on\)\.$"
+)
+RATE = (
+    r"^Workers cannot go on, the learning rate is 0.1 on worker 0 and 0.01 on worker 1 {}: "
+    r"something has set it on one worker alone, such as a callback; set it alike on all workers\.$"
 )
 
 
@@ -22,18 +26,41 @@ def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault)
     code, printed, said = faulty(engine, fault, program="divergence.py")
     everything = printed + "\n".join(sum(said.values(), []))
     assert code not in (0, launcher.TIMED_OUT), everything
+    sentence = (RATE if fault == "rate" else WEIGHTS).format("at the end of epoch 2")
     for rank in "01":
-        assert re.match(SENTENCE.format("the end of epoch 2"), last(said[rank])), everything
+        assert re.match(sentence, last(said[rank])), everything
     assert "epoch 1" in printed and "epoch 3" not in printed and "trained" not in printed
 
 
 @pytest.mark.parametrize("how", ["loop", "eager"])
-def test_a_custom_loop_ends_soon_after_the_step_that_compares(how):
-    code, printed, said = faulty(how, program="divergence.py")
+def test_a_custom_loop_compares_early_and_ever_more_rarely(how):
+    code, printed, said = faulty(how, "bits", program="divergence.py")
     assert code not in (0, launcher.TIMED_OUT), said
     for rank in "01":
-        assert re.match(SENTENCE.format("step 7"), last(said[rank])), said
-    assert "step 6" in printed and "trained" not in printed
+        assert re.match(WEIGHTS.format("after 8 steps of this run"), last(said[rank])), said
+    assert "step 7" in printed and "trained" not in printed
+
+
+@pytest.mark.parametrize("engine", ["group", "strategy"])
+def test_another_rate_between_batches_is_told_as_such(engine):
+    code, printed, said = faulty(engine, "batches", program="divergence.py")
+    assert code not in (0, launcher.TIMED_OUT), said
+    for rank in "01":
+        assert re.match(RATE.format("after 4 steps of this run"), last(said[rank])), said
+    assert "step 3" in printed and "trained" not in printed
+
+
+def test_what_changes_after_the_last_comparison_fails_the_end_of_the_program():
+    code, printed, said = faulty("loop", "late", program="divergence.py")
+    assert code not in (0, launcher.TIMED_OUT), said
+    assert re.match(WEIGHTS.format("at the end of the program"), last(said["0"])), said
+    assert printed.count("trained") == 2
+
+
+def test_workers_that_train_alike_end_without_a_word():
+    code, printed, said = faulty("loop", "none", program="divergence.py")
+    assert code == 0 and printed.count("trained") == 2, said
+    assert not any("differ" in line for lines in said.values() for line in lines)
 
 
 class DigestTest(tf.test.TestCase):

@@ -2,7 +2,9 @@
 
 divergence.py group|strategy rate|bits    `fit`: a callback sets another rate in epoch 2, or changes
                                           a weight in epoch 2
-divergence.py loop|eager                  a custom loop that compares every 4 steps; bits change
+divergence.py group|strategy batches      `train_on_batch`: another rate after 3 steps
+divergence.py loop|eager bits|late|none   a custom loop of 12 steps: a weight changes after 5 steps,
+                                          after the last one, or never
 """
 
 import sys
@@ -43,7 +45,7 @@ class Fault(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.epoch == 1 and batch == 1 and rank == 1:
             if FAULT == "rate":
-                local(plain(self.model.optimizer.learning_rate)).assign(0.01)
+                set_rate(self.model)
             else:
                 flip(self.model.trainable_variables[0])
 
@@ -51,19 +53,37 @@ class Fault(keras.callbacks.Callback):
         self.epoch = epoch
 
 
+def set_rate(model):
+    local(plain(model.optimizer.learning_rate)).assign(0.01)
+
+
+def compiled():
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd", min_elements=1), "mse")
+    return model
+
+
+def batches():
+    x, model = np.ones([8, 8], np.float32), compiled()
+    for i in range(12):
+        model.train_on_batch(x, x[:, :4])
+        print(f"step {i + 1}", flush=True)
+        if rank == 1 and i == 2:
+            set_rate(model)
+
+
 def fit():
     x = np.random.default_rng(0).normal(size=[32, 8]).astype(np.float32)
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).batch(8)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
-        model.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd", min_elements=1), "mse")
+    model = compiled()
     model.fit(data.with_options(options), epochs=4, verbose=0, callbacks=[Fault()])
 
 
 def loop():
-    aggregate = grace_tf.Aggregator("qsgd", min_elements=1, check_every=4)
+    aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
     variable = tf.Variable(tf.zeros([64]))
 
     def step():
@@ -71,12 +91,17 @@ def loop():
 
     if ENGINE == "loop":
         step = tf.function(step)
-    for i in range(40):
+    for i in range(12):
         step()
-        print(f"step {i}", flush=True)
-        if rank == 1 and i == 4:
+        print(f"step {i + 1}", flush=True)
+        if rank == 1 and i == {"bits": 4, "late": 11}.get(FAULT):
             flip(variable)
 
 
-loop() if ENGINE in ("loop", "eager") else fit()
+if ENGINE in ("loop", "eager"):
+    loop()
+elif FAULT == "batches":
+    batches()
+else:
+    fit()
 print("trained", flush=True)

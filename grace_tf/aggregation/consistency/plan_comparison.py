@@ -111,6 +111,13 @@ def _words(plan: Plan, optimizer_info: OptimizerInfo, reduce: str) -> list[int]:
     ]
 
 
+def digests_of_settings(optimizer_info: OptimizerInfo) -> dict[str, int]:
+    """A digest of each of an optimizer's settings, without the learning rate."""
+    return {
+        key: digest_of_text(_text(value)) for key, value in sorted(optimizer_info.config.items())
+    }
+
+
 def _text(value: Any) -> str:
     """A setting as text: equal settings give equal texts; an object gives the name of its class."""
     return json.dumps(_without_code(value), sort_keys=True, default=_told)

@@ -1,8 +1,9 @@
 """Compares the weights of all workers again during training.
 
 After the comparison of the first step, a weight may still change on one worker only.  So every few
-steps each worker sends a digest of its variables' values to the others over the lifeline.  There is
-no collective, and no worker waits.  Where digests differ, all workers stop with one sentence.
+steps, early ones more often, each worker sends a digest of its variables' values and its
+optimizer's settings to the others over the lifeline, and once more when the process ends.  There is
+no collective, and no worker waits.  Where they differ, all workers stop with one sentence.
 """
 
 from __future__ import annotations
@@ -11,57 +12,92 @@ import functools
 import hashlib
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from grace_tf.aggregation.consistency.plan_comparison import (
+    OptimizerInfo,
+    digests_of_settings,
+    float_word,
+)
+from grace_tf.aggregation.state.slots import variables_of
 from grace_tf.line.inputs import local, plain
 from grace_tf.line.plan import Plan
 from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.farewells import counted
 
 _TOPIC = "weights"
 _MARK = "_grace_checked"  # on variables that a step compares
+_MOST = 100  # plans that are compared when the process ends: a message must not be too long
 _ROW = 1024  # words that are added up at once
 
 
-class WeightDrift:
-    """Compares the weights that one Aggregator trains."""
+class _Watched:
+    """The weights that one plan trains in this process, held weakly, and the steps taken so far."""
 
-    def __init__(self) -> None:
-        # Counters by plan, until it is deleted.  Workers compare in the same steps of the same
-        # plans, so their counters are equal.
-        self._counts: dict[str, itertools.count] = {}
+    def __init__(self, variables: Sequence[Any]) -> None:
+        (self.steps,) = variables_of("watched", np.int64(0), [0], ["CPU:0"])
+        self.compared = 0  # the number of steps after which `fit` compared last
+        self._variables = [weakref.ref(v) for v in variables]
 
-    def watch(self, plan: Plan, variables: Sequence[Any], step: tf.Tensor) -> None:
-        """Compares the variables in every `check_every`-th step; every step calls it.
+    def variables(self) -> list[Any]:
+        """The variables; an empty list once one is deleted."""
+        found = [ref() for ref in self._variables]
+        return [] if any(v is None for v in found) else found
 
-        `step` counts the committed steps, the same on all workers.  A step without a comparison
-        costs one condition; a comparison reads each weight once.
-        """
-        line = lifeline.current()
-        if line is None or not plan.check_every:
-            return
-        for variable in variables:
-            setattr(plain(variable), _MARK, True)
-        label = f"{plan.digest}/{plan.first_key}"
-        if label not in self._counts:
-            self._counts[label] = itertools.count()
-            weakref.finalize(plan, self._counts.pop, label, None).atexit = False
-        count = self._counts[label]
 
-        def send(step: np.ndarray, digest: np.ndarray) -> np.ndarray:
-            compare_weights(line, f"{label}/{next(count)}", f"step {int(step)}", int(digest))
-            return np.bool_(True)
+_watched: dict[str, _Watched] = {}  # by label of the plan, until it is deleted
+# The plan and weights that began to train last.  A loop's may be local to a function, and are
+# compared when the process ends, so they are held until others train.
+_last: list[Any] = []
 
-        def compare():
-            sent = tf.numpy_function(send, [step, digest_of_weights(variables)], tf.bool)
-            with tf.control_dependencies([sent]):
-                return tf.constant(True)
 
-        due = tf.equal((step + 1) % plan.check_every, 0)
-        tf.cond(due, compare, lambda: tf.constant(False))
+def watch(
+    plan: Plan, variables: Sequence[Any], optimizer_info: Callable[[], OptimizerInfo]
+) -> None:
+    """Compares after 1, 2, 4, 8 … steps with this plan, then after every `check_every`.
+
+    Every step calls it, before its update.  Workers take the same steps, so their counts are
+    equal.  A step without a comparison costs one condition; a comparison reads each weight
+    once, and the optimizer's settings.
+    """
+    line = lifeline.current()
+    if line is None or not plan.check_every:
+        return
+    label = f"{plan.digest}/{plan.first_key}"
+    if label not in _watched:
+        _begin(plan, label, [plain(v) for v in variables])
+    steps = _watched[label].steps
+
+    def send(done: np.ndarray, digest: np.ndarray) -> np.ndarray:
+        when = f"after {counted(int(done))} of this run"
+        info = optimizer_info()
+        compare_weights(line, f"{label}/{int(done)}", when, int(digest), [info])
+        return np.bool_(True)
+
+    def compare():
+        sent = tf.numpy_function(send, [done, digest_of_weights(variables)], tf.bool)
+        with tf.control_dependencies([sent]):
+            return tf.constant(True)
+
+    done = steps.read_value()
+    with tf.control_dependencies([done]):
+        steps.assign_add(1, read_value=False)
+    early = (done < plan.check_every) & tf.equal(tf.bitwise.bitwise_and(done, done - 1), 0)
+    due = (done > 0) & (early | tf.equal(done % plan.check_every, 0))
+    tf.cond(due, compare, lambda: tf.constant(False))
+
+
+def _begin(plan: Plan, label: str, variables: list[Any]) -> None:
+    for variable in variables:
+        setattr(variable, _MARK, True)
+    _watched[label] = _Watched(variables)
+    _last[:] = [plan, *variables]
+    weakref.finalize(plan, _watched.pop, label, None).atexit = False
+    lifeline.at_goodbye(_tell_the_end, _verdict)
 
 
 def checked(variable: Any) -> bool:
@@ -69,15 +105,65 @@ def checked(variable: Any) -> bool:
     return getattr(plain(variable), _MARK, False)
 
 
-def compare_weights(line: Any, label: str, when: str, digest: int) -> None:
-    """Sends this worker's digest to the others; stops all where one differs from worker 0's.
+def compare_weights(
+    line: Any, label: str, when: str, digest: int, infos: Sequence[OptimizerInfo]
+) -> None:
+    """Sends this worker's digest and its optimizers' settings to the others.
 
-    `label` names the comparison on all workers; `when` names the moment in the error message.
+    Stops all where one differs from worker 0.  `label` names the comparison on all workers; `when`
+    names the moment in the error message.
     """
+    settings = [
+        (info.optimizer, float_word(info.rate or 0.0), digests_of_settings(info)) for info in infos
+    ]
+    message = [label, when, digest, settings]
     with line.changed:
         line.on(_TOPIC, functools.partial(_hear, line))
-        line.tell(_TOPIC, [label, when, digest])
-        _hear(line, line.rank, [label, when, digest])
+        line.tell(_TOPIC, message)
+        _hear(line, line.rank, message)
+
+
+def compare_at_end_of_epoch(
+    line: Any, label: str, when: str, weights: Sequence[Any], infos: Sequence[OptimizerInfo]
+) -> None:
+    """Compares a model's weights; then the end of the process need not, unless it trains on."""
+    compare_weights(line, label, when, int(digest_of_weights(weights)), infos)
+    held = {id(plain(v)) for v in weights}
+    for watched in _watched.values():
+        if all(id(v) in held for v in watched.variables()):
+            watched.compared = int(watched.steps.numpy())
+
+
+# When the process ends.  Nobody waits, but for worker 0, which outlives the others by some seconds:
+# so one of any two workers has both digests.
+
+_ends: dict[int, dict[str, int]] = {}  # by worker: digests by label and number of steps
+
+
+def _tell_the_end() -> None:
+    """Sends the digests of all weights that were trained after their last comparison."""
+    line, digests = lifeline.current(), {}
+    for label, watched in [*_watched.items()][-_MOST:]:
+        steps, variables = int(watched.steps.numpy()), watched.variables()
+        if variables and steps > watched.compared:
+            digests[f"{label}/{steps}"] = int(digest_of_weights(variables))
+    with line.changed:
+        line.on("end", _ends.__setitem__)
+        line.tell("end", digests)
+        _ends[line.rank] = digests
+
+
+def _verdict() -> str | None:
+    """The sentence where weights differ from worker 0's, by what has come until now."""
+    line = lifeline.current()
+    with line.changed:
+        first = _ends.get(0, {})
+        odd = [
+            str(worker)
+            for worker, digests in sorted(_ends.items())
+            if any(first.get(label, digest) != digest for label, digest in digests.items())
+        ]
+    return _sentence(odd, line.size, "at the end of the program") if odd else None
 
 
 def digest_of_weights(variables: Sequence[Any]) -> tf.Tensor:
@@ -119,21 +205,45 @@ def _words(value: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.cast(value, tf.int64), [-1])
 
 
-_received: dict[tuple[int, str], dict[int, int]] = {}  # (lifeline, label): digests by worker
+_received: dict[tuple[int, str], dict[int, Any]] = {}  # (lifeline, label): messages by worker
 
 
-def _hear(line: Any, worker: int, data: Sequence[Any]) -> None:
-    label, when, digest = data
-    digests = _received.setdefault((id(line), label), {})
-    digests[worker] = digest
-    if len(digests) < line.size:
+def _hear(line: Any, worker: int, message: Sequence[Any]) -> None:
+    label, when, digest, settings = message
+    received = _received.setdefault((id(line), label), {})
+    received[worker] = digest, settings
+    if len(received) < line.size:
         return
     del _received[id(line), label]
-    odd = [str(each) for each in sorted(digests) if digests[each] != digests[0]]
+    for other in range(1, line.size):
+        for mine, theirs in zip(received[0][1], received[other][1]):
+            if differs := _other_settings(mine, theirs, other):
+                line.stop(
+                    f"Workers cannot go on, {differs} {when}: something has set it on one worker "
+                    "alone, such as a callback; set it alike on all workers."
+                )
+    odd = [str(each) for each in sorted(received) if received[each][0] != received[0][0]]
     if odd:
-        line.stop(
-            f"The weights of worker {', '.join(odd)} of {line.size} differ from worker 0's at "
-            f"{when}: something has changed on one worker alone, such as a learning rate that a "
-            "callback sets or a bit of its memory, or their hardware computes differently (then "
-            "check_every=0 lets them train on)."
+        line.stop(_sentence(odd, line.size, when))
+
+
+def _other_settings(first: Sequence[Any], other: Sequence[Any], worker: int) -> str | None:
+    name, rate, settings = first
+    if rate != other[1]:
+        first_rate, other_rate = (np.int64(word).view(np.float64) for word in (rate, other[1]))
+        return (
+            f"the learning rate is {first_rate:g} on worker 0 and {other_rate:g} on worker {worker}"
         )
+    for key, digest in settings.items():
+        if other[2].get(key, digest) != digest:
+            return f"the setting {key} of {name} is another one on worker {worker} than on worker 0"
+    return None
+
+
+def _sentence(odd: Sequence[str], size: int, when: str) -> str:
+    return (
+        f"The weights of worker {', '.join(odd)} of {size} differ from worker 0's {when}: "
+        "something has changed on one worker alone, such as a learning rate that a callback sets "
+        "or a bit of its memory, or their hardware computes differently (then check_every=0 lets "
+        "them train on)."
+    )

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +38,7 @@ _current: Lifeline | None = None
 _plain: dict[int, list[str]] = collections.defaultdict(list)  # by worker: unwrapped optimizers
 _announced: weakref.WeakSet = weakref.WeakSet()  # the unwrapped optimizers of this process
 _counter: tf.Variable | None = None  # of the committed steps; see count_by
+_goodbyes: list[tuple[Callable[[], None], Callable[[], str | None]]] = []  # see at_goodbye
 _failing = 0  # the exit code, where an uncaught exception is ending this process
 
 
@@ -209,6 +211,31 @@ def count_by(variable: tf.Variable) -> None:
         _counter = variable
 
 
+def at_goodbye(before: Callable[[], None], after: Callable[[], str | None]) -> None:
+    """Calls these once, around the goodbye of a process that ends without an error.
+
+    `before` may send messages; an exception of it is ignored.  `after` is called when worker 0 has
+    waited for the others' end.  Where it returns a sentence, the process prints it and fails.
+    """
+    if (before, after) not in _goodbyes:
+        _goodbyes.append((before, after))
+
+
+def _say_goodbye() -> None:
+    global _failing
+    line = _current
+    if line is None:
+        return
+    calls = [] if _failing or line.broken is not None else _goodbyes
+    for before, _ in calls:
+        with contextlib.suppress(Exception):  # such as of a lost device
+            before()
+    line.close(_failing > 0, _steps())
+    for text in filter(None, [after() for _, after in calls]):
+        _failing = 1
+        print(text, file=sys.stderr, flush=True)
+
+
 def _steps() -> int | None:
     """The number of steps that this process has committed; None where that is not known."""
     try:
@@ -235,7 +262,7 @@ def _watch_the_end() -> None:
             print(text, file=sys.stderr, flush=True)
 
     sys.excepthook = hook
-    atexit.register(lambda: _current and _current.close(_failing > 0, _steps()))
+    atexit.register(_say_goodbye)
     os.register_at_fork(after_in_child=_forget)
 
 
