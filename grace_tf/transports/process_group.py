@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from grace_tf.transports import rendezvous
+from grace_tf.transports import rendezvous, tensorflow_server
 from grace_tf.transports.group import Group
 from grace_tf.transports.lifeline import lifeline, tensorflow_engine
+from grace_tf.transports.lifeline.sockets import listen
 from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.ring import GROUP_KEY, Ring
 
 _HANDSHAKE_KEY = 1
 _BROADCAST_KEYS = 1 << 18  # plus the number of units in the piece, at most 2**16
 _BROADCAST_UNIT = 256  # bytes
-_JOB = "worker"
+_STARTING = 10.0  # seconds that TensorFlow may take to connect workers that have met at the last
 
 
 class ProcessGroup(Ring, Group):
     """Collectives between `len(addresses)` processes; this one is worker `rank`.
 
     The processes meet when the group is made: the constructor returns when all have come, and
-    raises RuntimeError when one has not within `timeout` seconds.  Every later collective also ends
-    after `timeout` seconds, and at once when another process is gone.  TensorFlow then refuses all
-    further collectives, so the processes must be started again.  Inside a `tf.function` (so in
+    raises RuntimeError when one has not within `timeout` seconds, of which some may be over: they
+    end at `deadline`, by `time.monotonic()`.  TensorFlow then has at least ten to connect them.
+    Every later collective also ends after `timeout` seconds, and at once when another process is
+    gone.  TensorFlow then refuses all further collectives, so the processes must be started again.
+    Inside a `tf.function` (so in
     `fit`) the error is TensorFlow's own, and `explain(error)` returns a sentence for it;
     `handshake` and other eager calls raise RuntimeError with that sentence.
 
@@ -45,7 +50,13 @@ class ProcessGroup(Ring, Group):
     is (rank,); timeout in seconds; addresses.
     """
 
-    def __init__(self, addresses: Sequence[str], rank: int, timeout: float = 120.0):
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        rank: int,
+        timeout: float = 120.0,
+        deadline: float | None = None,
+    ):
         super().__init__(len(addresses), rank, timeout=timeout)
         self.addresses = tuple(addresses)
         self.rank = rank
@@ -53,20 +64,35 @@ class ProcessGroup(Ring, Group):
         self._parts = 0  # calls of `part`
         if self.size == 1:
             return
-        rendezvous.meet(self.addresses, rank, self.timeout)
+        deadline = time.monotonic() + self.timeout if deadline is None else deadline
+        starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline)
+        server, port, token = lifeline.offer() if rank == 0 else (None, 0, 0)
+        deadline = max(deadline, time.monotonic() + _STARTING)
+        try:
+            table = starting.run(lambda: self._connect(port, token), self.timeout, deadline)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                # TensorFlow's server has set a signal handler after which the process would go on.
+                signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
+        self._begin(server, token, table)
+
+    def _connect(self, port: int, token: int) -> np.ndarray:
+        """Starts TensorFlow's server; (rank, port and token of the lifeline) of all workers."""
+        address = self.addresses[self.rank]
+        try:
+            listen(int(address.rpartition(":")[2])).close()
+        except OSError as error:
+            raise RuntimeError(
+                f"Worker {self.rank} cannot listen at {address}: {error}."
+            ) from error
         try:
             # Referenced, because it owns the server; its scope is never entered.
-            self._server = _start_server(self.addresses, rank, self.timeout)
-            self._start()
+            self._server = tensorflow_server.start(self.addresses, self.rank, self.timeout)
         except tf.errors.OpError as error:
             raise RuntimeError(self._sentence(error)) from error
+        return self.handshake([self.rank, port, token], "init()")
 
-    def _start(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            # TensorFlow's server has set a signal handler after which the process would go on.
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
-        server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
-        table = self.handshake([self.rank, port, token], "init()")
+    def _begin(self, server: socket.socket | None, token: int, table: np.ndarray) -> None:
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
         members = table[:, 0].tolist()
         self._members = None if members == sorted(members) else members
@@ -148,29 +174,3 @@ def local_rank(addresses: Sequence[str], rank: int) -> int:
 def runtime_started() -> bool:
     """Whether TensorFlow's runtime runs already, so that nothing can be configured any more."""
     return context.context()._initialized
-
-
-def _start_server(addresses: Sequence[str], rank: int, timeout: float):
-    milliseconds = max(1, round(1000 * timeout))
-    # The type of a ConfigProto, taken from an instance: its Python module moved between versions.
-    jobs = tf.compat.v1.ConfigProto().experimental.coordination_config.coordinated_job_list
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader=f"/job:{_JOB}/replica:0/task:0",
-        cluster_register_timeout_in_ms=milliseconds,
-        # TensorFlow's own ten seconds are too few for a process that traces a large model.
-        heartbeat_timeout_in_ms=max(10_000, milliseconds),
-        coordinated_jobs=[jobs.add(name=_JOB, num_tasks=len(addresses))],
-    )
-    return tf.distribute.MultiWorkerMirroredStrategy(
-        cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({_JOB: list(addresses)}),
-            task_type=_JOB,
-            task_id=rank,
-            rpc_layer="grpc",
-        ),
-        communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING,
-            timeout_seconds=timeout,
-        ),
-    )

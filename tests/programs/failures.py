@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import sys
 
 import tensorflow as tf
 
+from grace_tf.transports import tensorflow_server
 from grace_tf.transports.world import world
 
 KEY = 1 << 20
@@ -30,6 +32,13 @@ def until_ended():
 def other_worker():
     if how == "never":
         until_ended()
+    if how == "lost":  # when all have met
+        tensorflow_server.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    if how == "taken":
+        own = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1]
+        with socket.create_server(("", int(own.rpartition(":")[2]))):
+            print(json.dumps({"init": told(lambda: world.init(timeout=5))}), flush=True)
+        sys.exit(3)
     pg = world.init(timeout=5)
     pg.sum([tf.ones([2])], KEY)
     pg.handshake([os.getpid()])
@@ -39,6 +48,8 @@ def other_worker():
 def first_worker():
     if how == "never":
         return {"uninitialised": told(world.rank), "init": told(lambda: world.init(timeout=3))}
+    if how in ("lost", "taken"):
+        return {"init": told(lambda: world.init(timeout=5))}
     pg = world.init(timeout=5)
     step = tf.function(lambda: pg.sum([tf.ones([2])], KEY)[0])
     step()

@@ -257,18 +257,52 @@ class LifelineTest(tf.test.TestCase):
 
     def test_strangers_are_no_workers(self):
         server = listen(0)
+        address = "127.0.0.1", server.getsockname()[1]
         line = Lifeline(0, 2, SOON, token=7, server=server)
         self.addCleanup(line.abandon)
         hellos = ([1, "hello", [8, "x"]], [2, "hello", [7, "x"]], [1, "hello", 7], 3)
+        hellos += (["1", "hello", [7, "x"]], [[1], "hello", [7, "x"]], [None, {}, [7]])
         strangers = [json.dumps(hello).encode() + b"\n" for hello in hellos]
+        strangers += [b"[" * 60_000 + b"\n", b"\xff\xfe\n", b"a line without an end" * 10_000]
         for said in (b"GET / HTTP/1.1\r\n\r\n", *strangers):
             with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as stranger:
                 stranger.settimeout(SOON)
-                stranger.sendall(said)
-                with contextlib.suppress(ConnectionResetError):
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                    stranger.sendall(said)
                     self.assertEqual(stranger.recv(1), b"")  # it hangs up
         self.assertFalse(line.joined(0))
         self.assertIsNone(line.broken)
+        second = Lifeline(1, 2, SOON, find=lambda: (*address, 7))  # the thread lives
+        self.addCleanup(second.abandon)
+        self.assertTrue(line.joined(SOON))
+
+    def test_a_few_hundred_that_say_nothing_exhaust_nothing(self):
+        server = listen(0)
+        address, port = "127.0.0.1", server.getsockname()[1]
+        line = Lifeline(0, 2, SOON, token=7, server=server)
+        self.addCleanup(line.abandon)
+        with contextlib.ExitStack() as held:
+            idle = []
+            for _ in range(connections.STRANGERS + 100):
+                idle.append(held.enter_context(socket.create_connection((address, port), SOON)))
+            self.wait(line, lambda: len(line._strangers) == connections.STRANGERS)
+            self.assertEqual(idle[0].recv(1), b"")  # the oldest had to go
+            second = Lifeline(1, 2, SOON, find=lambda: (address, port, 7))
+            self.addCleanup(second.abandon)
+            self.assertTrue(line.joined(SOON))
+            # All workers are here: nobody else is let in any more.
+            self.wait(line, lambda: not line._strangers)
+            with self.assertRaises(OSError):
+                socket.create_connection((address, port), SOON)
+
+    def test_who_does_not_introduce_itself_in_time_is_sent_away(self):
+        self.enter_context(mock.patch.object(connections, "INTRODUCTION", 0.1))
+        server = listen(0)
+        line = Lifeline(0, 2, SOON, token=7, server=server)
+        self.addCleanup(line.abandon)
+        with socket.create_connection(("127.0.0.1", server.getsockname()[1]), SOON) as slow:
+            slow.sendall(b"[")
+            self.assertEqual(slow.recv(1), b"")
 
     def test_which_errors_are_explained(self):
         first, second = self.lines(2)

@@ -8,7 +8,9 @@ import time
 from unittest import mock
 
 import pytest
+from strangers import Foreign, strange
 
+from grace_tf.transports import reception
 from grace_tf.transports.world import meeting
 
 
@@ -68,12 +70,12 @@ def test_worker_0_is_called_as_one_from_elsewhere_calls_it():
     elsewhere.getsockname.return_value = "::ffff:10.0.0.5", 7, 0, 0
     beside = mock.Mock()
     beside.getpeername.return_value = beside.getsockname.return_value = "10.0.0.5", 9
-    door = meeting._Door("localhost", 7, {"size": 3, "host": "localhost", "port": 70}, 1.0)
-    door._here = {2: (beside, {"host": "localhost", "port": 72})}
-    door._here[1] = elsewhere, {"host": "train-master-0", "port": 71}
-    assert door._found() == ["train-master-0:70", "10.0.0.7:71", "train-master-0:72"]
+    own = {"host": "localhost", "port": 70}
+    here = {2: (beside, {"host": "localhost", "port": 72})}
+    here[1] = elsewhere, {"host": "train-master-0", "port": 71}
+    assert meeting._found(here, own) == ["train-master-0:70", "10.0.0.7:71", "train-master-0:72"]
     elsewhere.getpeername.return_value = "fe80::2%eth0", 5, 0, 0
-    assert door._found()[1] == "[fe80::2]:71"
+    assert meeting._found(here, own)[1] == "[fe80::2]:71"
 
 
 @contextlib.contextmanager
@@ -97,11 +99,10 @@ def waiting(size, job=""):
 
 def greeting(master, **words):
     """A connection on which a worker has said this."""
-    host, port = master.split(":")
-    own = {"magic": meeting._MAGIC, "job": "", "size": 2, "host": host, "port": 1, **words}
-    peer = socket.create_connection((host, int(port)))
-    peer.sendall(json.dumps(own).encode() + b"\n")
-    return peer
+    host = master.split(":")[0]
+    own = {"magic": meeting._MAGIC, "job": "", "size": 2, "host": host, "port": 1}
+    own.update(seconds=20.0, **words)
+    return strange(master, json.dumps(own).encode() + b"\n")
 
 
 def test_strangers_and_workers_of_another_job_are_sent_away():
@@ -129,10 +130,19 @@ def test_a_worker_that_was_started_again_takes_its_place():
     assert len(found) == 3 and found[1:] == found[:1] * 2
 
 
+def test_strangers_that_say_nothing_hold_up_nobody():
+    with mock.patch.object(reception, "_SPEAKING", 600.0), contextlib.ExitStack() as held:
+        with waiting(2) as (master, found):
+            for _ in range(20):
+                held.enter_context(strange(master, b""))
+            found.append(meeting.addresses_of_all(master, 1, 2, 20.0))
+    assert found[0] == found[1]
+
+
 def test_a_door_at_which_nobody_answers_does_not_hold_for_ever():
     with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        mock.patch.object(meeting, "_GRACE", 0.1),
-        pytest.raises(RuntimeError, match=r"did not come to .* within 0.5 s \(.*timed out\)"),
+        Foreign(None) as silent,
+        mock.patch.object(reception, "_ANSWERING", 0.1),
+        pytest.raises(RuntimeError, match=r"did not come to .* within 0.5 s: .* does not answer"),
     ):
-        meeting.addresses_of_all(f"127.0.0.1:{silent.getsockname()[1]}", 1, 2, 0.5)
+        meeting.addresses_of_all(silent, 1, 2, 0.5)

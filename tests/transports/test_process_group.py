@@ -169,7 +169,7 @@ class GroupCallsTest(tf.test.TestCase):
 class FailuresTest(tf.test.TestCase):
     def told(self, how):
         # Once worker 1 is gone the launcher must leave worker 0 the time to say what it sees.
-        linger = 60.0 if how == "killed" else 0.0
+        linger = 60.0 if how in ("killed", "lost", "taken") else 0.0
         code, answers, printed = run("failures.py", 2, how, linger=linger)
         self.assertIn(0, answers, printed)
         return code, answers[0]
@@ -203,5 +203,24 @@ class FailuresTest(tf.test.TestCase):
     def test_a_worker_that_never_comes(self):
         code, told = self.told("never")
         self.assertEqual(code, 3)
-        self.assertEqual(told["init"], ["RuntimeError", "Worker 1 of 2 did not come within 3 s."])
+        self.assertEqual(told["init"][0], "RuntimeError")
+        self.assertRegex(told["init"][1], r"^Worker 1 of 2 did not come to \S+:\d+ within 3 s\.$")
         self.assertIn("call grace_tf.init() first", told["uninitialised"][1])
+
+    def test_a_worker_that_is_lost_between_the_meeting_and_tensorflow_s_start(self):
+        code, told = self.told("lost")
+        self.assertEqual(code, 137)
+        self.assertEqual(told["init"][0], "RuntimeError")
+        self.assertStartsWith(
+            told["init"][1],
+            "Worker 0 of 2 cannot go on, worker 1 is gone without a word: it was killed",
+        )
+
+    def test_a_worker_whose_port_is_taken(self):
+        code, told = self.told("taken")
+        self.assertEqual(code, 3)
+        self.assertRegex(
+            told["init"][1],
+            r"^Worker 0 of 2 cannot go on, worker 1 failed: RuntimeError: Worker 1 cannot listen "
+            r"at \S+:\d+: .*[Aa]ddress already in use.*; start all of them again\.$",
+        )

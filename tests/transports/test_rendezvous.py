@@ -1,13 +1,18 @@
 """How the workers wait for each other before TensorFlow starts."""
 
 import concurrent.futures
+import contextlib
+import json
 import socket
+import threading
 import time
 import unittest
 import zlib
 from unittest import mock
 
-from grace_tf.transports import rendezvous
+from strangers import Foreign, strange
+
+from grace_tf.transports import reception, rendezvous
 from grace_tf.transports.lifeline import versions
 
 
@@ -22,7 +27,7 @@ def meet(*calls, timeout=20.0):
 
     def one(call):
         try:
-            return rendezvous.meet(*call, timeout)
+            return rendezvous.meet(*call, timeout).close()
         except RuntimeError as error:
             return str(error)
 
@@ -41,7 +46,7 @@ class RendezvousTest(unittest.TestCase):
     def test_everyone_hears_who_is_late(self):
         hosts = addresses(4)
         said = meet((hosts, 0), (hosts, 2), timeout=1.0)
-        self.assertEqual(said, ["Workers 1, 3 of 4 did not come within 1 s."] * 2)
+        self.assertEqual(said, [f"Workers 1, 3 of 4 did not come to {hosts[0]} within 1 s."] * 2)
 
     def test_the_first_is_late(self):
         hosts = addresses(2)
@@ -59,20 +64,19 @@ class RendezvousTest(unittest.TestCase):
     def test_other_versions(self):
         hosts = addresses(2)
         with mock.patch.object(versions, "HERE", "grace_tf 1.0 and TensorFlow 2.16.0"):
-            hello = rendezvous._HELLO.pack(
-                *(b"grace_tf", zlib.crc32(",".join(hosts).encode()), 1, 2),
-                b"grace_tf 1.0 and TensorFlow 2.15.1",
-            )
+            hello = {"magic": rendezvous._MAGIC, "rank": 1, "size": 2}
+            hello["addresses"] = zlib.crc32(",".join(hosts).encode())
+            hello["versions"] = "grace_tf 1.0 and TensorFlow 2.15.1"
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 first = pool.submit(meet, (hosts, 0))
-                port = int(hosts[0].rpartition(":")[2])
-                told = rendezvous._ask("127.0.0.1", port, hello, time.monotonic() + 20)
+                with self.assertRaises(RuntimeError) as told:
+                    reception.call(hosts[0], hello, 2, 20.0, time.monotonic() + 20)
                 sentence = (
                     "Workers cannot train together, their versions differ: worker 1 of 2 has "
                     "grace_tf 1.0 and TensorFlow 2.15.1, worker 0 grace_tf 1.0 and TensorFlow "
                     "2.16.0; install the same ones everywhere."
                 )
-                self.assertEqual((told.decode(), first.result(20)), (sentence, [sentence]))
+                self.assertEqual((str(told.exception), first.result(20)), (sentence, [sentence]))
 
     def test_two_with_one_rank(self):
         hosts = addresses(3)
@@ -85,18 +89,106 @@ class RendezvousTest(unittest.TestCase):
             (said,) = meet((hosts, 0))
         self.assertIn(f"Worker 0 cannot listen at {hosts[0]}", said)
 
-    def test_strangers_are_ignored(self):
+    def test_the_first_to_come_has_no_longer_to_wait_than_it_said(self):
+        """Worker 0, which has come later, ends the wait of all when that of worker 1 is over."""
+        hosts, said = addresses(3), []
+        early = threading.Thread(target=lambda: said.extend(meet((hosts, 1), timeout=0.5)))
+        early.start()
+        said.extend(meet((hosts, 0), timeout=600.0))
+        early.join()
+        self.assertEqual(len(said), 2)
+        for told in said:
+            self.assertTrue(told.startswith(f"Worker 2 of 3 did not come to {hosts[0]}"), told)
+
+
+class StrangersTest(unittest.TestCase):
+    """Strangers hold up nobody, and end no start."""
+
+    def among(self, *strangers):
+        """Lets two workers meet where these strangers came before worker 1."""
         hosts = addresses(2)
-        words, deadline = b"GET / HTTP/1.0\r\n".ljust(rendezvous._HELLO.size), time.monotonic() + 20
-        self.assertEqual(len(words), rendezvous._HELLO.size)
-        with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            first = pool.submit(rendezvous.meet, hosts, 0, 20.0)
-            port = int(hosts[0].rpartition(":")[2])
-            stranger = pool.submit(rendezvous._ask, "127.0.0.1", port, words, deadline)
-            self.assertEqual(stranger.result(20), b"")
-            second = pool.submit(rendezvous.meet, hosts, 1, 20.0)
-            self.assertIsNone(second.result(20))
-            self.assertIsNone(first.result(20))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as held:
+            first = pool.submit(meet, (hosts, 0))
+            came = [held.enter_context(strange(hosts[0], said)) for said in strangers]
+            self.assertEqual(meet((hosts, 1)), [None])
+            self.assertEqual(first.result(20), [None])
+            return came
+
+    def test_a_stranger_is_sent_away_without_a_word(self):
+        hosts = addresses(2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(meet, (hosts, 0))
+            for said in (
+                b"GET / HTTP/1.0\r\n\r\n",
+                b"SSH-2.0-OpenSSH_9.2\r\n",
+                b"\x16\x03\x01\n\xff\xfe",
+                b"[" * 60_000 + b"\n",
+                b"a line without an end" * 1000,
+                b'{"magic": "grace_tf rendezvous", "rank": "1", "seconds": NaN}\n',
+            ):
+                with strange(hosts[0], said) as stranger:
+                    with contextlib.suppress(ConnectionResetError):
+                        self.assertEqual(stranger.recv(1), b"")
+            self.assertEqual(meet((hosts, 1)), [None])
+            self.assertEqual(first.result(20), [None])
+
+    def test_twenty_that_say_nothing_hold_up_nobody(self):
+        with mock.patch.object(reception, "_SPEAKING", 600.0):
+            self.among(*[b""] * 20)
+
+    def test_of_more_than_can_be_served_the_oldest_goes(self):
+        with (
+            mock.patch.object(reception, "_SPEAKING", 600.0),
+            mock.patch.object(reception, "_STRANGERS", 3),
+        ):
+            self.among(*[b""] * 20)
+
+    def test_who_speaks_slowly_has_no_more_time_than_who_says_nothing(self):
+        hosts = addresses(2)
+        with (
+            mock.patch.object(reception, "_SPEAKING", 0.5),
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            first = pool.submit(meet, (hosts, 0))
+            with strange(hosts[0], b"a") as stranger, self.assertRaises(OSError):
+                stranger.settimeout(0.01)
+                while True:  # a byte whenever nothing has come, until the connection ends
+                    try:
+                        if not stranger.recv(1):
+                            raise ConnectionResetError
+                    except socket.timeout:
+                        stranger.sendall(b"a")
+            self.assertEqual(meet((hosts, 1)), [None])
+            self.assertEqual(first.result(20), [None])
+
+    def test_noise_that_begins_as_a_hello_ends_no_start(self):
+        noise = bytes(range(256)) * 2
+        named = {"magic": rendezvous._MAGIC, "rank": 1, "seconds": 1, "versions": "\x1b[2J\ufffd"}
+        self.among(b"grace_tf" + noise, noise + b"\n", json.dumps(named).encode() + b"\n")
+
+    def test_what_listens_in_worker_0_s_place_is_told(self):
+        for says, told in (
+            (None, "what listens there does not answer as worker 0 does; give it another port"),
+            (b"", "what listens there ends the connection without an answer"),
+            (
+                b"SSH-2.0-OpenSSH_9.2\r\n",
+                "what listens there is no worker, it says 'SSH-2.0-OpenSSH_9.2'; take another port",
+            ),
+            (
+                b"\x00\xff\x1b[2J\n",
+                "what listens there is no worker, it says 6 bytes that are no text; take another "
+                "port",
+            ),
+        ):
+            with (
+                self.subTest(says),
+                Foreign(says) as address,
+                mock.patch.object(reception, "_ANSWERING", 0.1),
+            ):
+                (said,) = meet(([address, "127.0.0.1:1"], 1), timeout=0.5)
+                self.assertEqual(
+                    said, f"Worker 0 of 2 did not come to {address} within 0.5 s: {told}."
+                )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import selectors
 import socket
 import threading
@@ -19,13 +18,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.transports.lifeline import tensorflow_engine
+from grace_tf.transports.lifeline import frames, tensorflow_engine
 from grace_tf.transports.lifeline.farewells import GONE, failed, left
 from grace_tf.transports.lifeline.peer import Peer
 from grace_tf.transports.lifeline.versions import refusal
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a worker is blamed for a failed collective
+INTRODUCTION = 10.0  # seconds from a connection to the end of a worker's first line
+STRANGERS = 64  # connections without that line, at most; the oldest one goes
 LAST = 10.0  # seconds that worker 0 waits at its end for the others' end; SILENT where it fails
 
 Handler = Callable[[int, Any], None]
@@ -60,6 +61,7 @@ class Lifeline:
         self._token, self._server, self._find, self.engine = token, server, find, engine
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
+        self._strangers: list[Peer] = []  # not introduced yet, the oldest first
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
@@ -83,7 +85,7 @@ class Lifeline:
 
     def tell(self, topic: str, data: Any = None) -> None:
         """Sends `data`, which JSON can hold, to all other workers.  Never waits, never fails."""
-        line = json.dumps([self.rank, topic, data]).encode() + b"\n"
+        line = frames.encode([self.rank, topic, data])
         with self.changed:
             self._send(line)
 
@@ -162,7 +164,8 @@ class Lifeline:
     def abandon(self) -> None:
         """Drops all connections without a goodbye, as a forked child must."""
         self.closed, self._read = True, False
-        for held in [self._server, *(peer.connection for peer in self._peers.values())]:
+        peers = [*self._peers.values(), *self._strangers]
+        for held in [self._server, *(peer.connection for peer in peers)]:
             if held is not None:
                 held.close()
 
@@ -185,6 +188,10 @@ class Lifeline:
                     peer.silent += passed
                     if peer.silent > self.patience:
                         self._lose(worker, peer.silence())
+                for peer in list(self._strangers):
+                    peer.unknown += passed
+                    if peer.unknown > INTRODUCTION:
+                        self._drop(peer)
                 beat += passed
                 self.changed.notify_all()  # silence is a change too
                 if beat >= BEAT:
@@ -207,8 +214,18 @@ class Lifeline:
         return True
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        if self._server is None:
+            return  # closed since the event came
+        try:
             peer = Peer(self._server.accept()[0])
+        except ConnectionError:
+            return  # it has left already
+        except OSError:  # this process has no file left: an older stranger makes room
+            peer = None
+        if self._strangers and (peer is None or len(self._strangers) >= STRANGERS):
+            self._drop(self._strangers[0])
+        if peer is not None:
+            self._strangers.append(peer)
             self._selector.register(peer.connection, selectors.EVENT_READ, peer)
 
     def _receive(self, peer: Peer) -> None:
@@ -220,13 +237,14 @@ class Lifeline:
             return
         for line in lines:
             try:
-                worker, topic, data = json.loads(line)
+                worker, topic, data = frames.decode(line)
             except (ValueError, TypeError):
                 return self._drop(peer)
             if peer.worker is None:
                 theirs = peer.introduced(topic, data, self._token)
-                if theirs is None or not 0 < worker < self.size:
+                if theirs is None or worker not in range(1, self.size):
                     return self._drop(peer)
+                self._strangers.remove(peer)
                 peer.worker, self._peers[worker] = worker, peer
                 self._catch_up(peer)
                 if refused := refusal(worker, self.size, theirs):
@@ -261,6 +279,8 @@ class Lifeline:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.connection)
         peer.connection.close()
+        if peer in self._strangers:
+            self._strangers.remove(peer)
         if self._peers.get(peer.worker) is peer:
             del self._peers[peer.worker]
 
@@ -270,6 +290,16 @@ class Lifeline:
             peer.send(line)
         if self.rank or len(self._peers) == self.size - 1:
             self._waiting = None
+            self._close_the_door()
+
+    def _close_the_door(self) -> None:
+        """Ends worker 0's listening: the others have their connections, and none comes twice."""
+        if self._server is not None:
+            self._selector.unregister(self._server)
+            self._server.close()
+            self._server = None
+        for stranger in list(self._strangers):
+            self._drop(stranger)
 
     def _send(self, line: bytes, but: Peer | None = None) -> None:
         if self._waiting is not None:

@@ -6,12 +6,11 @@ A line is a JSON list, [worker, topic, data].
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 from collections.abc import Iterator
 from typing import Any
 
-from grace_tf.transports.lifeline import versions
+from grace_tf.transports.lifeline import frames, versions
 
 _SENDING = 5.0  # seconds that a peer may take to accept what is sent to it
 _LONGEST = 1 << 16  # bytes of a line; only a stranger sends longer ones
@@ -27,6 +26,7 @@ class Peer:
         self.worker: int | None = None  # None until it has introduced itself
         self.left = b""
         self.silent = 0.0
+        self.unknown = 0.0  # the seconds in which it has not introduced itself
 
     def lines(self) -> Iterator[bytes] | None:
         """The complete lines that have come; None at the end of the connection."""
@@ -47,7 +47,7 @@ class Peer:
 
     def introduce(self, rank: int, token: int) -> None:
         """Introduces this worker to worker 0, with the token that all workers have."""
-        self.send(json.dumps([rank, "hello", [token, versions.HERE]]).encode() + b"\n")
+        self.send(frames.encode([rank, "hello", [token, versions.HERE]]))
 
     def introduced(self, topic: Any, data: Any, token: int) -> str | None:
         """The versions in a worker's first line; None for a stranger."""

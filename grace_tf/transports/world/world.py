@@ -12,6 +12,7 @@ Importing this module starts nothing.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def init(
 
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
-        unless given.
+        unless given.  When they have met, TensorFlow has at least ten seconds to connect them.
       workers: the addresses `host:port` of all, in one order on all of them.
       rank: the place of this process among them, from 0.
       size, master: instead of all addresses, the number of workers and the `host:port` where worker
@@ -69,14 +70,15 @@ def init(
     if process_set is not None or horovod.running() is not None:
         return _of_horovod(timeout, workers or master, process_set)
     seconds = timeout or (_current.timeout if _current else TIMEOUT)
+    deadline = time.monotonic() + seconds
     if workers is not None:
         addresses, rank = rank_from_environment.checked(workers, rank)
     elif _current is not None:
         same = size is None or (rank or 0, size) == (_current.rank, _current.size)
         addresses, rank = _current.addresses if same else (), _current.rank
     else:
-        addresses, rank = _from_surroundings(rank, size, master, seconds)
-    _current = _make(addresses, rank, float(seconds))
+        addresses, rank = _from_surroundings(rank, size, master, seconds, deadline)
+    _current = _make(addresses, rank, float(seconds), deadline)
     return _current
 
 
@@ -247,7 +249,7 @@ def _refuse_late() -> None:
         )
 
 
-def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup:
+def _make(addresses: tuple[str, ...], rank: int, timeout: float, deadline: float) -> ProcessGroup:
     if _current is not None:
         if (addresses, rank, timeout) != (_current.addresses, _current.rank, _current.timeout):
             raise RuntimeError(
@@ -261,11 +263,11 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float) -> ProcessGroup
         if gpus:
             gpu = gpus[_local_rank(addresses, rank) % len(gpus)]
             tf.config.set_visible_devices([gpu], "GPU")
-    return ProcessGroup(addresses, rank, timeout)
+    return ProcessGroup(addresses, rank, timeout, deadline)
 
 
 def _from_surroundings(
-    rank: int | None, size: int | None, master: str | None, timeout: float
+    rank: int | None, size: int | None, master: str | None, timeout: float, deadline: float
 ) -> tuple[tuple[str, ...], int]:
     """The addresses of all workers and this one's rank, from the first source that has them."""
     if size == 1:
@@ -301,5 +303,5 @@ def _from_surroundings(
             "is alone."
         )
     _refuse_late()
-    addresses = addresses_of_all(master, launch.rank, launch.size, timeout, launch.job)
+    addresses = addresses_of_all(master, launch.rank, launch.size, timeout, launch.job, deadline)
     return rank_from_environment.checked(addresses, launch.rank)
