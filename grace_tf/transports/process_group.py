@@ -46,6 +46,8 @@ class ProcessGroup(Ring, Group):
     Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N;
     gather n (N - 1); all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
 
+    Only processes with the same `secret` meet.
+
     Attributes: rank; size; local_rank (position among the workers of the same host); workers, which
     is (rank,); timeout in seconds; addresses.
     """
@@ -56,6 +58,7 @@ class ProcessGroup(Ring, Group):
         rank: int,
         timeout: float = 120.0,
         deadline: float | None = None,
+        secret: str = "",
     ):
         super().__init__(len(addresses), rank, timeout=timeout)
         self.addresses = tuple(addresses)
@@ -65,7 +68,7 @@ class ProcessGroup(Ring, Group):
         if self.size == 1:
             return
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
-        starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline)
+        starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline, secret)
         server, port, token = lifeline.offer() if rank == 0 else (None, 0, 0)
         deadline = max(deadline, time.monotonic() + _STARTING)
         try:

@@ -1,15 +1,18 @@
 """How workers come together at worker 0's address before TensorFlow starts.
 
-Worker 0 has a `Reception`, the others `call` it.  A worker says a hello, a line of JSON; when all
-have come, or one cannot, worker 0 answers each by one line.  All callers are served at once, and
-each has a time of its own, so that a stranger who says nothing, or a byte a second, holds up
-nobody.  A stranger is sent away without a word.
+Worker 0 has a `Reception`, the others `call` it.  Worker 0 gives each caller a challenge, and a
+worker says its hello, with a proof that it knows the secret of the job; when all have come, or one
+cannot, worker 0 answers each, with a proof of its own.  All are lines of JSON.
+
+All callers are served at once, and each has a time of its own, so that a stranger who says nothing,
+or a byte a second, holds up nobody.  A stranger is sent away without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import selectors
 import socket
 import time
@@ -26,6 +29,11 @@ _ANSWERING = 5.0  # seconds after its own deadline that a worker waits for worke
 _SENDING = 2.0  # seconds that a peer may take to accept what is sent to it
 _STRANGERS = 64  # connections that have not said their line, at most; the oldest one goes
 _LONGEST_HELLO = 4096  # bytes
+_IMPOSTOR = (
+    "a worker with another secret of the job was sent away: all get the same from the launcher, or "
+    "by init(secret=…)"
+)
+_HELLO, _ANSWER = "hello ", "answer "  # so that no hello can be given back as an answer
 _PAUSE = 0.1  # seconds between two attempts to reach worker 0
 
 
@@ -35,9 +43,11 @@ class Reception:
     Attributes: here: the worker's connection and its hello, by rank.
     """
 
-    def __init__(self, address: str, magic: str, size: int) -> None:
+    def __init__(self, address: str, magic: str, size: int, secret: str = "") -> None:
         """Listens at the address, `host:port`; RuntimeError where that is impossible."""
         self._address, self._magic, self._size = address, magic, size
+        self._secret = secret
+        self._impostors = 0  # hellos without the proof
         try:
             self._server = listen(int(address.rpartition(":")[2]))
         except (OSError, OverflowError) as error:
@@ -45,15 +55,16 @@ class Reception:
         self._server.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
-        self._speaking: dict[socket.socket, tuple[float, bytes]] = {}  # the deadline, and the line
-        self._refused: list[socket.socket] = []
+        # The deadline, the challenge, and what has come of the line.
+        self._speaking: dict[socket.socket, tuple[float, str, bytes]] = {}
+        self._refused: list[tuple[socket.socket, Words]] = []
         self.here: dict[int, tuple[socket.socket, Words]] = {}
 
     def __enter__(self) -> Reception:
         return self
 
     def __exit__(self, *_) -> None:
-        for peer in [*self._speaking, *self._refused, *(peer for peer, _ in self.here.values())]:
+        for peer in [*self._speaking, *(p for p, _ in [*self._refused, *self.here.values()])]:
             peer.close()
         self._selector.close()
         self._server.close()
@@ -73,7 +84,8 @@ class Reception:
             if came is None:
                 late = [str(worker) for worker in range(1, self._size) if worker not in self.here]
                 refusal = f"Worker{'s' * (len(late) > 1)} {', '.join(late)} of {self._size} did "
-                refusal += f"not come to {self._address} within {timeout:g} s."
+                refusal += f"not come to {self._address} within {timeout:g} s"
+                refusal += f"; {_IMPOSTOR}." if self._impostors else "."
                 break
             peer, hello = came
             refusal, rank = fits(hello), hello["rank"]
@@ -84,7 +96,7 @@ class Reception:
             if refusal is None and (not 0 < rank < self._size or self._is_here(rank)):
                 refusal = f"Two workers came with the rank {rank}: each needs one of its own."
             if refusal is not None:
-                self._refused.append(peer)
+                self._refused.append((peer, hello))
                 continue
             self.here[rank] = peer, hello
             deadline = min(deadline, time.monotonic() + hello["seconds"])
@@ -94,8 +106,9 @@ class Reception:
 
     def answer(self, words: Words) -> None:
         """Tells all who have come, also those who were refused."""
-        for peer in [*self._refused, *(peer for peer, _ in self.here.values())]:
-            say(peer, {"magic": self._magic, **words})
+        for peer, hello in [*self._refused, *self.here.values()]:
+            words = {"magic": self._magic, **words}
+            say(peer, frames.signed(words, self._secret, f"{_ANSWER}{hello.get('challenge')}"))
 
     def keep(self) -> dict[int, socket.socket]:
         """The connections of all workers, which outlive this context."""
@@ -115,14 +128,14 @@ class Reception:
     def _next(self, deadline: float) -> tuple[socket.socket, Words] | None:
         """The next worker's connection and hello; None at the deadline."""
         while time.monotonic() < deadline:
-            first = min([deadline, *(until for until, _ in self._speaking.values())])
+            first = min([deadline, *(until for until, _, _ in self._speaking.values())])
             for key, _ in self._selector.select(max(0.0, first - time.monotonic())):
                 peer = key.fileobj
                 if peer is self._server:
                     self._accept()
                 elif peer in self._speaking and (hello := self._hear(peer)) is not None:
                     return peer, hello
-            for peer, (until, _) in list(self._speaking.items()):
+            for peer, (until, _, _) in list(self._speaking.items()):
                 if until <= time.monotonic():
                     self._send_away(peer)
         return None
@@ -138,8 +151,11 @@ class Reception:
             self._send_away(next(iter(self._speaking)))
         if peer is not None:
             peer.setblocking(False)
-            self._speaking[peer] = time.monotonic() + _SPEAKING, b""
+            challenge = secrets.token_hex(16)
+            self._speaking[peer] = time.monotonic() + _SPEAKING, challenge, b""
             self._selector.register(peer, selectors.EVENT_READ)
+            with contextlib.suppress(OSError):  # its end shows when it is read
+                peer.sendall(frames.encode({"magic": self._magic, "challenge": challenge}))
 
     def _hear(self, peer: socket.socket) -> Words | None:
         """Reads on; the hello if it is complete.  Sends a stranger away."""
@@ -149,10 +165,10 @@ class Reception:
             return None
         except OSError:
             more = b""
-        until, before = self._speaking[peer]
+        until, challenge, before = self._speaking[peer]
         line, end, _ = (before + more).partition(b"\n")
-        self._speaking[peer] = until, line
-        hello = self._known(line) if end else None
+        self._speaking[peer] = until, challenge, line
+        hello = self._known(line, challenge) if end else None
         if hello is not None:
             self._release(peer)
             peer.settimeout(_SENDING)
@@ -160,13 +176,16 @@ class Reception:
             self._send_away(peer)
         return hello
 
-    def _known(self, line: bytes) -> Words | None:
+    def _known(self, line: bytes, challenge: str) -> Words | None:
         """The hello of a worker; None for what a stranger says."""
         try:
             hello = frames.decode(line)
         except ValueError:
             return None
         if not isinstance(hello, dict) or hello.get("magic") != self._magic:
+            return None
+        if not frames.proved(hello, self._secret, _HELLO + challenge):
+            self._impostors += 1
             return None
         seconds = hello.get("seconds")
         numbers = type(hello.get("rank")) is int and type(seconds) in (int, float)
@@ -182,7 +201,7 @@ class Reception:
 
 
 def call(
-    address: str, hello: Words, size: int, timeout: float, deadline: float
+    address: str, hello: Words, size: int, timeout: float, deadline: float, secret: str = ""
 ) -> tuple[socket.socket, Words]:
     """Worker 0's answer to a hello, and the connection, which stays open.
 
@@ -196,13 +215,21 @@ def call(
                 there = host.strip("[]"), int(port)
                 peer = held.enter_context(socket.create_connection(there, timeout=left))
             except ConnectionRefusedError:
-                why = ""  # nothing listens there yet
+                pass  # nothing listens there yet, or any more
             except OSError as error:
                 why = f" ({error})"
             else:
-                say(peer, {**hello, "seconds": left})
-                line = first_line(peer, deadline + _ANSWERING)
+                lines = _Lines(peer, deadline + _ANSWERING)
+                line = lines.next()
                 answer = _answer(line, hello["magic"])
+                if answer is not None:
+                    mine = secrets.token_hex(16)
+                    words = {**hello, "seconds": left, "challenge": mine}
+                    say(peer, frames.signed(words, secret, f"{_HELLO}{answer.get('challenge')}"))
+                    line = lines.next()
+                    answer = _answer(line, hello["magic"])
+                    if answer is not None and not frames.proved(answer, secret, _ANSWER + mine):
+                        answer = None
                 if answer is not None and "refused" in answer:
                     raise RuntimeError(str(answer["refused"]))
                 if answer is not None:
@@ -228,7 +255,10 @@ def _foreign(line: bytes | None) -> str:
     if line is None:
         return "what listens there does not answer as worker 0 does; give it another port"
     if not line:
-        return "what listens there ends the connection without an answer"
+        return (
+            "what listens there ends the connection without an answer; it may be another program, "
+            "or a worker 0 with another secret of the job (init(secret=…))"
+        )
     return f"what listens there is no worker, it says {frames.shown(line)}; take another port"
 
 
@@ -239,23 +269,30 @@ def say(peer: socket.socket, words: Words) -> None:
         peer.sendall(frames.encode(words))
 
 
-def first_line(peer: socket.socket, deadline: float) -> bytes | None:
-    """Reads a line; what has come of it where the connection ends, None for nothing in time."""
-    said = b""
-    while b"\n" not in said and len(said) <= frames.LONGEST:
-        left = deadline - time.monotonic()
-        try:
-            peer.settimeout(max(1e-3, left))
-            more = peer.recv(65536) if left > 0 else b""
-        except socket.timeout:
-            more = b""
-        except OSError:
-            return said
-        if not more:
-            late = time.monotonic() >= deadline
-            return None if late and not said else said
-        said += more
-    return said.partition(b"\n")[0]
+class _Lines:
+    """Reads the lines that a connection gives until a deadline."""
+
+    def __init__(self, peer: socket.socket, deadline: float) -> None:
+        self._peer, self._deadline, self._said = peer, deadline, b""
+
+    def next(self) -> bytes | None:
+        """A line; what has come of it where the connection ends, None for nothing in time."""
+        while b"\n" not in self._said and len(self._said) <= frames.LONGEST:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return self._said or None
+            try:
+                self._peer.settimeout(left)
+                more = self._peer.recv(65536)
+            except socket.timeout:
+                continue
+            except OSError:
+                return self._said
+            if not more:
+                return self._said
+            self._said += more
+        line, _, self._said = self._said.partition(b"\n")
+        return line
 
 
 def gone(peer: socket.socket) -> bool:

@@ -19,13 +19,18 @@ _MAGIC = "grace_tf rendezvous"
 
 
 def meet(
-    addresses: Sequence[str], rank: int, timeout: float, deadline: float | None = None
+    addresses: Sequence[str],
+    rank: int,
+    timeout: float,
+    deadline: float | None = None,
+    secret: str = "",
 ) -> Starting:
     """Returns when all workers are here, with the connections that watch over what follows.
 
     Args:
       timeout: seconds to wait for the others.
       deadline: when they are over, by `time.monotonic()`; after all of them unless given.
+      secret: what only the workers of this job know; without the same they do not meet.
     Raises: RuntimeError where a worker does not come in time, or does not fit to worker 0.
     """
     size = len(addresses)
@@ -34,9 +39,9 @@ def meet(
     hello = {"magic": _MAGIC, "rank": rank, "size": size, "addresses": digest}
     hello["versions"] = versions.HERE
     if rank > 0:
-        peer, _ = reception.call(addresses[0], hello, size, timeout, deadline)
+        peer, _ = reception.call(addresses[0], hello, size, timeout, deadline, secret)
         return Starting(rank, size, {0: peer})
-    with reception.Reception(addresses[0], _MAGIC, size) as all_others:
+    with reception.Reception(addresses[0], _MAGIC, size, secret) as all_others:
         all_others.gather(timeout, deadline, lambda theirs: _refusal(theirs, hello))
         all_others.answer({"go": True})
         return Starting(rank, size, all_others.keep())

@@ -89,6 +89,8 @@ def test_what_workers_get_of_the_environment(monkeypatch):
         assert (each["WANTED"], each["SECRET"]) == ("two\nlines", "a 'word'")
         assert each["VIRTUAL_ENV"] == "/some/where"
         assert each["PYTHONPATH"] == os.environ["PYTHONPATH"]
+    assert here["GRACE_TF_SECRET"] == there["GRACE_TF_SECRET"]
+    assert len(here["GRACE_TF_SECRET"]) == 64
     assert here["PLAIN"] == "is not sent" and "PLAIN" not in there
     assert there["HOME"] == "/"
     assert there["PATH"] == os.environ["PATH"] + ":/usr/bin:/bin"

@@ -22,10 +22,13 @@ def strange(address, said):
 
 
 class Foreign:
-    """Something that listens, and says the same to all; None for nothing.  Gives its address."""
+    """Something that listens, and says the same to all; None for nothing.  Gives its address.
 
-    def __init__(self, says):
-        self._says, self._came = says, []
+    It ends a connection on which it has said something, unless `ends` is false.
+    """
+
+    def __init__(self, says, ends=True):
+        self._says, self._ends, self._came = says, ends, []
         self._server = socket.create_server(("127.0.0.1", 0))
 
     def __enter__(self):
@@ -37,10 +40,9 @@ class Foreign:
             while True:
                 peer = self._server.accept()[0]
                 self._came.append(peer)
-                if self._says is not None:
-                    peer.recv(65536)
-                    peer.sendall(self._says)
-                    peer.close()
+                peer.sendall(self._says or b"")
+                if self._ends and self._says is not None:
+                    peer.shutdown(socket.SHUT_WR)
 
     def __exit__(self, *_):
         self._server.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,6 @@
 """Workers that know where worker 0 is, and find each other there: in threads of this process."""
 
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -11,6 +10,7 @@ import pytest
 from strangers import Foreign, strange
 
 from grace_tf.transports import reception
+from grace_tf.transports.lifeline import frames
 from grace_tf.transports.world import meeting
 
 
@@ -102,7 +102,10 @@ def greeting(master, **words):
     host = master.split(":")[0]
     own = {"magic": meeting._MAGIC, "job": "", "size": 2, "host": host, "port": 1}
     own.update(seconds=20.0, **words)
-    return strange(master, json.dumps(own).encode() + b"\n")
+    peer = strange(master, b"")
+    challenge = frames.decode(peer.recv(1000))["challenge"]
+    peer.sendall(frames.encode(frames.signed(own, "", "hello " + challenge)))
+    return peer
 
 
 def test_strangers_and_workers_of_another_job_are_sent_away():

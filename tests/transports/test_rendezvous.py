@@ -13,7 +13,7 @@ from unittest import mock
 from strangers import Foreign, strange
 
 from grace_tf.transports import reception, rendezvous
-from grace_tf.transports.lifeline import versions
+from grace_tf.transports.lifeline import frames, versions
 
 
 def addresses(count):
@@ -127,10 +127,69 @@ class StrangersTest(unittest.TestCase):
                 b'{"magic": "grace_tf rendezvous", "rank": "1", "seconds": NaN}\n',
             ):
                 with strange(hosts[0], said) as stranger:
+                    heard = b""
                     with contextlib.suppress(ConnectionResetError):
-                        self.assertEqual(stranger.recv(1), b"")
+                        while more := stranger.recv(1000):
+                            heard += more
+                    self.assertLessEqual(heard.count(b"\n"), 1)  # the challenge
             self.assertEqual(meet((hosts, 1)), [None])
             self.assertEqual(first.result(20), [None])
+
+    def test_only_who_knows_the_secret_is_let_in(self):
+        hosts, said = addresses(2), []
+
+        def come(rank, secret, timeout):
+            try:
+                said.append(rendezvous.meet(hosts, rank, timeout, secret=secret).close())
+            except RuntimeError as error:
+                said.append(str(error))
+
+        first = threading.Thread(target=come, args=(0, "of this job", 20.0))
+        first.start()
+        come(1, "of another", 0.5)
+        self.assertRegex(said.pop(), "did not come .* or a worker 0 with another secret of the job")
+        come(1, "of this job", 20.0)
+        first.join()
+        self.assertEqual(said, [None, None])
+
+    def test_worker_0_tells_that_a_secret_was_wrong(self):
+        hosts = addresses(2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(meet, (hosts, 0), timeout=1.0)
+            with self.assertRaises(RuntimeError):
+                rendezvous.meet(hosts, 1, 0.5, secret="of another")
+            (said,) = first.result(20)
+        self.assertIn("within 1 s; a worker with another secret of the job was sent away", said)
+
+    def test_a_hello_given_back_is_no_answer(self):
+        hello = {"magic": rendezvous._MAGIC, "rank": 2, "challenge": "c"}
+        with Foreign(None) as address, mock.patch.object(reception, "_ANSWERING", 0.1):
+            lines = [frames.encode({"magic": rendezvous._MAGIC, "challenge": "d"})]
+            lines.append(frames.encode(frames.signed(hello, "", reception._HELLO + "m")))
+            with (
+                mock.patch.object(reception._Lines, "next", lambda _: lines.pop(0)),
+                mock.patch.object(reception.secrets, "token_hex", lambda _: "m"),
+                mock.patch.object(reception, "_PAUSE", 1.0),  # one attempt
+            ):
+                (said,) = meet(([address, "127.0.0.1:1"], 1), timeout=0.5)
+        self.assertIn("what listens there is no worker", said)
+
+    def test_worker_0_must_know_the_secret_too(self):
+        """What listens in its place may know all of the protocol."""
+        says = [{"magic": rendezvous._MAGIC, "challenge": "c"}, {"magic": rendezvous._MAGIC}]
+        says[1].update(go=True, proof="0" * 64)
+        with Foreign(b"".join(map(frames.encode, says)), ends=False) as address:
+            (said,) = meet(([address, "127.0.0.1:1"], 1), timeout=0.5)
+        self.assertIn("what listens there is no worker", said)
+
+    def test_a_proof_serves_one_challenge_and_the_words_that_it_was_made_for(self):
+        words = frames.signed({"rank": 1, "seconds": 0.1}, "secret", "challenge")
+        again = frames.decode(frames.encode(words))
+        self.assertTrue(frames.proved(again, "secret", "challenge"))
+        self.assertFalse(frames.proved(again, "secret", "another"))
+        self.assertFalse(frames.proved(again, "other", "challenge"))
+        self.assertFalse(frames.proved({**again, "rank": 2}, "secret", "challenge"))
+        self.assertFalse(frames.proved({"rank": 1, "proof": "\u00e9"}, "secret", "challenge"))
 
     def test_twenty_that_say_nothing_hold_up_nobody(self):
         with mock.patch.object(reception, "_SPEAKING", 600.0):
@@ -169,7 +228,11 @@ class StrangersTest(unittest.TestCase):
     def test_what_listens_in_worker_0_s_place_is_told(self):
         for says, told in (
             (None, "what listens there does not answer as worker 0 does; give it another port"),
-            (b"", "what listens there ends the connection without an answer"),
+            (
+                b"",
+                "what listens there ends the connection without an answer; it may be another "
+                "program, or a worker 0 with another secret of the job (init(secret=…))",
+            ),
             (
                 b"SSH-2.0-OpenSSH_9.2\r\n",
                 "what listens there is no worker, it says 'SSH-2.0-OpenSSH_9.2'; take another port",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from grace_tf.cli.run.remote_worker import interface
 
 # The variables that workers on other hosts get from here; workers on this machine get all of them.
 _SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
+_SECRET = "GRACE_TF_SECRET"  # as transports/world/rank_from_environment.py reads it
 _THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
 
 
@@ -54,12 +56,13 @@ def environments(
         meeting = _of_horovod(hosts, launcher, _interfaces(places))
     quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
     sent = {name: os.environ[name] for name in _SENT if name in os.environ}
+    secret = {_SECRET: secrets.token_hex(32)}  # of this run; to other hosts it goes through ssh
     with meeting as of_horovod:
         found = []
         for rank, (place, more) in enumerate(zip(places, of_horovod)):
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
             mine = {**quiet, **(os.environ if place.here else sent), **(exports or {})}
-            found.append({**mine, "TF_CONFIG": json.dumps(task), **more})
+            found.append({**mine, "TF_CONFIG": json.dumps(task), **secret, **more})
         yield found
 
 

@@ -6,6 +6,8 @@ are checked before it is parsed, and what is no such line is refused by one exce
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 from typing import Any
@@ -28,6 +30,23 @@ def decode(line: bytes) -> Any:
     if len(line) > LONGEST or _too_deep(line):
         raise ValueError("longer or deeper than any line of a worker")
     return json.loads(line.decode())
+
+
+def signed(words: dict[str, Any], secret: str, challenge: str) -> dict[str, Any]:
+    """The words, with a proof that who says them knows the secret; it answers this challenge."""
+    return {**words, "proof": _proof(words, secret, challenge)}
+
+
+def proved(words: dict[str, Any], secret: str, challenge: str) -> bool:
+    """Whether `signed` has made these words."""
+    said = {name: value for name, value in words.items() if name != "proof"}
+    given = str(words.get("proof")).encode()
+    return hmac.compare_digest(given, _proof(said, secret, challenge).encode())
+
+
+def _proof(words: dict[str, Any], secret: str, challenge: str) -> str:
+    text = json.dumps([challenge, words], sort_keys=True)
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def _too_deep(line: bytes) -> bool:

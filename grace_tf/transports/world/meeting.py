@@ -21,7 +21,13 @@ _MAGIC = "grace_tf meeting"
 
 
 def addresses_of_all(
-    master: str, rank: int, size: int, timeout: float, job: str = "", deadline: float | None = None
+    master: str,
+    rank: int,
+    size: int,
+    timeout: float,
+    job: str = "",
+    deadline: float | None = None,
+    secret: str = "",
 ) -> list[str]:
     """Every worker's `host:port`, in the order of ranks.
 
@@ -30,6 +36,7 @@ def addresses_of_all(
       timeout: seconds to wait for the others.
       job: a name that all workers of this job have; workers of other jobs are refused.
       deadline: when these seconds are over, by `time.monotonic()`; after all of them unless given.
+      secret: what only the workers of this job know; without the same they do not meet.
     Raises: RuntimeError where not all come in time, two have the same rank, or sizes differ.
     """
     deadline = time.monotonic() + timeout if deadline is None else deadline
@@ -38,10 +45,10 @@ def addresses_of_all(
         hello = {"magic": _MAGIC, "job": job, "rank": rank, "size": size}
         hello.update(port=held.getsockname()[1], host=master.rpartition(":")[0])
         if rank > 0:
-            peer, answer = reception.call(master, hello, size, timeout, deadline)
+            peer, answer = reception.call(master, hello, size, timeout, deadline, secret)
             peer.close()
             return answer["addresses"]
-        with reception.Reception(master, _MAGIC, size) as all_others:
+        with reception.Reception(master, _MAGIC, size, secret) as all_others:
             all_others.gather(timeout, deadline, lambda theirs: _refusal(theirs, hello))
             found = _found(all_others.here, hello)
             all_others.answer({"addresses": found})

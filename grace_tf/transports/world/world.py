@@ -38,6 +38,7 @@ def init(
     size: int | None = None,
     master: str | None = None,
     process_set: Any = None,
+    secret: str | None = None,
 ) -> Group:
     """Joins the workers' process group and returns it; returns when all workers have come.
 
@@ -60,25 +61,35 @@ def init(
         without both the group is this process alone.
       process_set: the `hvd.ProcessSet` whose processes train together.  `rank()` and `size()` count
         within the set; `local_rank()` counts all of Horovod's processes on the host.
+      secret: a text that only the workers of this job know, such as a file of the job gives it;
+        others cannot join, nor keep them from meeting by words of their own.  The launcher makes
+        one for each run and passes it on.
     Returns: the group.
     Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
       already run an operation, if a group with other arguments exists, or if a worker does not come
       in time.
     """
-    global _current
     _check_arguments(timeout, workers, rank, size, master, process_set)
+    if not isinstance(secret, (str, type(None))):
+        raise TypeError(f"secret is a text, not {type(secret).__name__}.")
     if process_set is not None or horovod.running() is not None:
         return _of_horovod(timeout, workers or master, process_set)
+    return _join(timeout, workers, rank, size, master, secret)
+
+
+def _join(timeout, workers, rank, size, master, secret) -> ProcessGroup:
+    global _current
     seconds = timeout or (_current.timeout if _current else TIMEOUT)
     deadline = time.monotonic() + seconds
+    secret = rank_from_environment.secret() if secret is None else secret
     if workers is not None:
         addresses, rank = rank_from_environment.checked(workers, rank)
     elif _current is not None:
         same = size is None or (rank or 0, size) == (_current.rank, _current.size)
         addresses, rank = _current.addresses if same else (), _current.rank
     else:
-        addresses, rank = _from_surroundings(rank, size, master, seconds, deadline)
-    _current = _make(addresses, rank, float(seconds), deadline)
+        addresses, rank = _from_surroundings(rank, size, master, seconds, deadline, secret)
+    _current = _make(addresses, rank, float(seconds), deadline, secret)
     return _current
 
 
@@ -249,7 +260,9 @@ def _refuse_late() -> None:
         )
 
 
-def _make(addresses: tuple[str, ...], rank: int, timeout: float, deadline: float) -> ProcessGroup:
+def _make(
+    addresses: tuple[str, ...], rank: int, timeout: float, deadline: float, secret: str
+) -> ProcessGroup:
     if _current is not None:
         if (addresses, rank, timeout) != (_current.addresses, _current.rank, _current.timeout):
             raise RuntimeError(
@@ -263,11 +276,16 @@ def _make(addresses: tuple[str, ...], rank: int, timeout: float, deadline: float
         if gpus:
             gpu = gpus[_local_rank(addresses, rank) % len(gpus)]
             tf.config.set_visible_devices([gpu], "GPU")
-    return ProcessGroup(addresses, rank, timeout, deadline)
+    return ProcessGroup(addresses, rank, timeout, deadline, secret)
 
 
 def _from_surroundings(
-    rank: int | None, size: int | None, master: str | None, timeout: float, deadline: float
+    rank: int | None,
+    size: int | None,
+    master: str | None,
+    timeout: float,
+    deadline: float,
+    secret: str,
 ) -> tuple[tuple[str, ...], int]:
     """The addresses of all workers and this one's rank, from the first source that has them."""
     if size == 1:
@@ -303,5 +321,7 @@ def _from_surroundings(
             "is alone."
         )
     _refuse_late()
-    addresses = addresses_of_all(master, launch.rank, launch.size, timeout, launch.job, deadline)
+    addresses = addresses_of_all(
+        master, launch.rank, launch.size, timeout, launch.job, deadline, secret
+    )
     return rank_from_environment.checked(addresses, launch.rank)
