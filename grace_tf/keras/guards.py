@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+import wrapt
 
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras.classes import Wrapped
@@ -52,36 +53,56 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
         # Horovod sets it after its reduction, but not on Keras 3.
         if is_horovods(optimizer) and optimizer._aggregated_gradients:
             return
+        way = (
+            "it is of tf_keras, which grace_tf.wrap does not take: unset TF_USE_LEGACY_KERAS and "
+            "wrap an optimizer of keras on every worker,"
+            if _is_of_tf_keras(optimizer)
+            else "wrap it with grace_tf.wrap() on every worker,"
+        )
         raise RuntimeError(
             f"This process is worker {connected.rank} of {connected.size}, but its "
-            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: wrap "
-            "it with grace_tf.wrap() on every worker, or aggregate them with grace_tf.Aggregator."
+            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: {way} "
+            "or aggregate them with grace_tf.Aggregator."
         )
     context = tf.distribute.get_replica_context()
     replicas = 1 if context is None else context.num_replicas_in_sync
     if replicas > 1:
         lifeline.tell_plain(context.strategy, optimizer)
     if replicas > 1 and any(map(aggregated, variables)):
+        ways = [] if _is_of_tf_keras(optimizer) else ["grace_tf.wrap(optimizer) under a strategy"]
+        if not isinstance(optimizer, keras.optimizers.Optimizer) or not KERAS_3:
+            ways.append(_own_reduction_off(optimizer))
         raise RuntimeError(
             "These gradients were reduced by a grace_tf.Aggregator already, and "
-            f"{type(optimizer).__name__} would reduce them once more: use grace_tf.wrap(optimizer) "
-            f"under a strategy instead{'' if KERAS_3 else f', or {_own_reduction_off(optimizer)}'}."
+            f"{type(optimizer).__name__} would reduce them once more: use "
+            f"{' instead, or '.join(ways)}{' instead' * (len(ways) == 1)}."
         )
 
 
 def _own_reduction_off(optimizer: Any) -> str:
     """How to tell a Keras 2 optimizer that gradients are reduced already, for the message."""
-    legacy = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+    legacy = not hasattr(optimizer, "aggregate_gradients")
     off = "experimental_aggregate_gradients=False" if legacy else "skip_gradients_aggregation=True"
     return f"apply_gradients(..., {off})"
 
 
+def _is_of_tf_keras(optimizer: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(optimizer).__mro__)
+
+
+def _guard_keras_2(module: Any) -> None:
+    """Guards the optimizers of a package that is Keras 2: keras 2.15 or tf_keras."""
+    new, legacy = module.optimizers.Optimizer, module.optimizers.legacy.Optimizer
+    new.aggregate_gradients = _guard(new.aggregate_gradients)
+    legacy._aggregate_gradients = _guard(legacy._aggregate_gradients)
+
+
 def install() -> None:
+    # With TF_USE_LEGACY_KERAS=1 tf.keras is this package, which is imported at its first use.
+    wrapt.register_post_import_hook(_guard_keras_2, "tf_keras")
     if KERAS_3:
         from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
         TFOptimizer._all_reduce_sum_gradients = _guard(TFOptimizer._all_reduce_sum_gradients)
         return
-    new, legacy = keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer
-    new.aggregate_gradients = _guard(new.aggregate_gradients)
-    legacy._aggregate_gradients = _guard(legacy._aggregate_gradients)
+    _guard_keras_2(keras)

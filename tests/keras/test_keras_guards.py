@@ -1,6 +1,8 @@
 """Gradients that would be reduced by nobody, or twice, and fits that would wait for ever."""
 
+import importlib
 import json
+import sys
 
 import keras
 import numpy as np
@@ -59,6 +61,41 @@ def test_in_a_group_a_plain_optimizer_takes_aggregated_gradients_only(monkeypatc
                     optimizer.apply_gradients(pairs)
         np.testing.assert_array_equal(first.numpy(), [-1.0] * 4)
         np.testing.assert_array_equal(second.numpy(), [0.0] * 4)
+
+
+TF_KERAS = """
+import types
+
+class Optimizer:
+    def aggregate_gradients(self, pairs):
+        return pairs
+
+class Legacy:
+    def _aggregate_gradients(self, pairs):
+        return pairs
+
+optimizers = types.SimpleNamespace(
+    Optimizer=Optimizer, legacy=types.SimpleNamespace(Optimizer=Legacy)
+)
+"""
+
+
+def test_an_optimizer_of_tf_keras_is_guarded_too(monkeypatch, tmp_path):
+    """With TF_USE_LEGACY_KERAS=1; the package is not installed here, so a small one is taken."""
+    (tmp_path / "tf_keras.py").write_text(TF_KERAS)
+    monkeypatch.syspath_prepend(tmp_path)
+    optimizers = importlib.import_module("tf_keras").optimizers
+    monkeypatch.delitem(sys.modules, "tf_keras")
+    variable = tf.Variable(tf.zeros([4]))
+    for call in (
+        optimizers.Optimizer().aggregate_gradients,
+        optimizers.legacy.Optimizer()._aggregate_gradients,
+    ):
+        call([(tf.ones([4]), variable)])  # alone
+        with monkeypatch.context() as patch:
+            patch.setattr(world, "_current", OneOfTwo())
+            with pytest.raises(RuntimeError, match="worker 1 of 2, .*unset TF_USE_LEGACY_KERAS"):
+                call([(tf.ones([4]), variable)])
 
 
 def under_strategy(optimizer, **keywords):
