@@ -1,13 +1,17 @@
 """The plans of an Aggregator, one for every set of gradients that it has seen.
 
-A plan depends on the gradients, their variables and the settings.  A new plan is compared with the
-plans of the other workers.
+A plan depends on the gradients, their variables, the settings, and whether a LossScaleOptimizer
+decides about the step.  A new plan is compared with the plans of the other workers; a step that is
+traced again takes the plan that it had, since a worker may trace again by itself, as for a batch of
+another size.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,9 +25,19 @@ from grace_tf.line.inputs import is_rows, spec_of
 from grace_tf.line.plan import Plan, keyed, make_plan
 from grace_tf.line.settings import Settings
 
+# Graphs in which a collective tells whether the gradients are finite on all workers, before a
+# condition on it holds the step.  `grace_tf.keras` puts them in.
+loss_scaled: weakref.WeakSet = weakref.WeakSet()
+
 
 class Plans:
-    """Makes each plan once, also where several threads ask for it."""
+    """Makes each plan once, also where several threads ask for it.
+
+    Attributes: compared, the number of plans that were compared with the other workers'.  Unlike
+    the number of plans it does not depend on when Python deletes a variable.
+    """
+
+    compared = 0
 
     def __init__(self, registry: VariableRegistry) -> None:
         self._registry = registry
@@ -49,13 +63,19 @@ class Plans:
             rows = tuple(i for i, g in enumerate(grads) if is_rows(g))
             # A plan that was never compared has no reserved keys; plans between workers need them.
             static = _static(others) if rows else ""
-            known = (ordinals, self._settings.index(settings), specs, rows, static, others is None)
+            scaled = others is not None and any(graph in loss_scaled for graph in _graphs())
+            known = (
+                *(ordinals, self._settings.index(settings), specs, rows, static, scaled),
+                others is None,
+            )
             if known not in self._plans:
                 paths = [self._registry.path(o) for o in ordinals]
                 plan = make_plan(settings, paths, specs, ordinals, rows, static)
                 if others is not None:
                     plan = keyed(plan)
-                    plan_comparison.compare_plans(others, plan, described(optimizer_info), reduce)
+                    info = dataclasses.replace(described(optimizer_info), scaled=scaled)
+                    plan_comparison.compare_plans(others, plan, info, reduce)
+                    self.compared += 1
                 self._plans[known] = plan
             return self._plans[known]
 
@@ -71,11 +91,17 @@ class Plans:
 
 def _static(others: Any) -> str:
     """The reason why the traced function needs a static number of rows; "" without one."""
-    graph = tf.compat.v1.get_default_graph()
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return "XLA"
-    while graph is not None and others is not None and others.same_in_loops:
-        if isinstance(graph, WhileBodyFuncGraph):
+    if others is not None and others.same_in_loops:
+        if any(isinstance(graph, WhileBodyFuncGraph) for graph in _graphs()):
             return "a traced loop under MultiWorkerMirroredStrategy"
-        graph = getattr(graph, "outer_graph", None)
     return ""
+
+
+def _graphs() -> Iterator[Any]:
+    """The graph that is traced here, the one around it, and so on."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)

@@ -60,6 +60,11 @@ class Reduction:
         self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
         self._alike_inside = False  # whether equal states inside each host were checked
 
+    @property
+    def compared(self) -> int:
+        """The number of plans that were compared with the other workers', the same on all."""
+        return self._plans.compared
+
     def _forget(self, ordinal: int) -> None:
         self.state.forget(ordinal)
         self._plans.forget(ordinal)

@@ -31,7 +31,9 @@ from grace_tf.keras.optimizers import (
     ignore_in_configs,
     innermost,
     iterations_of,
+    of_one_strategy,
     parts,
+    unchanged_errors,
 )
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.saved_state import InFiles, SavedState
@@ -61,10 +63,25 @@ class Wrapped:
         config = dict(config)
         if _KEY not in config:
             raise _bare(cls)
-        wanted = json.loads(config.pop(_KEY))
+        wanted = cls._read(config.pop(_KEY))
         optimizer = super().from_config(config, custom_objects=custom_objects)
-        attach(optimizer, from_config(wanted))
+        attach(optimizer, wanted)
         return optimizer
+
+    @classmethod
+    def _read(cls, text: Any) -> Settings:
+        """The settings that `get_config` has written as this text."""
+        try:
+            wanted = json.loads(text)
+        except (TypeError, ValueError):
+            wanted = None
+        if not isinstance(wanted, dict):
+            raise ValueError(
+                f"The config of this {cls.__name__} is damaged: its {_KEY!r} is {str(text)[:60]!r} "
+                "and not the text that get_config() has written; take the config from "
+                "get_config(), or restore another file."
+            )
+        return from_config(wanted)
 
     def __reduce__(self):
         # Keras 2 optimizers cannot be pickled, and those of Keras 3 only if it knows their class.
@@ -78,6 +95,7 @@ class _Reducing(InFiles, Wrapped):
     def _settings(self):
         return self._aggregator().settings
 
+    @unchanged_errors()
     def _aggregated(self, grads_and_vars, keras_way):
         grads_and_vars = list(grads_and_vars)
         aggregator = self._aggregator()
@@ -110,7 +128,7 @@ def _bare(cls: type) -> ValueError:
 
 class _Keras3(_Reducing):
     def build(self, variables):
-        with building(variables):
+        with building(variables), of_one_strategy(self):
             super().build(variables)
         self._aggregator().join(variables)  # here the variables still have their paths
 

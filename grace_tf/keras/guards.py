@@ -10,8 +10,9 @@ import tensorflow as tf
 import wrapt
 
 from grace_tf.aggregation.already_aggregated import aggregated
+from grace_tf.aggregation.plan_cache import loss_scaled
 from grace_tf.keras.classes import Wrapped
-from grace_tf.keras.optimizers import is_horovods
+from grace_tf.keras.optimizers import is_horovods, unchanged_errors
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line import collective_keys
 from grace_tf.transports.lifeline import lifeline
@@ -25,6 +26,8 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
     ours = replicas > 1 and compresses(context.strategy)
     if not ours and not isinstance(optimizer, Wrapped):
         return finite
+    if tf.inside_function():
+        loss_scaled.add(tf.compat.v1.get_default_graph())
     bad = 1.0 - tf.cast(finite, tf.float32)
     if replicas > 1:
         return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(bad)), 0.0)
@@ -37,6 +40,7 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
 def _guard(original):
     """Wraps a method: raises where a plain optimizer would skip a reduction, or reduce twice."""
 
+    @unchanged_errors()
     def guarded(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         if not isinstance(self, Wrapped):

@@ -4,9 +4,10 @@ the moment at which they update variables.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,6 +40,35 @@ def after_aggregates(
     # One aggregate is enough: all of them are ready at the same time.
     waits = [t for g in grads[:1] for t in strategy.experimental_local_results(g)]
     return tf.control_dependencies(waits)
+
+
+@contextlib.contextmanager
+def unchanged_errors() -> Iterator[None]:
+    """Keras leaves the messages of errors that are raised inside as they are.
+
+    It would put them between lines on its own `Cond.call()`, in which an optimizer aggregates with
+    gradient_accumulation_steps or inside a LossScaleOptimizer.
+    """
+    try:
+        yield
+    except Exception as error:
+        error._keras_call_info_injected = True  # Keras' own mark, so that it adds lines only once
+        raise
+
+
+@contextlib.contextmanager
+def of_one_strategy(optimizer: Any) -> Iterator[None]:
+    """Gives TensorFlow's error a sentence where slots and variables are of different strategies."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "Mixing different tf.distribute.Strategy" not in str(error):
+            raise
+        raise RuntimeError(
+            f"This {type(optimizer).__name__} was made outside of the scope in which the variables "
+            "were made that it trains: make and wrap it inside `with strategy.scope():`, as the "
+            "model."
+        ) from error
 
 
 def innermost(optimizer: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
-from grace_tf.keras import first_step, steps
+from grace_tf.keras import configuration, first_step, steps
 from grace_tf.keras.classes import Wrapped, reducing
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
@@ -53,6 +53,8 @@ def _around(original: Callable, held: list[Any]) -> Callable:
             with _within(held, self):
                 if held is _models:
                     _forget_old_steps(self)
+                    if line is not None and original.__name__ == "train_on_batch":
+                        configuration.compare_batches(line, self)
                     if several() is not None:
                         refuse_unsynchronised(self)
                         first_step.agree_before(self, several())
@@ -102,6 +104,7 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
         lifeline.tell_plain(model.distribute_strategy, optimizer)
     with steps.Steps(line, _counted(given), _width(model)) as taken:
+        configuration.compare(line, f"fit {taken.call}", model)
         if several() is not None:
             _look_at_data(taken, model.distribute_strategy, given.get("x"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from grace_tf.transports.rows import GathersRows
 
 if TYPE_CHECKING:
     from grace_tf.transports.lifeline.connections import Lifeline
+    from grace_tf.transports.lifeline.waits import Waits
 
 HANDSHAKE_WORDS = 64
 
@@ -86,6 +88,7 @@ class Group(GathersRows):
     lifeline: Lifeline | None = None
     broadcasts: bool = True
     same_in_loops: bool = False
+    _waits: Waits | None = None  # watches the collectives; None where nothing does
 
     @property
     def processes(self) -> int:
@@ -135,8 +138,9 @@ class Group(GathersRows):
         sent = np.zeros([2 + HANDSHAKE_WORDS], np.int64)
         sent[:2] = zlib.crc32(purpose.encode()), len(words)
         sent[2 : 2 + len(words)] = words
+        watched = contextlib.nullcontext() if self._waits is None else self._waits.meeting(purpose)
         try:
-            with tf.init_scope():
+            with tf.init_scope(), watched:
                 received = self._handshake(sent)
         except tf.errors.OpError as error:
             raise RuntimeError(self.explain(error)) from error

@@ -47,7 +47,7 @@ class Ring(GathersRows):
         self.size, self.workers, self.timeout = size, (position,), float(timeout)
         self._group_key, self._members, self._waits = group_key, members, waits
         self._signatures: dict[int, tuple] = {}
-        self._marks = collectives.Marks()
+        self._marks = collectives.Marks(of_all=group_key == GROUP_KEY)
 
     def _sum(self, buffers: Tensors, key: int) -> Tensors:
         return [self._reduce(buffers[0], key, "Add")]

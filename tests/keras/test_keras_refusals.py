@@ -2,6 +2,7 @@
 
 import json
 import re
+from unittest import mock
 
 import keras
 import numpy as np
@@ -40,6 +41,37 @@ def test_refusals():
         with pytest.raises(error, match=sentence):
             grace_tf.wrap(plain, **arguments)
         assert type(plain) is SGD
+
+
+def test_a_damaged_config_is_refused():
+    config = grace_tf.wrap(SGD(0.1), "qsgd").get_config()
+    for damaged in (config["grace"][:-9], "[]", None):
+        with pytest.raises(ValueError, match="config of this GraceSGD is damaged: its 'grace' is"):
+            type(grace_tf.wrap(SGD(0.1), "qsgd")).from_config({**config, "grace": damaged})
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no gradient_accumulation_steps")
+def test_a_sentence_stays_whole_inside_the_conditions_of_keras():
+    optimizer = grace_tf.wrap(SGD(0.1, gradient_accumulation_steps=2), "qsgd")
+    weights = [keras.Variable(np.zeros(4, np.float32))]
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def step():
+        optimizer.apply_gradients([(tf.ones([4]), weights[0])])
+
+    refuses = mock.patch.object(aggregator_of(optimizer), "aggregate")
+    with refuses as aggregate, pytest.raises(RuntimeError, match=r"^One sentence\.$"):
+        aggregate.side_effect = RuntimeError("One sentence.")
+        step()
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 makes slots in the strategy of the variables")
+def test_an_optimizer_made_outside_the_scope_is_refused():
+    outside = grace_tf.wrap(keras.optimizers.Adam(), "qsgd")
+    sentence = "^This GraceAdam was made outside of the scope in which the variables were made"
+    with mirrored(2).scope(), pytest.raises(RuntimeError, match=sentence):
+        outside.build([keras.Variable(np.zeros(4, np.float32))])
 
 
 def test_parameter_servers_are_refused():

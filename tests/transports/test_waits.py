@@ -15,14 +15,18 @@ class Line:
     size, rank, closed, broken = 4, 1, False, None
 
     def __init__(self):
-        self.told, self.laid = [], []
+        self.told, self.laid, self.stopped, self.place = [], [], [], None
         self.changed = contextlib.nullcontext()
 
     def on(self, topic, handler):
         self.handler = handler
 
-    def tell(self, topic):
+    def tell(self, topic, place):
         self.told.append(topic)
+        self.place = place
+
+    def stop(self, sentence):
+        self.stopped.append(sentence)
 
     def lose_the_silent(self):
         pass
@@ -56,12 +60,12 @@ class WaitsTest(tf.test.TestCase):
             return tf.ones([])
 
         self.waits.around(self.mark, tf.ones([]), collective)
-        self.assertGreater(seen[0], 0.0)
-        self.assertEqual(float(self.mark.numpy()), 0.0)
+        self.assertEqual(seen, [2.5])  # the second use of the mark
+        self.assertEqual(float(self.mark.numpy()), 2.0)
 
     def test_what_is_under_way_is_known_by_the_lifeline(self):
         self.assertFalse(waits.under_way(self.line))
-        self.mark.assign(7.0)
+        self.mark.assign(7.5)
         self.assertTrue(waits.under_way(self.line))
         self.assertFalse(waits.under_way(Line()))
         self.line.closed = True
@@ -72,14 +76,14 @@ class WaitsTest(tf.test.TestCase):
         def step(x):
             return self.waits.around(self.mark, x, lambda: self.mark.read_value())
 
-        self.assertGreater(float(step(tf.ones([]))), 0.0)
-        self.assertEqual(float(self.mark.numpy()), 0.0)
+        self.assertEqual(float(step(tf.ones([]))), 2.5)
+        self.assertEqual(float(self.mark.numpy()), 2.0)
 
     def test_one_wait_of_the_timeout_is_laid_to_who_does_not_wait(self):
-        self.mark.assign(7.0)
+        self.mark.assign(7.5)
         for seconds in (0, 50, 99):
             self.look(seconds)
-            self.line.handler(3, None)
+            self.line.handler(3, [0, None, 0])
         self.assertEqual(self.line.laid, [])
         self.look(100)
         how = "did not take part within 100 s, nor did worker 2"
@@ -98,30 +102,79 @@ class WaitsTest(tf.test.TestCase):
         self.assertLen(self.line.laid, 1)
 
     def test_workers_that_all_wait_do_not_run_the_same_steps(self):
-        self.mark.assign(7.0)
+        self.mark.assign(7.5)
         self.look(0)
         self.at(100)
         for worker in (0, 2, 3):
-            self.line.handler(worker, None)
+            self.line.handler(worker, [0, None, 0])
         self.look(100)
         self.assertEqual(self.line.laid[0][0], 0)
         self.assertStartsWith(self.line.laid[0][1], "waits elsewhere for 100 s")
 
     def test_many_short_waits_are_no_long_one(self):
         for i in range(40):
-            self.mark.assign(1.0 + i)
+            self.mark.assign(1.5 + i)
             self.look(10.0 * i)
         self.mark.assign(0.0)
         self.look(1000)
         self.assertEqual(self.line.laid, [])
 
     def test_what_a_failed_step_has_left_is_no_wait(self):
-        self.mark.assign(7.0)
+        self.mark.assign(7.5)
         for seconds in range(0, 1000, 10):
             # Other calls of TensorFlow, or none, while the mark stands.
             self.calls.return_value = [object()] if seconds % 20 else []
             self.look(float(seconds))
         self.assertEqual(self.line.laid + self.line.told, [])
+
+    def test_a_failed_use_counts_too(self):
+        self.mark.assign(7.5)
+        self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
+        self.assertEqual(float(self.mark.numpy()), 8.0)
+
+    def wait_in_a_step(self):
+        """Tells the others that this worker waits in the seventh use of key 11."""
+        setattr(self.mark, waits.KEY, 11)
+        self.mark.assign(7.5)
+        self.enter_context(mock.patch.object(waits, "_waits"))
+        self.look(0)
+        self.look(2)
+        return list(self.line.place)
+
+    def test_the_place_of_a_wait_is_told_where_one_thread_does_all(self):
+        with self.waits.meeting("the first step's comparison"):
+            pass
+        self.assertEqual(self.wait_in_a_step(), [1, 11, 7])
+        with self.waits.meeting("the first step's comparison"):
+            self.look(4)
+        self.assertEqual(list(self.line.place), [1, None, 0])
+        self.look(6)
+        self.assertEqual(list(self.line.place), [2, 11, 7])
+        self.waits._threads.add(0)
+        self.look(8)
+        self.assertEqual(list(self.line.place), [2, None, 0])
+
+    def test_a_meeting_to_which_a_worker_in_a_step_never_comes(self):
+        """The other waits in the seventh use of a key, after as many meetings."""
+        self.wait_in_a_step()
+        for place, crosses in (
+            [[0, 11, 7], False],  # this worker has come there too
+            [[1, 11, 8], False],  # the other has been in this meeting already
+            [[0, None, 0], False],  # it does not tell where it is
+            [[0, 11, 8], True],
+            [[0, 12, 1], True],
+        ):
+            self.line.handler(3, place)
+            with self.waits.meeting("the first step's comparison"), self.waits.unmarked():
+                self.look(10)
+                self.look(12)
+            self.waits._meetings = 0
+            self.assertEqual(bool(self.line.stopped), crosses, place)
+        self.assertRegex(
+            self.line.stopped[0],
+            "^Workers cannot go on: worker 1 of 4 waits in the first step's comparison, but worker "
+            "3 waits in a step; all workers must",
+        )
 
     def test_an_idle_worker_waits_for_nobody(self):
         self.look(0)

@@ -45,6 +45,11 @@ _WAYS_OUT = (
         "they have made different numbers of optimizers or Aggregators before the one that trains "
         "{variable!r}: make and train the same models in the same order everywhere",
     ),
+    (
+        "scaled",
+        "only some of them train {variable!r} inside a LossScaleOptimizer: use it, or mixed "
+        "precision, everywhere or nowhere",
+    ),
 )
 
 
@@ -53,13 +58,15 @@ class OptimizerInfo:
     """The facts of an optimizer that workers compare; without arguments, those of a custom loop.
 
     `config` holds its settings, without `rate`, the learning rate where that is a number.
-    `variables` are the optimizer's variables.
+    `variables` are the optimizer's variables.  `scaled`: whether its updates are traced inside a
+    LossScaleOptimizer, which communicates before them.
     """
 
     optimizer: str = ""
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rate: float | None = None
     variables: Sequence[Any] = ()
+    scaled: bool = False
 
 
 def described(optimizer_info: Callable[[], OptimizerInfo]) -> OptimizerInfo:
@@ -106,6 +113,7 @@ def _words(plan: Plan, optimizer_info: OptimizerInfo, reduce: str) -> list[int]:
         digest_of_text(f"{plan.layout}/{reduce}"),
         plan.digest,
         plan.first_key,
+        int(optimizer_info.scaled),
         *config,
         *[0] * (CONFIG_WORDS - len(config)),
     ]

@@ -103,6 +103,7 @@ class Part(HorovodSet):
         """`number` counts the calls of `Group.part`, the same on all workers of the group."""
         super().__init__(whole._hvd, ranks, process_set)
         self._whole, self._suffix = whole, f".{number}"
+        self._marks = collectives.Marks(of_all=False)
 
     def _around(
         self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]

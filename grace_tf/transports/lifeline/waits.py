@@ -4,6 +4,10 @@ The collectives of this process set marks in variables as they begin and end.  W
 unchanged for `timeout` seconds, the lifeline gets an error message and aborts the collectives.
 TensorFlow's own timeout would hold two sleeping threads for each collective until it has passed,
 also where the collective has ended long before.
+
+A meeting is an eager call in which all workers compare something, as before a first step.  Where
+one worker waits in a meeting and another one in a collective, and each would come to the other's
+place only afterwards, both would wait for ever: that is found at once, see `_crossing`.
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from grace_tf.transports.lifeline.connections import Lifeline
 
-_SHARE = 20  # the number of checks of the marks within a timeout
-_SHORTEST = 0.25  # seconds between two checks, at least
+_SHARE = 20  # a worker that has not said for so much of a timeout that it waits is late, thrice
+_SHORTEST, _LONGEST = 0.25, 1.0  # seconds between two checks of the marks
+_UNDER_WAY = 0.5  # what a mark holds beyond the number of its uses, until the last has ended
+KEY = "grace_tf_key"  # attribute of a mark, the key of a collective of all workers
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
 
 
@@ -46,22 +52,37 @@ class _Wait(NamedTuple):
     calls: list[FrameType]
 
 
+class _Place(NamedTuple):
+    """Where another worker waits: in the `use`-th use of the mark of this key, after so many
+    meetings; without a key where it does not tell."""
+
+    meetings: int
+    key: int | None = None
+    use: int = 0
+
+
 class Waits:
     """The collectives in which this process waits for others, one variable for each key.
 
-    A variable holds the time when its collective began, or 0 where none is under way.  A step that
-    fails leaves its marks set, so a mark counts only while a call of TensorFlow has not returned.
+    A variable counts the collectives of its key that have begun, and holds a half more while the
+    last one is under way.  A step that fails leaves that half, so a mark is set only while a call
+    of TensorFlow has not returned.
     """
 
     def __init__(self, lifeline: Lifeline, timeout: float):
         self._lifeline, self._timeout = lifeline, timeout
-        self._pause = max(_SHORTEST, timeout / _SHARE)
+        self._share = max(_SHORTEST, timeout / _SHARE)
+        self._pause = min(self._share, _LONGEST)
         self._marks: list[tf.Variable] = []
         self._waits: dict[int, _Wait] = {}  # by mark
         self._unmarked: list[float] = []  # when the collectives without a mark began
         self._others: dict[int, float] = {}  # workers that wait too, and when they said so
+        self._places: dict[int, _Place] = {}  # where they wait
+        self._meetings = 0  # the number of meetings that have ended
+        self._purpose: str | None = None  # of the meeting in which this process is
+        self._threads: set[int] = set()  # those that meet, and trace or run collectives
         _of[lifeline] = self
-        lifeline.on("waits", lambda worker, _: self._others.update({worker: time.monotonic()}))
+        lifeline.on("waits", self._hear)
         threading.Thread(target=self._watch, name="grace_tf waits", daemon=True).start()
 
     def around(
@@ -73,13 +94,27 @@ class Waits:
         """
         if all(mark is not known for known in self._marks):
             self._marks.append(mark)
+        self._threads.add(threading.get_ident())
         with tf.control_dependencies([buffer]):
-            began = mark.assign(tf.timestamp(), read_value=False)
+            # Rounded, since a failed step leaves the half.
+            uses = tf.floor(mark.read_value()) + 1.0
+            began = mark.assign(uses + _UNDER_WAY, read_value=False)
         with tf.control_dependencies([] if began is None else [began]):
             result = collective()
         with tf.control_dependencies([result]):
-            mark.assign(tf.zeros([], mark.dtype), read_value=False)
+            mark.assign(uses, read_value=False)
         return result
+
+    @contextlib.contextmanager
+    def meeting(self, purpose: str) -> Iterator[None]:
+        """A context around a meeting, in which all workers take part, each by its only thread."""
+        self._threads.add(threading.get_ident())
+        self._purpose = purpose
+        try:
+            yield
+            self._meetings += 1
+        finally:
+            self._purpose = None
 
     @contextlib.contextmanager
     def unmarked(self) -> Iterator[None]:
@@ -93,7 +128,7 @@ class Waits:
 
     def under_way(self) -> bool:
         """Whether a collective is under way whose mark is set."""
-        return bool(_calls()) and any(float(mark.numpy()) for mark in self._marks)
+        return bool(_calls()) and any(_is_set(float(mark.numpy())) for mark in self._marks)
 
     def _watch(self) -> None:
         while True:
@@ -105,10 +140,12 @@ class Waits:
                 self.look()
 
     def look(self) -> None:
-        """Tells the others about a long wait, and ends it after the timeout."""
+        """Tells the others about a long wait, and ends one that is in vain, or has no more time."""
         longest = self._longest()
         if longest >= self._pause:
-            self._lifeline.tell("waits")
+            self._lifeline.tell("waits", self._place())
+            if crossing := self._crossing():
+                self._lifeline.stop(crossing)
         if longest >= self._timeout:
             self.end()
 
@@ -119,18 +156,57 @@ class Waits:
             value = float(mark.numpy())
             last = self._waits.pop(i, _Wait(0.0, now, []))
             still = [call for call in last.calls if any(call is other for other in calls)]
-            if value and value == last.value and still:
+            if _is_set(value) and value == last.value and still:
                 self._waits[i] = last._replace(calls=still)
-            elif value and calls:
+            elif _is_set(value) and calls:
                 self._waits[i] = _Wait(value, now, calls)
         since = [*self._unmarked, *(wait.since for wait in self._waits.values())]
         return now - min(since, default=now)
+
+    def _place(self) -> _Place:
+        """Where this process waits, in a collective of all workers that its only thread runs."""
+        since = {i: wait.since for i, wait in self._waits.items()}
+        mark = min(since, key=since.__getitem__, default=None)
+        key = None if mark is None else getattr(self._marks[mark], KEY, None)
+        (thread, *others) = self._threads or {0}
+        frame = sys._current_frames().get(thread)
+        known = key is not None and self._purpose is None and not others
+        if not known or frame is None or not _waits(frame):
+            return _Place(self._meetings)
+        return _Place(self._meetings, key, int(self._waits[mark].value))
+
+    def _hear(self, worker: int, place: list[Any]) -> None:
+        self._others[worker] = time.monotonic()
+        self._places[worker] = _Place(*place)
+
+    def _crossing(self) -> str | None:
+        """The error message where another worker waits for this one and this one for it.
+
+        This process is in a meeting.  The other has come to a collective that this process has not
+        begun, and before it came to as many meetings.  Both run their program by one thread, so
+        neither comes to the other's place before its own wait has ended.
+        """
+        rank, size = self._lifeline.rank, self._lifeline.size
+        if self._purpose is None or len(self._threads) > 1:
+            return None
+        begun = {getattr(mark, KEY, None): int(mark.numpy()) for mark in self._marks}
+        for worker, place in self._places.items():
+            if place.key is None or place.meetings != self._meetings:
+                continue
+            if begun.get(place.key, 0) < place.use:
+                return (
+                    f"Workers cannot go on: worker {rank} of {size} waits in {self._purpose}, but "
+                    f"worker {worker} waits in a step; all workers must make, compile and train "
+                    "the same models in the same order, and compile or change one again on all of "
+                    "them."
+                )
+        return None
 
     def end(self) -> None:
         """Ends the wait now; the error names the worker that most likely caused it."""
         with self._lifeline.changed:
             self._lifeline.lose_the_silent()
-            lately = time.monotonic() - 3 * self._pause
+            lately = time.monotonic() - 3 * self._share
             others = [
                 worker for worker in range(self._lifeline.size) if worker != self._lifeline.rank
             ]
@@ -141,6 +217,10 @@ class Waits:
                 how = f"did not take part within {self._timeout:g} s"
                 how += "".join(f", nor did worker {worker}" for worker in late[1:])
             self._lifeline.lay_to((late or others)[0], how)
+
+
+def _is_set(value: float) -> bool:
+    return value % 1.0 != 0.0
 
 
 def _calls() -> list[FrameType]:
