@@ -148,6 +148,10 @@ class Steps:
     def end(self) -> None:
         """Call it where the step has ended."""
         self._done = self._begun
+        with self._line.changed:
+            for worker, end in _ends.get((self.call, self._epoch), {}).items():
+                if self._in_epoch and end.steps < self._done and not end.failed:
+                    self._stop(worker, self._epoch, end, f"has taken {self._count_of(self._done)}")
 
     def take_back(self) -> None:
         """Call it where there was no data for the step."""
@@ -287,7 +291,10 @@ class Steps:
         )
 
     def _count(self, end: _End) -> str:
-        return counted(end.steps * self._width)
+        return self._count_of(end.steps)
+
+    def _count_of(self, steps: int) -> str:
+        return counted(steps * self._width)
 
 
 def _hear(worker: int, message: list) -> None:

@@ -202,6 +202,9 @@ class StateTest(tf.test.TestCase):
         for header in ([-2, 0, 1], [2, 0, -1], [2, 0, 0], [2, 0, 2], [2, 0], [2, 0, 1, 2], []):
             with self.assertRaisesRegex(ValueError, "This saved state is damaged: .* rows of the"):
                 state.restore({**saved, "grace": np.array([2, *header])})
+        for table in (b'{"variables": [', b'{"variables": []}', b"[]", b"\xff", b""):
+            with self.assertRaisesRegex(ValueError, "damaged: its table of variables cannot be"):
+                state.restore({**saved, "grace/table": np.frombuffer(table, np.uint8)})
         other = {**filled(2, [0, 1]).arrays(), "0/memory/residual": np.zeros([2, 7])}
         with self.assertRaisesRegex(
             ValueError, r"0/memory/residual has the shape \(7,\), this one \(4, 3\)"

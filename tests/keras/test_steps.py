@@ -114,6 +114,19 @@ class StepsTest(tf.test.TestCase):
                 f"0 is in step 13; all workers {remedy}",
             )
 
+    def test_a_step_that_the_other_took_in_its_next_epoch(self):
+        taken = self.steps(width=4)
+        self.take(taken, 3)
+        self.hear(taken, 0, 3)
+        self.assertIsNone(self.line.broken)
+        taken._watched = taken._tries + 1  # as where the other goes on before the time is up
+        self.take(taken, 1)
+        self.assertStartsWith(
+            self.line.broken,
+            "Workers cannot go on: worker 1 of 2 ended epoch 1 after 12 steps, but worker 0 has "
+            "taken 16 steps; all workers need equally many batches",
+        )
+
     def test_a_step_for_which_there_is_no_data_either(self):
         taken = self.steps(counted=False)
         self.take(taken, 3)

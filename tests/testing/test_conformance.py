@@ -105,6 +105,14 @@ def test_what_is_wrong_is_named(own_registry, cls, check, words):
     assert re.search(words, sentence), sentence
 
 
+def test_what_quick_leaves_out_is_listed_as_not_tested():
+    report = check_compressor("fp16", quick=True)
+    assert report.not_tested == ("is unbiased", "graph does not grow", "converges") and report.ok
+    passed, total = len(report.checks), len(report.checks) + 3
+    assert str(report).startswith(f"fp16: {passed} of {total} checks passed")
+    assert str(report).endswith("not tested (quick): is unbiased, graph does not grow, converges")
+
+
 def test_a_cause_is_told_once(own_registry):
     report = reported(lying_contracts.ShortByOneAtOdd, quick=True)
     assert report.failed == ["shapes hold"] and len(report.not_run) > 20 and not report.ok

@@ -126,12 +126,19 @@ def compare_weights(
 def compare_at_end_of_epoch(
     line: Any, label: str, when: str, weights: Sequence[Any], infos: Sequence[OptimizerInfo]
 ) -> None:
-    """Compares a model's weights; then the end of the process need not, unless it trains on."""
-    compare_weights(line, label, when, int(digest_of_weights(weights)), infos)
-    held = {id(plain(v)) for v in weights}
+    """Compares a model's weights; then the end of the process need not, unless it trains on.
+
+    Only weights after equally many steps are compared: where a worker has ended its epoch earlier,
+    weights must differ, and the comparison of steps tells the cause.
+    """
+    held, steps = {id(plain(v)) for v in weights}, []
     for watched in _watched.values():
-        if all(id(v) in held for v in watched.variables()):
+        variables = watched.variables()
+        if variables and all(id(v) in held for v in variables):
             watched.compared = int(watched.steps.numpy())
+            steps.append(watched.compared)
+    label = f"{label}/{sum(steps)}"
+    compare_weights(line, label, when, int(digest_of_weights(weights)), infos)
 
 
 # When the process ends.  Nobody waits, but for worker 0, which outlives the others by some seconds:

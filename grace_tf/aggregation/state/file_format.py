@@ -45,10 +45,17 @@ class Table:
 
     @staticmethod
     def of(text: str | bytes) -> Table:
-        """The table of this text."""
-        table = json.loads(text)
-        variables = {name: (ordinal, tuple(shape)) for name, ordinal, shape in table["variables"]}
-        return Table(variables, table["made"])
+        """The table of this text; raises ValueError where it is none."""
+        try:
+            table = json.loads(text)
+            rows = table["variables"]
+            variables = {name: (int(ordinal), tuple(shape)) for name, ordinal, shape in rows}
+            return Table(variables, dict(table["made"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                "This saved state is damaged: its table of variables cannot be read; restore "
+                "another file."
+            ) from error
 
 
 def packed(
@@ -69,7 +76,7 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table 
     """
     if _HEADER not in arrays:
         raise ValueError("This is no saved state of grace_tf: it names no workers.")
-    format_, *whose = (int(x) for x in arrays[_HEADER])
+    format_, *whose = [int(x) for x in np.ravel(arrays[_HEADER])] or [0]
     if format_ not in FORMATS:
         raise ValueError(
             f"This saved state has the format {format_}; this version reads "
@@ -82,7 +89,7 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Saved], Table 
     }
     if format_ == 1:
         return leaves, None
-    return leaves, Table.of(np.asarray(arrays[_TABLE], np.uint8).tobytes())
+    return leaves, Table.of(np.asarray(arrays.get(_TABLE, []), np.uint8).tobytes())
 
 
 def saved_by(whose: Sequence[int], rows: np.ndarray, stem: str) -> Saved:
