@@ -9,7 +9,9 @@ from grace_tf.keras import (
     guards,
     paths_by_worker,
     pickling,
+    rate_setters,
     repairs,
+    stopping,
     synchronised,
     training,
 )
@@ -24,6 +26,8 @@ __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 lifeline.begin_in_scopes()
 guards.install()
 training.install()
+stopping.install()
+rate_setters.install()
 synchronised.install()
 paths_by_worker.install()
 backups.install()

@@ -1,0 +1,34 @@
+"""Ordinary callbacks between plain processes, by the README's lines alone; one run for all."""
+
+import numpy as np
+import pytest
+from launch import launch
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What the two workers say, their files, and all that was printed."""
+    folder = tmp_path_factory.mktemp("callbacks")
+    made = launch("callbacks.py", folder).succeeded()
+    return [told for (told,) in made.answers()], folder, made.text
+
+
+def test_callbacks_that_decide_by_metrics_decide_alike(run):
+    (first, second), _, _ = run
+    for name in ("sha", "seen", "last", "epochs", "stopped", "rate", "history"):
+        assert first[name] == second[name], name
+    assert 0 < first["stopped"] < 11 and first["epochs"] < 12  # EarlyStopping has acted
+    assert first["rate"] < 0.1 * 0.99 ** first["epochs"] * 0.6  # and ReduceLROnPlateau
+
+
+def test_logs_are_means_and_statistics_are_the_same_before_the_validation(run):
+    told, _, _ = run
+    own = np.array([each["losses"] for each in told])
+    assert (own[0] != own[1]).all()
+    for each in told:
+        seen = np.array(each["seen"])
+        np.testing.assert_allclose(seen[:, 0], own.mean(0), rtol=1e-5)
+        np.testing.assert_array_equal(seen[:, 1], each["history"])
+        np.testing.assert_array_equal(seen[-1], each["last"])
+        np.testing.assert_array_equal(seen[:, 1], each["tested"])
+    assert told[0]["moving"] != told[1]["moving"]  # before they were averaged
