@@ -117,6 +117,8 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
         ours = _first(given, [_Epochs(line, taken), EpochMeans()], model)
         with line.together(), ours:
             history = original(*call.args, **call.kwargs)
+        # After the last callback, which may have changed something on one worker alone.
+        _compare(line, taken, model, "end", "at the end of fit")
         taken.finish(stopped_by(model))
     return history
 

@@ -35,6 +35,15 @@ def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault)
     assert "epoch 1" in printed and "epoch 3" not in printed and "trained" not in printed
 
 
+@pytest.mark.parametrize("engine, fault", [("group", "end"), ("strategy", "last")])
+def test_what_the_last_callbacks_change_is_found_at_the_end_of_fit(engine, fault):
+    code, printed, said = faulty(engine, fault, program="divergence.py")
+    assert code not in (0, launcher.TIMED_OUT), said
+    for rank in "01":
+        assert re.match(WEIGHTS.format("at the end of fit"), last(said[rank])), said
+    assert "epoch 4" in printed and "trained" not in printed
+
+
 @pytest.mark.parametrize("how", ["loop", "eager"])
 def test_a_custom_loop_compares_early_and_ever_more_rarely(how):
     code, printed, said = faulty(how, "bits", program="divergence.py")
