@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
-from grace_tf.keras import first_step, rate_setters, steps
+from grace_tf.keras import first_step, log_files, rate_setters, steps
 from grace_tf.keras.classes import Wrapped, reducing
 from grace_tf.keras.epoch_means import EpochMeans
 from grace_tf.keras.optimizers import innermost
@@ -114,8 +114,9 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
     with steps.Steps(line, _counted(given), _width(model)) as taken:
         if several() is not None:
             _look_at_data(taken, model.distribute_strategy, given.get("x"))
+        logs = log_files.one_writer(line, taken.call, model, _callbacks(given))
         ours = _first(given, [_Epochs(line, taken), EpochMeans()], model)
-        with line.together(), ours:
+        with line.together(), logs, ours:
             history = original(*call.args, **call.kwargs)
         # After the last callback, which may have changed something on one worker alone.
         _compare(line, taken, model, "end", "at the end of fit")

@@ -1,5 +1,9 @@
 """Ordinary callbacks between plain processes, by the README's lines alone; one run for all."""
 
+import csv
+import os
+import re
+
 import numpy as np
 import pytest
 from launch import launch
@@ -32,3 +36,23 @@ def test_logs_are_means_and_statistics_are_the_same_before_the_validation(run):
         np.testing.assert_array_equal(seen[-1], each["last"])
         np.testing.assert_array_equal(seen[:, 1], each["tested"])
     assert told[0]["moving"] != told[1]["moving"]  # before they were averaged
+
+
+def test_one_worker_writes_a_log_and_says_so(run):
+    told, folder, _ = run
+    with open(folder / "log.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == list(range(told[0]["epochs"]))
+    assert [float(row["val_loss"]) for row in rows] == told[0]["history"]
+    assert sorted(os.listdir(folder / "logs")) == ["of0.csv", "of1.csv"]
+    assert (folder / "logs" / "of0.csv").read_text() == (folder / "log.csv").read_text()
+    assert (folder / "logs" / "of1.csv").read_text() == (folder / "log.csv").read_text()
+    for part in ("train", "validation"):
+        (events,) = [name for name in os.listdir(folder / "board" / part) if "tfevents" in name]
+    assert not [line for line in told[0]["said"] if "writes nothing" in line]
+    silent = [line for line in told[1]["said"] if "writes nothing" in line]
+    assert [re.match(r"Worker 1 of 2: (\w+) writes", line)[1] for line in silent] == [
+        "CSVLogger",
+        "TensorBoard",
+    ]
+    assert f"own_path('{folder}/log.csv')" in silent[0]
