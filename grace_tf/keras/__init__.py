@@ -11,6 +11,7 @@ from grace_tf.keras import (
     pickling,
     rate_setters,
     repairs,
+    saving_once,
     stopping,
     synchronised,
     training,
@@ -30,6 +31,7 @@ stopping.install()
 rate_setters.install()
 synchronised.install()
 paths_by_worker.install()
+saving_once.install()
 backups.install()
 pickling.install()
 repairs.agree_on_finite(guards.agree)

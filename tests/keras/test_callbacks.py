@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -56,3 +57,18 @@ def test_one_worker_writes_a_log_and_says_so(run):
         "TensorBoard",
     ]
     assert f"own_path('{folder}/log.csv')" in silent[0]
+
+
+def test_a_path_of_all_workers_is_saved_by_worker_0(run):
+    told, folder, _ = run
+    assert sorted(os.listdir(folder)) == sorted(
+        ["best.weights.h5", "board", "both.keras", "end0.weights.h5", "end1.weights.h5"]
+        + ["first.keras", "log.csv", "logs", "rank1"]
+    )
+    assert os.listdir(folder / "rank1") == ["best.weights.h5"]
+    assert told[1]["first"][0] == told[1]["first"][1]  # worker 1 has left worker 0's file alone
+    left = [[line for line in each["said"] if "first.keras" in line] for each in told]
+    assert left[0] == []
+    assert left[1][0].startswith(f"Worker 1 of 2 does not save {folder}/first.keras, which is")
+    for name in ("both.keras", "first.keras"):
+        assert zipfile.ZipFile(folder / name).testzip() is None
