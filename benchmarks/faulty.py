@@ -202,12 +202,11 @@ def train(job: dict[str, Any]) -> None:
         model.compile(grace_tf.wrap(adam, "topk:ratio=0.1", min_elements=1), "mse")
     saved = os.path.join(job["folder"], "backup")
     callbacks = [
-        grace_tf.keras.Callback(),
         keras.callbacks.BackupAndRestore(saved, save_freq=1, delete_checkpoint=False),
         End(),
     ]
     if job["fault"] is not None:
-        callbacks.insert(3 if job["fault"]["late"] else 0, Fault(job))
+        callbacks.insert(2 if job["fault"]["late"] else 0, Fault(job))
     rows = tf.zeros([8 * job["workers"], 8]), tf.zeros([8 * job["workers"], 4])
     data = tf.data.Dataset.from_tensors(rows).repeat()
     options = tf.data.Options()

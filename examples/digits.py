@@ -119,7 +119,7 @@ def train(method: str, epochs: int, seed: int, shown: Progress) -> dict[str, Any
         data,
         epochs=epochs,
         validation_data=test,
-        callbacks=[grace_tf.keras.Callback(), watch],
+        callbacks=[watch],
         shuffle=False,  # the data are
         verbose=0,
     ).history

@@ -47,7 +47,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
 
     Args:
       compressor, memory, granularity, exchange, min_elements, exclude, bucket_bytes, seed,
-        check_every, **hyperparameters: as for `grace_tf.wrap`.
+        check_every, average_logs, **hyperparameters: as for `grace_tf.wrap`.
       inner: the `tf.distribute.CrossDeviceOps` for everything that is not a gradient.
 
     Raises ValueError or TypeError as `wrap` does, and ValueError at the first step where the

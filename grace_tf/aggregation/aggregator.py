@@ -38,7 +38,7 @@ class Aggregator(Reduction, Trackable):
       reduce: "mean" or "sum" over workers, the same on all; "auto" is "sum" under a strategy, where
         losses are divided by the number of replicas, and "mean" everywhere else.
       memory, granularity, exchange, hierarchical, min_elements, exclude, bucket_bytes, seed,
-        check_every, **hyperparameters: as for `grace_tf.wrap`.
+        check_every, average_logs, **hyperparameters: as for `grace_tf.wrap`.
 
     Raises ValueError or TypeError for unknown names and bad values, RuntimeError where the
     environment names more workers than can be reached.

@@ -25,4 +25,9 @@ def aggregated(variable: Any) -> bool:
 
     Aggregators that have been deleted do not count.
     """
-    return len(getattr(plain(variable), _MARK, ())) > 0
+    return len(aggregators_of(variable)) > 0
+
+
+def aggregators_of(variable: Any) -> list[Any]:
+    """The Aggregators that custom loops call for this variable's gradient."""
+    return list(getattr(plain(variable), _MARK, ()))

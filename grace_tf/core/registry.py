@@ -27,6 +27,7 @@ KEYWORDS = (
     "bucket_bytes",
     "seed",
     "check_every",
+    "average_logs",
 )
 # Arguments of `wrap`, `Aggregator` and the like: no hyperparameter may have one of these names.
 _OTHERS = "optimizer compressor variables inner reduce grads name".split()

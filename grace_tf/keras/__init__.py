@@ -9,7 +9,10 @@ from grace_tf.keras import (
     guards,
     paths_by_worker,
     pickling,
+    rate_setters,
     repairs,
+    saving_once,
+    stopping,
     synchronised,
     training,
 )
@@ -24,8 +27,11 @@ __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 lifeline.begin_in_scopes()
 guards.install()
 training.install()
+stopping.install()
+rate_setters.install()
 synchronised.install()
 paths_by_worker.install()
+saving_once.install()
 backups.install()
 pickling.install()
 repairs.agree_on_finite(guards.agree)

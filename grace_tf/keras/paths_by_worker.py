@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.keras.callback import averaged
 from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.epoch_means import averaged
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several, together
 
@@ -139,7 +139,7 @@ def _say_who_decides(callback: Any) -> None:
         callback._grace_said = True
         warnings.warn(
             f"Each worker decides by its own {callback.monitor} whether ModelCheckpoint saves, so "
-            "their files may be of different steps: put grace_tf.keras.Callback() before it, which "
-            "makes the metrics at the end of an epoch the same on all workers.",
+            "their files may be of different steps: let it save at the end of an epoch, where fit "
+            "gives all workers the same metrics unless average_logs=False.",
             stacklevel=3,
         )

@@ -31,14 +31,15 @@ from grace_tf.transports.world import data_shards
 _STUCK = 1.0
 _LONGER_IF_UNKNOWN = 30
 _LOG = logging.getLogger("grace_tf")
-_STOPPED = "a callback set stop_training"
-# By how a worker ended too early.
-_REMEDIES = {
-    "": "all workers need equally many batches (grace_tf.shard deals them out so) and must stop at "
-    "the same step",
-    _STOPPED: "all workers must stop at the same step: for EarlyStopping and others that look at "
-    "metrics put grace_tf.keras.Callback() first, which gives all workers the same metrics",
-}
+_STOPPED = " set stop_training"
+_EQUAL_DATA = (
+    "all workers need equally many batches (grace_tf.shard deals them out so) and must stop at the "
+    "same step"
+)
+_EQUAL_STOPS = (
+    "all workers must stop at the same step, for example by metrics at the end of an epoch, which "
+    "fit gives all workers alike unless average_logs=False; those of a batch are each worker's own"
+)
 _FIT = -1  # stands for the end of `fit`, where 0, 1, … stand for epochs
 
 
@@ -186,17 +187,18 @@ class Steps:
                 *(self._line.size, self._line.size),
             )
 
-    def end_epoch(self, stopped: bool) -> None:
+    def end_epoch(self, stopped_by: str = "") -> None:
         """Call it where the epoch has ended; raises RuntimeError if another worker's steps differ.
 
+        `stopped_by`: the callback that has ended `fit` with this epoch, "" if none.
         Does nothing where it was called for this epoch before, or a step is running.
         """
         if self._in_epoch and self._begun == self._done:
             self._in_epoch = False
-            self._tell(self._epoch, _STOPPED if stopped else "")
+            self._tell(self._epoch, stopped_by and stopped_by + _STOPPED)
         self._line.check()
 
-    def finish(self, stopped: bool) -> None:
+    def finish(self, stopped_by: str = "") -> None:
         """Returns when all workers have ended `fit`, or the timeout has passed.
 
         Raises RuntimeError where one of them took another number of steps, or failed.  Then calls
@@ -206,7 +208,7 @@ class Steps:
         with line.changed:
             self._ended = True
             self.look_inside()
-        self._tell(_FIT, _STOPPED if stopped else "")
+        self._tell(_FIT, stopped_by and stopped_by + _STOPPED)
         if line.joined(0):
             # Longer than the lifeline waits for a silent worker, so that the error names it.
             patience = line.patience + SILENT
@@ -285,9 +287,10 @@ class Steps:
         line = self._line
         ended = "fit" if what == _FIT else f"epoch {what + 1}"
         how = f", because {end.how}" if end.how else ""
+        remedy = _EQUAL_STOPS if end.how else _EQUAL_DATA
         line.stop(
             f"Workers cannot go on: worker {worker} of {line.size} ended {ended} after "
-            f"{self._count(end)}{how}, but worker {line.rank} {mine}; {_REMEDIES[end.how]}."
+            f"{self._count(end)}{how}, but worker {line.rank} {mine}; {remedy}."
         )
 
     def _count(self, end: _End) -> str:

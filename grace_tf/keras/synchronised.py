@@ -34,8 +34,8 @@ def _refuse(layer: Any) -> None:
         raise RuntimeError(
             f"The {type(layer).__name__} {layer.name!r} is to be synchronised, but Keras does that "
             "only under a tf.distribute strategy and not between plain processes: make it with "
-            "synchronized=False and give fit grace_tf.keras.Callback(), which averages the moving "
-            "statistics after each epoch, or train under MultiWorkerMirroredStrategy."
+            "synchronized=False, where fit averages the moving statistics after each epoch, or "
+            "train under MultiWorkerMirroredStrategy."
         )
 
 

@@ -3,7 +3,8 @@
 The user's call goes on to Keras unchanged.  While it runs, `trained_model` returns the model being
 trained: an optimizer does not know its model, which has variables that the optimizer never sees
 (frozen layers, BatchNorm's statistics).  Between several workers the wrapper also checks that all
-take equally many steps, and replaces errors of TensorFlow's collectives by one sentence.
+take equally many steps, puts two callbacks of its own before the user's, and replaces errors of
+TensorFlow's collectives by one sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import inspect
 import logging
 import weakref
+from collections.abc import Iterator
 from typing import Any, Callable
 
 import keras
@@ -20,11 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
-from grace_tf.keras import configuration, first_step, steps
+from grace_tf.keras import configuration, first_step, log_files, rate_setters, steps
 from grace_tf.keras.classes import Wrapped, reducing
+from grace_tf.keras.epoch_means import EpochMeans
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
+from grace_tf.keras.stopping import stopped_by
 from grace_tf.keras.synchronised import refuse_unsynchronised
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
@@ -61,7 +65,7 @@ def _around(original: Callable, held: list[Any]) -> Callable:
                 outer = steps.now()
                 if held is _models and outer is not None and several() is not None:
                     with outer.inside():
-                        return original(self, *args, **kwargs)
+                        return _inside(original, self, *args, **kwargs)
                 if line is None or original.__name__ != "fit" or outer is not None:
                     return original(self, *args, **kwargs)
                 return _fit(line, original, self, *args, **kwargs)
@@ -91,6 +95,13 @@ def _forget_old_steps(model: Any) -> None:
     _traced_for[model] = wanted
 
 
+def _inside(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls Keras' `fit` or `train_on_batch` in a callback of another `fit` between workers."""
+    call = inspect.signature(original).bind(model, *args, **kwargs)
+    with _first(call.arguments, [EpochMeans()] * (original.__name__ == "fit"), model):
+        return original(*call.args, **call.kwargs)
+
+
 def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls Keras' `fit` between several workers: counts steps, compares weights by epoch."""
     call = inspect.signature(original).bind(model, *args, **kwargs)
@@ -99,7 +110,6 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
         return original(
             model, *args, **kwargs
         )  # evaluation only, which other workers need not join
-    callbacks = given.get("callbacks")
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
         lifeline.tell_plain(model.distribute_strategy, optimizer)
@@ -107,24 +117,67 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
         configuration.compare(line, f"fit {taken.call}", model)
         if several() is not None:
             _look_at_data(taken, model.distribute_strategy, given.get("x"))
-
-        def end_epoch(epoch, logs):
-            weights = first_step.compared_weights(model)
-            if weights:
-                label, when = f"fit {taken.call}/{epoch}", f"at the end of epoch {epoch + 1}"
-                infos = [first_step.info_of(each) for each in reducing(model.optimizer)]
-                weight_drift.compare_at_end_of_epoch(line, label, when, weights, infos)
-            taken.end_epoch(bool(model.stop_training))
-
-        epochs = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: taken.begin_epoch(epoch), on_epoch_end=end_epoch
-        )
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            given["callbacks"] = [epochs, *tf.nest.flatten([] if callbacks is None else callbacks)]
-        with line.together():
+        logs = log_files.one_writer(line, taken.call, model, _callbacks(given))
+        ours = _first(given, [_Epochs(line, taken), EpochMeans()], model)
+        with line.together(), logs, ours:
             history = original(*call.args, **call.kwargs)
-        taken.finish(bool(model.stop_training))
+        # After the last callback, which may have changed something on one worker alone.
+        _compare(line, taken, model, "end", "at the end of fit")
+        taken.finish(stopped_by(model))
     return history
+
+
+class _Epochs(keras.callbacks.Callback):
+    """Tells `taken` where epochs begin and end, and compares the weights of all workers there."""
+
+    def __init__(self, line: Lifeline, taken: steps.Steps) -> None:
+        super().__init__()
+        self._line, self._steps = line, taken
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._steps.begin_epoch(epoch)
+
+    def on_test_begin(self, logs=None):
+        # Told before the workers wait for each other, where one of them may be in another step.
+        self._steps.end_epoch(stopped_by(self.model))
+
+    def on_epoch_end(self, epoch, logs=None):
+        _compare(self._line, self._steps, self.model, epoch, f"at the end of epoch {epoch + 1}")
+        self._steps.end_epoch(stopped_by(self.model))
+
+
+def _compare(line: Lifeline, taken: steps.Steps, model: Any, label: Any, when: str) -> None:
+    """Compares the weights and the optimizers' settings of all workers, without waiting."""
+    weights = first_step.compared_weights(model)
+    if weights:
+        infos = [first_step.info_of(each) for each in reducing(model.optimizer)]
+        weight_drift.compare_in_fit(line, f"fit {taken.call}/{label}", when, weights, infos)
+
+
+def _callbacks(given: dict[str, Any]) -> list[Any]:
+    """The callbacks in the arguments of `fit`."""
+    callbacks = given.get("callbacks")
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks.callbacks
+    return tf.nest.flatten([] if callbacks is None else callbacks)
+
+
+@contextlib.contextmanager
+def _first(given: dict[str, Any], ours: list[Any], model: Any) -> Iterator[None]:
+    """Puts callbacks before those in the arguments of `fit`."""
+    callbacks = given.get("callbacks")
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        if ours:
+            given["callbacks"] = [*ours, *rate_setters.looking(_callbacks(given))]
+        yield
+        return
+    for each in ours:
+        each.set_model(model)
+    callbacks.callbacks[:0] = ours
+    try:
+        yield
+    finally:
+        callbacks.callbacks[:] = [each for each in callbacks.callbacks if each not in ours]
 
 
 def _look_at_data(taken: steps.Steps, strategy: tf.distribute.Strategy, x: Any) -> None:
@@ -222,7 +275,7 @@ def _get_metrics_result(original: Callable, self: Any) -> Any:
     """Under a strategy the result is a collective at the end of an epoch."""
     taken = steps.now()
     if taken is not None and several() is None and not _evaluating and not tf.inside_function():
-        taken.end_epoch(bool(self.stop_training))
+        taken.end_epoch(stopped_by(self))
     return original(self)
 
 

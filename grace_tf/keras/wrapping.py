@@ -31,14 +31,15 @@ def wrap(
     bucket_bytes: int = 25 << 20,
     seed: int = 0,
     check_every: int = 100,
+    average_logs: bool = True,
     **hyperparameters: Any,
 ) -> Any:
     """Makes the gradients of a Keras optimizer travel compressed; returns the same object.
 
         model.compile(optimizer=grace_tf.wrap(keras.optimizers.Adam(1e-3), "qsgd"), ...)
 
-    Slots, learning rate, schedules and callables stay as they are; `unwrap` undoes it.  After both
-    `fit` traces the model's step anew; a step of your own stays as it was traced.
+    Slots, learning rate, schedules and callables stay; `unwrap` undoes it.  After both `fit` traces
+    the model's step anew; a step of your own stays as it was traced.
 
     Args:
       optimizer: any Keras 3 or Keras 2 (new or legacy) optimizer, built or not; in a
@@ -54,24 +55,25 @@ def wrap(
       bucket_bytes: bytes of gradients that travel together; changes results only with two hops.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
-      check_every: processes compare digests of weights and settings after 1, 2, 4, 8 … steps, then
-        after every so many, and stop where they differ; 0 for never.  It reads each weight once.
+      check_every: workers compare weights after 1, 2, 4, 8 … steps, then every so many; 0: never.
+      average_logs: whether `fit` averages metrics and BatchNorm's statistics over plain processes.
 
     Raises ValueError or TypeError for what is unknown, out of range, wrapped or cannot be served.
     """
     keywords = dict(memory=memory, granularity=granularity, exchange=exchange, seed=seed)
     keywords.update(min_elements=min_elements, exclude=exclude, bucket_bytes=bucket_bytes)
-    keywords.update(hierarchical=hierarchical)
-    wanted = settings(compressor, check_every=check_every, **keywords, **hyperparameters)
-    inner = _optimizer(optimizer)
-    _refuse_wrapped(optimizer, inner)
+    keywords.update(hierarchical=hierarchical, check_every=check_every, average_logs=average_logs)
+    wanted = settings(compressor, **keywords, **hyperparameters)
+    inner = _plain(optimizer)
     refuse_parameter_servers(tf.distribute.get_strategy())
     attach(inner, wanted)
     return optimizer
 
 
-def _refuse_wrapped(*optimizers: Any) -> None:
-    for each in (*optimizers, *parts(optimizers[-1])):
+def _plain(optimizer: Any) -> Any:
+    """The optimizer to wrap.  Raises ValueError where it, or one in or around it, reduces."""
+    inner = _optimizer(optimizer)
+    for each in (optimizer, inner, *parts(inner)):
         if isinstance(each, Wrapped):
             raise ValueError(
                 f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
@@ -81,6 +83,7 @@ def _refuse_wrapped(*optimizers: Any) -> None:
                 f"This {type(each).__name__} is of hvd.DistributedOptimizer, which reduces "
                 "gradients itself: give grace_tf.wrap() the optimizer that it was made of."
             )
+    return inner
 
 
 def unwrap(optimizer: Any) -> Any:

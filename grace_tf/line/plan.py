@@ -256,7 +256,8 @@ def _digest(buckets: Sequence[Sequence[LaneGroup]], sparse: int, settings: Setti
         json.dumps(
             [
                 *(__version__, wire.VERSION, settings.seed, settings.check_every),
-                *(settings.exchange, settings.hierarchical, groups, sparse),
+                *(settings.exchange, settings.hierarchical, settings.average_logs),
+                *(groups, sparse),
             ]
         )
     )

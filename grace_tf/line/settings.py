@@ -39,6 +39,7 @@ class Settings:
     check_every: int = 100
     exchange: str = "auto"
     hierarchical: bool | str = False
+    average_logs: bool = True
     stages_beside: tuple[Settings, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,6 +50,7 @@ class Settings:
         check_integer("grace_tf", "check_every", self.check_every, 0, 2**63 - 1)
         check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
         check_choice("grace_tf", "hierarchical", self.hierarchical, (False, True, "bf16"))
+        check_choice("grace_tf", "average_logs", self.average_logs, (False, True))
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
@@ -156,6 +158,7 @@ def settings(
     check_every: int = 100,
     exchange: str = "auto",
     hierarchical: bool | str = False,
+    average_logs: bool = True,
     **hyperparameters: Any,
 ) -> Settings:
     """Settings from the keywords of `wrap` and the other entry points.
@@ -180,7 +183,7 @@ def settings(
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     made = Settings(
         *(routes, granularity, min_elements, exclude, bucket_bytes, seed, check_every),
-        *(exchange, hierarchical),
+        *(exchange, hierarchical, average_logs),
     )
     _check_exchange(made)
     return made

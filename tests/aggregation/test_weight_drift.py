@@ -15,8 +15,8 @@ WEIGHTS = (
     r"alone, .*check_every=0 lets them train on\)\.$"
 )
 RATE = (
-    r"^Workers cannot go on, the learning rate is 0.1 on worker 0 and 0.01 on worker 1 {}: "
-    r"something has set it on one worker alone, such as a callback; set it alike on all workers\.$"
+    r"^Workers cannot go on, the learning rate is 0.1 on worker 0 and 0.01 on worker 1 {}: {}; set "
+    r"it alike on all workers\.$"
 )
 
 
@@ -26,10 +26,22 @@ def test_fit_ends_with_the_epoch_in_which_weights_begin_to_differ(engine, fault)
     code, printed, said = faulty(engine, fault, program="divergence.py")
     everything = printed + "\n".join(sum(said.values(), []))
     assert code not in (0, launcher.TIMED_OUT), everything
-    sentence = (RATE if fault == "rate" else WEIGHTS).format("at the end of epoch 2")
+    sentence = {
+        "rate": RATE.format("after 4 steps of this run", "it was set by Fault on worker 1"),
+        "bits": WEIGHTS.format("at the end of epoch 2"),
+    }[fault]
     for rank in "01":
         assert re.match(sentence, last(said[rank])), everything
     assert "epoch 1" in printed and "epoch 3" not in printed and "trained" not in printed
+
+
+@pytest.mark.parametrize("engine, fault", [("group", "end"), ("strategy", "last")])
+def test_what_the_last_callbacks_change_is_found_at_the_end_of_fit(engine, fault):
+    code, printed, said = faulty(engine, fault, program="divergence.py")
+    assert code not in (0, launcher.TIMED_OUT), said
+    for rank in "01":
+        assert re.match(WEIGHTS.format("at the end of fit"), last(said[rank])), said
+    assert "epoch 4" in printed and "trained" not in printed
 
 
 @pytest.mark.parametrize("how", ["loop", "eager"])
@@ -44,9 +56,10 @@ def test_a_custom_loop_compares_early_and_ever_more_rarely(how):
 @pytest.mark.parametrize("engine", ["group", "strategy"])
 def test_another_rate_between_batches_is_told_as_such(engine):
     code, printed, said = faulty(engine, "batches", program="divergence.py")
+    unknown = "something has set it on one worker alone, such as a callback"
     assert code not in (0, launcher.TIMED_OUT), said
     for rank in "01":
-        assert re.match(RATE.format("after 4 steps of this run"), last(said[rank])), said
+        assert re.match(RATE.format("after 4 steps of this run", unknown), last(said[rank])), said
     assert "step 3" in printed and "trained" not in printed
 
 

@@ -131,8 +131,11 @@ def test_a_distance_between_comparisons_fits_into_an_integer_of_tensorflow():
         (lambda: grace_tf.get("nothing_like_it"), f"{registry.available()[-1]}."),
         (lambda: grace_tf.get("topk:ration=0.1"), "; it has: ratio; did you mean 'ratio'?"),
         (lambda: grace_tf.get("topk:mem=none"), "; it has: ratio."),
-        (lambda: door_settings("topk", mem="none"), "check_every; did you mean 'memory'?"),
-        (lambda: door_settings("topk", min_element=1), "check_every; did you mean 'min_elements'?"),
+        (lambda: door_settings("topk", mem="none"), "average_logs; did you mean 'memory'?"),
+        (
+            lambda: door_settings("topk", min_element=1),
+            "_logs; did you mean 'min_elements'?",
+        ),
         (lambda: registry.get_memory("residuals"), "; did you mean 'residual'?"),
     ],
 )

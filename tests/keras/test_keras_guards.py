@@ -14,6 +14,7 @@ from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import repairs
+from grace_tf.keras.epoch_means import EpochMeans
 from grace_tf.transports.world import world
 
 SGD = keras.optimizers.SGD
@@ -181,20 +182,22 @@ def test_synchronised_statistics_are_refused_where_keras_would_not_synchronise(o
     layer(rows, training=True)
 
 
-def test_the_callback_refuses_what_would_hang():
+def test_fit_refuses_logs_of_which_it_cannot_take_means():
     told = [answer for (answer,) in launch("callback_refusals.py").succeeded().answers()]
-    for worker, logged in ((0, "loss, val_loss"), (1, "loss")):
+    for worker in (0, 1):
         assert told[worker]["same"] is None
         assert told[worker]["one validates"] == (
-            f"RuntimeError: The workers log different metrics: 2, 1 of them, worker {worker} "
-            f"{logged}; give validation data to all of them or none."
+            "RuntimeError: The workers log different metrics, since worker 0 validates after this "
+            "epoch and worker 1 does not; give validation data to all of them or none, or turn "
+            "means over workers off by average_logs=False in grace_tf.wrap."
         )
+        assert told[worker]["turned off"] is None
     assert told[0]["unbuilt"] == told[1]["unbuilt"]
 
 
-def test_the_callback_says_who_is_gone(one_of_two):
-    callback = grace_tf.keras.Callback()
-    callback.set_model(compiled(lambda: SGD(0.1)))
+def test_the_means_say_who_is_gone(one_of_two):
+    callback = EpochMeans()
+    callback.set_model(compiled(lambda: grace_tf.wrap(SGD(0.1))))
     with pytest.raises(RuntimeError, match=r"^worker 0 is gone \(socket closed\)$"):
         callback.on_epoch_end(0, {"loss": 1.0})
 

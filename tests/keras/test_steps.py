@@ -80,13 +80,13 @@ class StepsTest(tf.test.TestCase):
         self.take(taken, 2)
         self.hear(taken, 0, 3)
         self.take(taken, 1)
-        taken.end_epoch(False)
+        taken.end_epoch()
         taken.begin_epoch(1)
         self.take(taken, 3)
-        taken.end_epoch(False)
+        taken.end_epoch()
         self.hear(taken, 1, 6)
         self.hear(taken, steps._FIT, 6)
-        taken.finish(False)
+        taken.finish()
         ends = [[0, [3, "", False]], [1, [6, "", False]], [steps._FIT, [6, "", False]]]
         self.assertEqual(
             [[what, list(end)] for _, (_, what, end) in self.line.told],
@@ -103,10 +103,10 @@ class StepsTest(tf.test.TestCase):
                 self.hear(taken, 0, 3)
             taken.begin()
             if not heard_before:
-                self.hear(taken, steps._FIT, 3, "a callback set stop_training")
+                self.hear(taken, steps._FIT, 3, "EarlyStopping set stop_training")
             self.line.until(lambda: False, SOON)
             what = "epoch 1" if heard_before else "fit"
-            how = "" if heard_before else ", because a callback set stop_training"
+            how = "" if heard_before else ", because EarlyStopping set stop_training"
             remedy = "need equally many batches" if heard_before else "must stop at the same step"
             self.assertStartsWith(
                 self.line.broken,
@@ -134,7 +134,7 @@ class StepsTest(tf.test.TestCase):
         self.hear(taken, 0, 3)
         taken.take_back()
         taken._stuck(1, 0, steps._End(3), 4)  # as when the time for the fourth try is up
-        taken.end_epoch(False)
+        taken.end_epoch()
         taken.begin_epoch(1)
         taken.begin()
         taken._stuck(1, 0, steps._End(3), 4)
@@ -158,7 +158,7 @@ class StepsTest(tf.test.TestCase):
         with self.assertRaisesRegex(
             RuntimeError, "worker 1 of 2 ended epoch 1 after 3 steps, but worker 0 ended it after 2"
         ):
-            taken.end_epoch(False)
+            taken.end_epoch()
 
     def test_a_training_inside_a_callback_that_only_the_other_begins(self):
         taken = self.steps(width=4)
@@ -181,7 +181,7 @@ class StepsTest(tf.test.TestCase):
     def finish_when_broken(self, taken):
         """As `finish`, once the timer has run: the other never ends `fit`."""
         self.line.until = lambda true, seconds: Line.until(self.line, lambda: False, seconds)
-        taken.finish(False)
+        taken.finish()
 
     def test_a_training_inside_a_callback_of_all_workers(self):
         taken = self.steps()
@@ -209,12 +209,12 @@ class StepsTest(tf.test.TestCase):
         with self.assertRaisesRegex(
             RuntimeError, "worker 1 left fit after 1 step: ValueError: boom"
         ):
-            taken.finish(False)
+            taken.finish()
         self.line = Line()
         taken = self.steps()
         self.line.left[1] = "its program has ended"
         with self.assertRaisesRegex(RuntimeError, "worker 1 has left"):
-            taken.finish(False)
+            taken.finish()
 
     def test_the_end_waits_until_the_lifeline_has_named_a_silent_worker(self):
         taken = self.steps()
@@ -225,7 +225,7 @@ class StepsTest(tf.test.TestCase):
 
         self.line.until = until
         with self.assertRaisesRegex(RuntimeError, "worker 1 has not answered"):
-            taken.finish(False)
+            taken.finish()
 
     def test_an_exception_is_told(self):
         with self.assertRaises(ValueError), steps.Steps(self.line, True) as taken:

@@ -142,7 +142,6 @@ def main():
     saving = keras.callbacks.ModelCheckpoint
     callbacks = [
         Tell(),
-        grace_tf.keras.Callback(),
         keras.callbacks.BackupAndRestore(f"{FOLDER}/backup", save_freq=SAVE_FREQ),
         saving(f"{FOLDER}/all.weights.h5", save_weights_only=True),
         saving(f"{FOLDER}/best.weights.h5", "loss", save_best_only=True, save_weights_only=True),

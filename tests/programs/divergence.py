@@ -2,6 +2,8 @@
 
 divergence.py group|strategy rate|bits    `fit`: a callback sets another rate in epoch 2, or changes
                                           a weight in epoch 2
+divergence.py group|strategy last|end     `fit`: a callback changes a weight in the last
+                                          on_epoch_end, or in on_train_end
 divergence.py group|strategy batches      `train_on_batch`: another rate after 3 steps
 divergence.py loop|eager bits|late|none   a custom loop of 12 steps: a weight changes after 5 steps,
                                           after the last one, or never
@@ -11,6 +13,7 @@ import sys
 
 import tensorflow as tf
 
+EPOCHS = 4
 ENGINE, FAULT = [*sys.argv[1:], "bits"][:2]
 if ENGINE == "strategy":  # before anything else runs
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -41,16 +44,25 @@ def flip(variable):
 class Fault(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         print(f"epoch {epoch + 1}", flush=True)
+        if FAULT == "last" and epoch == EPOCHS - 1:
+            self.flip()
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.epoch == 1 and batch == 1 and rank == 1:
-            if FAULT == "rate":
-                set_rate(self.model)
-            else:
-                flip(self.model.trainable_variables[0])
+        if self.epoch == 1 and batch == 1 and FAULT == "bits":
+            self.flip()
+
+    def on_train_end(self, logs=None):
+        if FAULT == "end":
+            self.flip()
+
+    def flip(self):
+        if rank == 1:
+            flip(self.model.trainable_variables[0])
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
+        if epoch == 1 and FAULT == "rate" and rank == 1:
+            set_rate(self.model)
 
 
 def set_rate(model):
@@ -79,7 +91,7 @@ def fit():
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     model = compiled()
-    model.fit(data.with_options(options), epochs=4, verbose=0, callbacks=[Fault()])
+    model.fit(data.with_options(options), epochs=EPOCHS, verbose=0, callbacks=[Fault()])
 
 
 def loop():

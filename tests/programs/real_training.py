@@ -72,8 +72,7 @@ def fit(
 def shas(models: Sequence[Any]) -> list[str]:
     """A digest for each replica of all weights but those of BatchNorm that no optimizer moves.
 
-    BatchNorm's moving statistics are each worker's own where grace_tf.keras.Callback does not
-    average them.
+    BatchNorm's moving statistics are each worker's own under strategies, and in loops of one's own.
     """
     told: list[Any] = []
     for variable in (v for model in models for v in model.weights):

@@ -1,7 +1,7 @@
 """Small trainings, for one process or one of several: prints one line of JSON per result.
 
 train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
-train.py callback             unequal weights, BatchNorm and metrics, kept alike by the callback
+train.py callback             unequal weights, BatchNorm and metrics, kept alike by fit
 train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
 train.py counted STEPS        launches that on two workers, and says what the loopback device
 carried train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss
@@ -161,7 +161,7 @@ def training_step(net, used, scaled: bool):
 
 
 def callback() -> None:
-    """Weights that differ at first, BatchNorm and metrics, kept alike by the callback."""
+    """Weights that differ at first, BatchNorm and metrics, kept alike by `fit`."""
     group = grace_tf.init(timeout=60)
     keras.utils.set_random_seed(group.rank)
     net = keras.Sequential(
@@ -177,15 +177,17 @@ def callback() -> None:
     class Own(keras.callbacks.Callback):
         """What this worker saw before the mean was taken."""
 
-        def on_epoch_end(self, epoch, logs=None):
-            say(own=logs["loss"], moving=net.layers[1].moving_mean.numpy().tolist())
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == STEPS - 1:
+                loss, moving = float(logs["loss"]), net.layers[1].moving_mean.numpy()
+                say(own=loss, moving=moving.tolist(), sha=sha(net))
 
     history = net.fit(
         data(group.rank, group.size),
         epochs=2,
         shuffle=False,
         verbose=0,
-        callbacks=[Own(), grace_tf.keras.Callback()],
+        callbacks=[Own(), grace_tf.keras.Callback(root=1)],
     )
     say(
         losses=history.history["loss"],

@@ -19,6 +19,7 @@ KEYWORDS = {
     "bucket_bytes": 25 << 20,
     "seed": 0,
     "check_every": 100,
+    "average_logs": True,
 }
 REQUIRED = inspect.Parameter.empty
 NAMES = """

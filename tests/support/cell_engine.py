@@ -73,13 +73,12 @@ class Engine:
         """Trains on `batches`: of each step the rows of each worker."""
         x, y = self.share(batches)
         size = len(batches[0][0][0]) * (1 if self.strategy is None else self.workers)
-        callbacks = [grace_tf.keras.Callback(), *callbacks]
         return made.fit(
             x,
             y,
             batch_size=size,
             epochs=epochs,
-            callbacks=callbacks,
+            callbacks=list(callbacks),
             shuffle=False,
             verbose=0,
             **keywords,

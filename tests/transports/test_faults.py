@@ -15,9 +15,9 @@ UNEVEN = (
     r"deals them out so\) and must stop at the same step\.$"
 )
 STOPPED = (
-    rf"{ENDED}, because a callback set stop_training, but worker 0 is in step 4; all workers must "
-    r"stop at the same step: for EarlyStopping and others that look at metrics put "
-    r"grace_tf\.keras\.Callback\(\) first, which gives all workers the same metrics\.$"
+    rf"{ENDED}, because Fault set stop_training, but worker 0 is in step 4; all workers must stop "
+    r"at the same step, for example by metrics at the end of an epoch, which fit gives all workers "
+    r"alike unless average_logs=False; those of a batch are each worker's own\.$"
 )
 
 # What the last line on stderr of worker 0 says, and that of worker 1 where it can say the same.

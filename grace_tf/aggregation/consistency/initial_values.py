@@ -250,7 +250,7 @@ def _refusal(taken: Taken, can_broadcast: bool) -> str:
         )
     return (
         f"{_CANNOT}, the {what} differ: call grace_tf.broadcast(model.variables) before the first "
-        "step, or add grace_tf.keras.Callback() to fit()."
+        "step."
     )
 
 

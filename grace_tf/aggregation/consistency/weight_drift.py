@@ -49,6 +49,10 @@ class _Watched:
         return [] if any(v is None for v in found) else found
 
 
+# Returns the name of the callback that has set the learning rate last, or "".  grace_tf.keras sets
+# it.
+rate_set_by: Callable[[], str] = str
+
 _watched: dict[str, _Watched] = {}  # by label of the plan, until it is deleted
 # The plan and weights that began to train last.  A loop's may be local to a function, and are
 # compared when the process ends, so they are held until others train.
@@ -116,14 +120,14 @@ def compare_weights(
     settings = [
         (info.optimizer, float_word(info.rate or 0.0), digests_of_settings(info)) for info in infos
     ]
-    message = [label, when, digest, settings]
+    message = [label, when, digest, settings, rate_set_by()]
     with line.changed:
         line.on(_TOPIC, functools.partial(_hear, line))
         line.tell(_TOPIC, message)
         _hear(line, line.rank, message)
 
 
-def compare_at_end_of_epoch(
+def compare_in_fit(
     line: Any, label: str, when: str, weights: Sequence[Any], infos: Sequence[OptimizerInfo]
 ) -> None:
     """Compares a model's weights; then the end of the process need not, unless it trains on.
@@ -216,18 +220,19 @@ _received: dict[tuple[int, str], dict[int, Any]] = {}  # (lifeline, label): mess
 
 
 def _hear(line: Any, worker: int, message: Sequence[Any]) -> None:
-    label, when, digest, settings = message
+    label, when, digest, settings, set_by = message
     received = _received.setdefault((id(line), label), {})
-    received[worker] = digest, settings
+    received[worker] = digest, settings, set_by
     if len(received) < line.size:
         return
     del _received[id(line), label]
     for other in range(1, line.size):
         for mine, theirs in zip(received[0][1], received[other][1]):
             if differs := _other_settings(mine, theirs, other):
+                setters = [f"{received[w][2]} on worker {w}" for w in (0, other) if received[w][2]]
+                cause = _set(mine, theirs, setters)
                 line.stop(
-                    f"Workers cannot go on, {differs} {when}: something has set it on one worker "
-                    "alone, such as a callback; set it alike on all workers."
+                    f"Workers cannot go on, {differs} {when}: {cause}; set it alike on all workers."
                 )
     odd = [str(each) for each in sorted(received) if received[each][0] != received[0][0]]
     if odd:
@@ -245,6 +250,13 @@ def _other_settings(first: Sequence[Any], other: Sequence[Any], worker: int) -> 
         if other[2].get(key, digest) != digest:
             return f"the setting {key} of {name} is another one on worker {worker} than on worker 0"
     return None
+
+
+def _set(first: Sequence[Any], other: Sequence[Any], setters: Sequence[str]) -> str:
+    """Who has set what differs; `setters`: the callbacks known to have set the learning rate."""
+    if first[1] == other[1] or not setters:
+        return "something has set it on one worker alone, such as a callback"
+    return f"it was set by {' and by '.join(setters)}"
 
 
 def _sentence(odd: Sequence[str], size: int, when: str) -> str:

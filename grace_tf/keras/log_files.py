@@ -1,0 +1,76 @@
+"""Lets one worker write the logs of CSVLogger and TensorBoard, where several have one path.
+
+A CSV file that two processes write has torn lines, and TensorBoard draws the curves of two
+processes in one folder over each other.  All workers tell their paths at the beginning of `fit`.  A
+worker whose path a worker of a lower rank has too writes into nothing during this `fit`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+
+from grace_tf.keras.paths_by_worker import LOG, place
+from grace_tf.transports.lifeline.connections import Lifeline
+
+_PATHS = {keras.callbacks.CSVLogger: "filename", keras.callbacks.TensorBoard: "log_dir"}
+
+_told: dict[int, dict[int, list[str]]] = collections.defaultdict(dict)  # by call of fit and worker
+
+
+@contextlib.contextmanager
+def one_writer(line: Lifeline, call: int, model: Any, callbacks: Iterable[Any]) -> Iterator[None]:
+    """A context around a call of `fit`, whose number on all workers is `call`.
+
+    Only a worker with such callbacks waits, until those of lower ranks have come to this `fit`.
+    Raises RuntimeError where one of them is lost.
+    """
+    rank, count = place(model)
+    if count == 1:
+        yield
+        return
+    found = [(each, _PATHS[cls]) for each in callbacks for cls in _PATHS if isinstance(each, cls)]
+    line.on("logs", lambda worker, message: _told[message[0]].__setitem__(worker, message[1]))
+    line.tell("logs", [call, [_absolute(getattr(each, name)) for each, name in found]])
+    if found:
+        line.until(lambda: all(w in _told[call] for w in range(rank)), line.patience)
+        line.check()
+    with line.changed:
+        told = dict(_told.pop(call, {}))
+        for past in [each for each in _told if each < call]:
+            del _told[past]
+    with contextlib.ExitStack() as nothing:
+        for each, name in found:
+            given = getattr(each, name)
+            owners = [w for w in range(rank) if _absolute(given) in told.get(w, [_absolute(given)])]
+            if owners:
+                _say(rank, count, each, given, owners[0])
+                is_file = isinstance(each, keras.callbacks.CSVLogger)
+                own = os.devnull if is_file else nothing.enter_context(_folder())
+                setattr(each, name, own)
+                nothing.callback(setattr, each, name, given)
+        yield
+
+
+def _folder() -> contextlib.AbstractContextManager[str]:
+    """A folder that goes with the context."""
+    return tempfile.TemporaryDirectory(prefix="grace_tf-", ignore_cleanup_errors=True)
+
+
+def _absolute(path: Any) -> str:
+    path = os.fspath(path)
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _say(rank: int, count: int, callback: Any, path: str, owner: int) -> None:
+    LOG.warning(
+        "Worker %d of %d: %s writes nothing here, since worker %d writes %s too; give it "
+        "grace_tf.keras.own_path(%r) for a log of this worker's own.",
+        *(rank, count, type(callback).__name__, owner, path, path),
+    )
