@@ -7,23 +7,31 @@ number all workers go on, and when backups may be deleted.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 import h5py
 import keras
+import numpy as np
 import tensorflow as tf
 
+from grace_tf.aggregation.state.file_format import Table, from_keys, packed
 from grace_tf.keras import checksums
 from grace_tf.keras.backup_agreement import agree, begin, delete_superseded, end, leave_aside
+from grace_tf.keras.classes import reducing
+from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.paths_by_worker import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
 
 KEPT = 2
 _DRAFT = "draft"
+# What TensorFlow calls the parts of a compression state in a checkpoint; see `State` and `Leaf`.
+_IN_CHECKPOINTS = re.compile(r".*/_grace/state/(?:(.+)/)?\.ATTRIBUTES/(rows|whose|table)")
 _CHECKSUMS = "sha256"  # the name of the file in a folder of Keras 3, the suffix beside a checkpoint
 
 
@@ -173,9 +181,10 @@ def _install_checkpoints() -> None:
 
     @in_place_of(cls, "restore")
     def restore(original, self):
-        if place(self._model)[1] == 1 or self._enable_save_before_preemption:
-            return original(self)
         manager = self.read_checkpoint_manager
+        if place(self._model)[1] == 1 or self._enable_save_before_preemption:
+            self._grace_restored = manager.latest_checkpoint
+            return original(self)
         saved = _checkpoints(manager)
         damaged = _damaged(saved, _damage_of)
         chosen = agree(self._model, sorted(saved), damaged, manager.directory)
@@ -186,9 +195,11 @@ def _install_checkpoints() -> None:
                     leave_aside(manager.directory, os.path.basename(file))
         begin(self._model, manager.directory)
         if chosen:
+            self._grace_restored = saved[chosen]
             manager.checkpoint.restore(saved[chosen])
 
     _install_checkpoints_end(cls)
+    _install_restore_without_a_step()
 
 
 def _leave_unreadable_list(folder: str) -> None:
@@ -245,3 +256,38 @@ def _install_checkpoints_end(cls: type) -> None:
     def delete_backup(original, self):
         folder = self.write_checkpoint_manager.directory
         end(self._model, folder, lambda: original(self))
+
+
+def _install_restore_without_a_step() -> None:
+    """Restores the optimizer where no step is left, in which Keras 2 would make its variables.
+
+    TensorFlow restores a variable as it is made, from the file, so this comes before the file goes.
+    """
+
+    @in_place_of(keras.callbacks.BackupAndRestore, "on_train_end")
+    def on_train_end(original, self, logs=None):
+        path = getattr(self._training_state, "_grace_restored", None)
+        if path and compresses(self.model) and self.model.built:
+            optimizer = innermost(self.model.optimizer)
+            if hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
+                self.model.optimizer.build(self.model.trainable_variables)
+            states = [each._aggregator().state for each in reducing(optimizer)]
+            saved = _state_in(path)
+            if saved and len(states) == 1 and not states[0].variables:
+                states[0].restore(saved)
+        original(self, logs)
+
+
+def _state_in(path: str) -> dict[str, np.ndarray]:
+    """The arrays of the compression state in a checkpoint, as `State.restore` takes them."""
+    reader = tf.train.load_checkpoint(path)
+    found: dict[str, dict[str, Any]] = collections.defaultdict(dict)
+    for name in reader.get_variable_to_shape_map():
+        if match := _IN_CHECKPOINTS.fullmatch(name):
+            leaf, what = match.groups()
+            found[what][leaf or ""] = reader.get_tensor(name)
+    if not found:
+        return {}
+    size, *workers = next(iter(found["whose"].values())).tolist()
+    rows = {**found["rows"], **packed({}, size, tuple(workers), Table.of(found["table"][""]))}
+    return from_keys(rows)
