@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 from grace_tf.transports import rendezvous, tensorflow_server
 from grace_tf.transports.group import Group
 from grace_tf.transports.lifeline import lifeline, tensorflow_engine
-from grace_tf.transports.lifeline.sockets import listen
+from grace_tf.transports.lifeline.sockets import listen, on_one_machine
 from grace_tf.transports.lifeline.waits import Waits
 from grace_tf.transports.ring import GROUP_KEY, Ring
 
@@ -69,7 +69,9 @@ class ProcessGroup(Ring, Group):
             return
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
         starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline, secret)
-        server, port, token = lifeline.offer() if rank == 0 else (None, 0, 0)
+        server, port, token = None, 0, 0
+        if rank == 0:
+            server, port, token = lifeline.offer(self.hosts[0], on_one_machine(self.hosts))
         deadline = max(deadline, time.monotonic() + _STARTING)
         try:
             table = starting.run(lambda: self._connect(port, token), self.timeout, deadline)
@@ -77,7 +79,7 @@ class ProcessGroup(Ring, Group):
             if threading.current_thread() is threading.main_thread():
                 # TensorFlow's server has set a signal handler after which the process would go on.
                 signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
-        self._begin(server, token, table)
+        self._begin(server, secret, table)
 
     def _connect(self, port: int, token: int) -> np.ndarray:
         """Starts TensorFlow's server; (rank, port and token of the lifeline) of all workers."""
@@ -95,14 +97,14 @@ class ProcessGroup(Ring, Group):
             raise RuntimeError(self._sentence(error)) from error
         return self.handshake([self.rank, port, token], "init()")
 
-    def _begin(self, server: socket.socket | None, token: int, table: np.ndarray) -> None:
+    def _begin(self, server: socket.socket | None, secret: str, table: np.ndarray) -> None:
         # TensorFlow orders tasks by name, so that task 10 comes before task 2.
         members = table[:, 0].tolist()
         self._members = None if members == sorted(members) else members
-        host = self.addresses[0].rpartition(":")[0].strip("[]")
-        first = (host, *table[members.index(0), 1:].tolist())
+        first = (self.hosts[0].strip("[]"), *table[members.index(0), 1:].tolist())
         self.lifeline = lifeline.begin(
-            self.rank, self.size, self.timeout, token=token, server=server, find=lambda: first
+            *(self.rank, self.size, self.timeout),
+            **dict(secret=secret, token=first[2], server=server, find=lambda: first),
         )
         lifeline.join(self.lifeline)
         if not self.lifeline.warned:

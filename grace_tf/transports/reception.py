@@ -1,8 +1,8 @@
 """How workers come together at worker 0's address before TensorFlow starts.
 
-Worker 0 has a `Reception`, the others `call` it.  Worker 0 gives each caller a challenge, and a
-worker says its hello, with a proof that it knows the secret of the job; when all have come, or one
-cannot, worker 0 answers each, with a proof of its own.  All are lines of JSON.
+Worker 0 has a `Reception`, the others `call` it.  Each says a hello at worker 0's door (door.py),
+with which both prove that they know the secret of the job.  When all have come, or one cannot,
+worker 0 answers each.
 
 All callers are served at once, and each has a time of its own, so that a stranger who says nothing,
 or a byte a second, holds up nobody.  A stranger is sent away without a word.
@@ -11,29 +11,21 @@ or a byte a second, holds up nobody.  A stranger is sent away without a word.
 from __future__ import annotations
 
 import contextlib
-import math
-import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
 from grace_tf.transports.lifeline import frames
+from grace_tf.transports.lifeline.door import Door, Words, introduce, report
 from grace_tf.transports.lifeline.sockets import listen
 
-Words = dict[str, Any]
-
-_SPEAKING = 5.0  # seconds from a connection to the end of its first line
 _ANSWERING = 5.0  # seconds after its own deadline that a worker waits for worker 0's answer
-_SENDING = 2.0  # seconds that a peer may take to accept what is sent to it
-_STRANGERS = 64  # connections that have not said their line, at most; the oldest one goes
-_LONGEST_HELLO = 4096  # bytes
+_LONGEST_WAIT = 1e9  # seconds
 _IMPOSTOR = (
     "a worker with another secret of the job was sent away: all get the same from the launcher, or "
     "by init(secret=…)"
 )
-_HELLO, _ANSWER = "hello ", "answer "  # so that no hello can be given back as an answer
 _PAUSE = 0.1  # seconds between two attempts to reach worker 0
 
 
@@ -43,20 +35,22 @@ class Reception:
     Attributes: here: the worker's connection and its hello, by rank.
     """
 
-    def __init__(self, address: str, magic: str, size: int, secret: str = "") -> None:
-        """Listens at the address, `host:port`; RuntimeError where that is impossible."""
-        self._address, self._magic, self._size = address, magic, size
-        self._secret = secret
-        self._impostors = 0  # hellos without the proof
+    def __init__(
+        self, address: str, magic: str, size: int, secret: str = "", here: bool = False
+    ) -> None:
+        """Listens at the address, `host:port`; RuntimeError where that is impossible.
+
+        `here` says that all workers are on this machine; see `sockets.listen`.
+        """
+        self._address, self._size = address, size
+        host, _, port = address.rpartition(":")
         try:
-            self._server = listen(int(address.rpartition(":")[2]))
+            server = listen(int(port), host, here)
         except (OSError, OverflowError) as error:
             raise RuntimeError(f"Worker 0 cannot listen at {address}: {error}.") from error
-        self._server.setblocking(False)
+        self._at = server.getsockname()[0]
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._server, selectors.EVENT_READ)
-        # The deadline, the challenge, and what has come of the line.
-        self._speaking: dict[socket.socket, tuple[float, str, bytes]] = {}
+        self._door = Door(server, self._selector, magic, secret)
         self._refused: list[tuple[socket.socket, Words]] = []
         self.here: dict[int, tuple[socket.socket, Words]] = {}
 
@@ -64,10 +58,10 @@ class Reception:
         return self
 
     def __exit__(self, *_) -> None:
-        for peer in [*self._speaking, *(p for p, _ in [*self._refused, *self.here.values()])]:
+        for peer, _ in [*self._refused, *self.here.values()]:
             peer.close()
+        self._door.close()
         self._selector.close()
-        self._server.close()
 
     def gather(self, timeout: float, deadline: float, fits: Callable[[Words], str | None]) -> None:
         """Returns when all other workers are `here`.
@@ -84,13 +78,13 @@ class Reception:
             if came is None:
                 late = [str(worker) for worker in range(1, self._size) if worker not in self.here]
                 refusal = f"Worker{'s' * (len(late) > 1)} {', '.join(late)} of {self._size} did "
-                refusal += f"not come to {self._address} within {timeout:g} s"
-                refusal += f"; {_IMPOSTOR}." if self._impostors else "."
+                refusal += f"not come to {self._where()} within {timeout:g} s"
+                refusal += f"; {_IMPOSTOR}." if self._door.impostors else "."
                 break
             peer, hello = came
             refusal, rank = fits(hello), hello["rank"]
             if refusal == "":
-                peer.close()
+                self._send_away(peer, hello)
                 refusal = None
                 continue
             if refusal is None and (not 0 < rank < self._size or self._is_here(rank)):
@@ -107,14 +101,19 @@ class Reception:
     def answer(self, words: Words) -> None:
         """Tells all who have come, also those who were refused."""
         for peer, hello in [*self._refused, *self.here.values()]:
-            words = {"magic": self._magic, **words}
-            say(peer, frames.signed(words, self._secret, f"{_ANSWER}{hello.get('challenge')}"))
+            self._door.answer(peer, hello, words)
 
     def keep(self) -> dict[int, socket.socket]:
         """The connections of all workers, which outlive this context."""
         kept = {rank: peer for rank, (peer, _) in self.here.items()}
         self.here = {}
         return kept
+
+    def _where(self) -> str:
+        """The address, and what its name means here: on another host it may mean another one."""
+        host = self._address.rpartition(":")[0].strip("[]")
+        meant = "" if self._at in (host, "::", "0.0.0.0") else f" ({self._at})"
+        return self._address + meant
 
     def _complete(self) -> bool:
         """Whether all workers are here; a worker that has disconnected again does not count."""
@@ -128,76 +127,26 @@ class Reception:
     def _next(self, deadline: float) -> tuple[socket.socket, Words] | None:
         """The next worker's connection and hello; None at the deadline."""
         while time.monotonic() < deadline:
-            first = min([deadline, *(until for until, _, _ in self._speaking.values())])
+            first = min(deadline, self._door.until)
             for key, _ in self._selector.select(max(0.0, first - time.monotonic())):
-                peer = key.fileobj
-                if peer is self._server:
-                    self._accept()
-                elif peer in self._speaking and (hello := self._hear(peer)) is not None:
-                    return peer, hello
-            for peer, (until, _, _) in list(self._speaking.items()):
-                if until <= time.monotonic():
-                    self._send_away(peer)
+                came = self._door.look(key.fileobj)
+                if came is not None and self._is_worker(came[1]):
+                    return came
+                if came is not None:
+                    self._send_away(*came)
+            self._door.expire()
         return None
 
-    def _accept(self) -> None:
-        try:
-            peer = self._server.accept()[0]
-        except (BlockingIOError, ConnectionError):
-            return  # it has left already
-        except OSError:  # this process has no file left: an older stranger makes room
-            peer = None
-        if self._speaking and (peer is None or len(self._speaking) >= _STRANGERS):
-            self._send_away(next(iter(self._speaking)))
-        if peer is not None:
-            peer.setblocking(False)
-            challenge = secrets.token_hex(16)
-            self._speaking[peer] = time.monotonic() + _SPEAKING, challenge, b""
-            self._selector.register(peer, selectors.EVENT_READ)
-            with contextlib.suppress(OSError):  # its end shows when it is read
-                peer.sendall(frames.encode({"magic": self._magic, "challenge": challenge}))
+    @staticmethod
+    def _send_away(peer: socket.socket, hello: Words) -> None:
+        report(peer, frames.encode(hello))
+        peer.close()
 
-    def _hear(self, peer: socket.socket) -> Words | None:
-        """Reads on; the hello if it is complete.  Sends a stranger away."""
-        try:
-            more = peer.recv(_LONGEST_HELLO)
-        except BlockingIOError:
-            return None
-        except OSError:
-            more = b""
-        until, challenge, before = self._speaking[peer]
-        line, end, _ = (before + more).partition(b"\n")
-        self._speaking[peer] = until, challenge, line
-        hello = self._known(line, challenge) if end else None
-        if hello is not None:
-            self._release(peer)
-            peer.settimeout(_SENDING)
-        elif end or not more or len(line) > _LONGEST_HELLO:
-            self._send_away(peer)
-        return hello
-
-    def _known(self, line: bytes, challenge: str) -> Words | None:
-        """The hello of a worker; None for what a stranger says."""
-        try:
-            hello = frames.decode(line)
-        except ValueError:
-            return None
-        if not isinstance(hello, dict) or hello.get("magic") != self._magic:
-            return None
-        if not frames.proved(hello, self._secret, _HELLO + challenge):
-            self._impostors += 1
-            return None
+    @staticmethod
+    def _is_worker(hello: Words) -> bool:
         seconds = hello.get("seconds")
         numbers = type(hello.get("rank")) is int and type(seconds) in (int, float)
-        return hello if numbers and math.isfinite(seconds) else None
-
-    def _release(self, peer: socket.socket) -> None:
-        self._selector.unregister(peer)
-        del self._speaking[peer]
-
-    def _send_away(self, peer: socket.socket) -> None:
-        self._release(peer)
-        peer.close()
+        return numbers and 0 < seconds < _LONGEST_WAIT
 
 
 def call(
@@ -219,17 +168,8 @@ def call(
             except OSError as error:
                 why = f" ({error})"
             else:
-                lines = _Lines(peer, deadline + _ANSWERING)
-                line = lines.next()
-                answer = _answer(line, hello["magic"])
-                if answer is not None:
-                    mine = secrets.token_hex(16)
-                    words = {**hello, "seconds": left, "challenge": mine}
-                    say(peer, frames.signed(words, secret, f"{_HELLO}{answer.get('challenge')}"))
-                    line = lines.next()
-                    answer = _answer(line, hello["magic"])
-                    if answer is not None and not frames.proved(answer, secret, _ANSWER + mine):
-                        answer = None
+                words = {**hello, "seconds": left}
+                answer, line, _ = introduce(peer, words, secret, deadline + _ANSWERING)
                 if answer is not None and "refused" in answer:
                     raise RuntimeError(str(answer["refused"]))
                 if answer is not None:
@@ -242,14 +182,6 @@ def call(
     )
 
 
-def _answer(line: bytes | None, magic: str) -> Words | None:
-    with contextlib.suppress(ValueError):
-        answer = frames.decode(line or b"")
-        if isinstance(answer, dict) and answer.get("magic") == magic:
-            return answer
-    return None
-
-
 def _foreign(line: bytes | None) -> str:
     """What is wrong with something that listens at worker 0's address."""
     if line is None:
@@ -260,39 +192,6 @@ def _foreign(line: bytes | None) -> str:
             "or a worker 0 with another secret of the job (init(secret=…))"
         )
     return f"what listens there is no worker, it says {frames.shown(line)}; take another port"
-
-
-def say(peer: socket.socket, words: Words) -> None:
-    """Sends a line; a lost connection shows later, when it is read."""
-    with contextlib.suppress(OSError):
-        peer.settimeout(_SENDING)
-        peer.sendall(frames.encode(words))
-
-
-class _Lines:
-    """Reads the lines that a connection gives until a deadline."""
-
-    def __init__(self, peer: socket.socket, deadline: float) -> None:
-        self._peer, self._deadline, self._said = peer, deadline, b""
-
-    def next(self) -> bytes | None:
-        """A line; what has come of it where the connection ends, None for nothing in time."""
-        while b"\n" not in self._said and len(self._said) <= frames.LONGEST:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                return self._said or None
-            try:
-                self._peer.settimeout(left)
-                more = self._peer.recv(65536)
-            except socket.timeout:
-                continue
-            except OSError:
-                return self._said
-            if not more:
-                return self._said
-            self._said += more
-        line, _, self._said = self._said.partition(b"\n")
-        return line
 
 
 def gone(peer: socket.socket) -> bool:

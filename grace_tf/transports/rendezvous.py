@@ -13,6 +13,7 @@ from typing import Any
 
 from grace_tf.transports import reception
 from grace_tf.transports.lifeline import versions
+from grace_tf.transports.lifeline.sockets import on_one_machine
 from grace_tf.transports.starting import Starting
 
 _MAGIC = "grace_tf rendezvous"
@@ -41,7 +42,8 @@ def meet(
     if rank > 0:
         peer, _ = reception.call(addresses[0], hello, size, timeout, deadline, secret)
         return Starting(rank, size, {0: peer})
-    with reception.Reception(addresses[0], _MAGIC, size, secret) as all_others:
+    here = on_one_machine([address.rpartition(":")[0] for address in addresses])
+    with reception.Reception(addresses[0], _MAGIC, size, secret, here) as all_others:
         all_others.gather(timeout, deadline, lambda theirs: _refusal(theirs, hello))
         all_others.answer({"go": True})
         return Starting(rank, size, all_others.keep())

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from grace_tf.transports.lifeline import frames, tensorflow_engine
-from grace_tf.transports.lifeline.farewells import GONE, failed
+from grace_tf.transports.lifeline.farewells import GONE, RUBBISH, failed
 from grace_tf.transports.lifeline.lifeline import first_line
 
 T = TypeVar("T")
@@ -109,11 +109,14 @@ class Starting:
         peer.heard = time.monotonic()
         *lines, peer.said = (peer.said + more).split(b"\n")
         for line in lines:
-            with contextlib.suppress(ValueError):
+            try:
                 words = frames.decode(line)
-                if "lost" in words:
-                    self._lose(words["lost"], words["how"])
-                peer.started = peer.started or "started" in words
+                lost, how = words.get("lost"), words.get("how")
+            except (ValueError, AttributeError):
+                self._lose(peer.worker, RUBBISH)
+            if type(lost) is int and isinstance(how, str):
+                self._lose(lost, how)
+            peer.started = peer.started or "started" in words
         return True
 
     def _late(self, timeout: float) -> NoReturn:

@@ -25,5 +25,5 @@ for i, words in enumerate(" ".join(sys.argv[1:]).split(" -- ")):
     sys.argv = [str(folder / words.split()[0]), *words.split()[1:]]
     if i == 1:
         # All but the first tell init() their timeouts, which it refuses once the workers have met.
-        world.current().begin = lambda timeout: None
+        world.current().begin = lambda *_: None
     runpy.run_path(sys.argv[0], run_name="__main__")

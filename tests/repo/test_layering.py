@@ -25,6 +25,7 @@ ENVIRONMENT = (
     "transports.world.world",
     "transports.world.rank_from_environment",
     "transports.horovod.group",
+    "transports.lifeline.secret",
     "transports.rendezvous",
     "transports.process_group",
     "cli.run.addresses",

@@ -140,7 +140,7 @@ class SurroundingsTest(tf.test.TestCase):
         ):
             addresses = ("a:1", "b:1", "b:2", "b:3")
             for rank in range(4):
-                world._make(addresses, rank, 1.0)
+                world._make(addresses, rank, 1.0, 0.0, "")
         self.assertEqual(seen, [([f"gpu {n}"], "GPU") for n in (0, 0, 1, 0)])
 
 

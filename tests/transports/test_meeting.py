@@ -10,7 +10,7 @@ import pytest
 from strangers import Foreign, strange
 
 from grace_tf.transports import reception
-from grace_tf.transports.lifeline import frames
+from grace_tf.transports.lifeline import door, frames
 from grace_tf.transports.world import meeting
 
 
@@ -134,7 +134,7 @@ def test_a_worker_that_was_started_again_takes_its_place():
 
 
 def test_strangers_that_say_nothing_hold_up_nobody():
-    with mock.patch.object(reception, "_SPEAKING", 600.0), contextlib.ExitStack() as held:
+    with mock.patch.object(door, "SPEAKING", 600.0), contextlib.ExitStack() as held:
         with waiting(2) as (master, found):
             for _ in range(20):
                 held.enter_context(strange(master, b""))

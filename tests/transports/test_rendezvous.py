@@ -13,7 +13,7 @@ from unittest import mock
 from strangers import Foreign, strange
 
 from grace_tf.transports import reception, rendezvous
-from grace_tf.transports.lifeline import frames, versions
+from grace_tf.transports.lifeline import door, frames, versions
 
 
 def addresses(count):
@@ -165,10 +165,10 @@ class StrangersTest(unittest.TestCase):
         hello = {"magic": rendezvous._MAGIC, "rank": 2, "challenge": "c"}
         with Foreign(None) as address, mock.patch.object(reception, "_ANSWERING", 0.1):
             lines = [frames.encode({"magic": rendezvous._MAGIC, "challenge": "d"})]
-            lines.append(frames.encode(frames.signed(hello, "", reception._HELLO + "m")))
+            lines.append(frames.encode(frames.signed(hello, "", door._HELLO + "m")))
             with (
-                mock.patch.object(reception._Lines, "next", lambda _: lines.pop(0)),
-                mock.patch.object(reception.secrets, "token_hex", lambda _: "m"),
+                mock.patch.object(door._Lines, "next", lambda _: lines.pop(0)),
+                mock.patch.object(door.secrets, "token_hex", lambda _: "m"),
                 mock.patch.object(reception, "_PAUSE", 1.0),  # one attempt
             ):
                 (said,) = meet(([address, "127.0.0.1:1"], 1), timeout=0.5)
@@ -192,20 +192,20 @@ class StrangersTest(unittest.TestCase):
         self.assertFalse(frames.proved({"rank": 1, "proof": "\u00e9"}, "secret", "challenge"))
 
     def test_twenty_that_say_nothing_hold_up_nobody(self):
-        with mock.patch.object(reception, "_SPEAKING", 600.0):
+        with mock.patch.object(door, "SPEAKING", 600.0):
             self.among(*[b""] * 20)
 
     def test_of_more_than_can_be_served_the_oldest_goes(self):
         with (
-            mock.patch.object(reception, "_SPEAKING", 600.0),
-            mock.patch.object(reception, "_STRANGERS", 3),
+            mock.patch.object(door, "SPEAKING", 600.0),
+            mock.patch.object(door, "STRANGERS", 3),
         ):
             self.among(*[b""] * 20)
 
     def test_who_speaks_slowly_has_no_more_time_than_who_says_nothing(self):
         hosts = addresses(2)
         with (
-            mock.patch.object(reception, "_SPEAKING", 0.5),
+            mock.patch.object(door, "SPEAKING", 0.5),
             concurrent.futures.ThreadPoolExecutor(1) as pool,
         ):
             first = pool.submit(meet, (hosts, 0))
@@ -223,7 +223,29 @@ class StrangersTest(unittest.TestCase):
     def test_noise_that_begins_as_a_hello_ends_no_start(self):
         noise = bytes(range(256)) * 2
         named = {"magic": rendezvous._MAGIC, "rank": 1, "seconds": 1, "versions": "\x1b[2J\ufffd"}
-        self.among(b"grace_tf" + noise, noise + b"\n", json.dumps(named).encode() + b"\n")
+        half = {**named, "proof": "\ud800"}  # of a character
+        self.among(
+            b"grace_tf" + noise, *(json.dumps(each).encode() + b"\n" for each in (named, half))
+        )
+
+    def test_numbers_that_no_worker_says_end_no_start(self):
+        """Also where the secret is empty, so that everyone knows it."""
+        hosts = addresses(2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(meet, (hosts, 0))
+            for words in (
+                {"seconds": 10**400},
+                {"seconds": -1},
+                {"seconds": float("nan")},
+                {"rank": True},
+                {"rank": 1.0},
+            ):
+                hello = {"magic": rendezvous._MAGIC, "rank": 1, "seconds": 20.0, **words}
+                with strange(hosts[0], b"") as stranger:
+                    answer = door.introduce(stranger, hello, "", time.monotonic() + 20)
+                    self.assertEqual(answer[:2], (None, b""), words)
+            self.assertEqual(meet((hosts, 1)), [None])
+            self.assertEqual(first.result(20), [None])
 
     def test_what_listens_in_worker_0_s_place_is_told(self):
         for says, told in (

@@ -8,6 +8,7 @@ import threading
 import time
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 
 from grace_tf.transports import starting
@@ -116,6 +117,15 @@ class StartingTest(tf.test.TestCase):
                 "all of them again."
             ],
         )
+
+
+def test_rubbish_of_a_worker_ends_the_start_with_its_sentence():
+    for said in (b"noise\n", b"7\n", b"[]\n", b'"lost"\n', b"\xff\n"):
+        here, there = socket.socketpair()
+        with contextlib.closing(Starting(0, 2, {1: here})), there:
+            there.sendall(said)
+            with pytest.raises(RuntimeError, match="worker 1 sends what no worker of this version"):
+                Starting(0, 2, {1: here}).run(threading.Event().wait, 7.0, time.monotonic() + SOON)
 
 
 def test_a_line_has_a_longest_length_and_a_greatest_depth():

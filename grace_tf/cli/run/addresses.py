@@ -19,7 +19,7 @@ from grace_tf.cli.run.remote_worker import interface
 
 # The variables that workers on other hosts get from here; workers on this machine get all of them.
 _SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
-_SECRET = "GRACE_TF_SECRET"  # as transports/world/rank_from_environment.py reads it
+_SECRET = "GRACE_TF_SECRET"  # as transports/lifeline/secret.py reads it
 _THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
 
 

@@ -25,6 +25,7 @@ from grace_tf.transports.horovod.engine import Engine
 from grace_tf.transports.horovod.process_sets import HorovodSet, Part, parted, registered
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import first_line
+from grace_tf.transports.lifeline.secret import of_job
 from grace_tf.transports.lifeline.waits import Waits
 
 TIMEOUT = 120.0
@@ -131,14 +132,17 @@ class HorovodGroup(HorovodSet, Group):
         self.local_rank = hvd.local_rank()
         self.timeout = float(timeout)
         self.started = hvd.rank(), hvd.size()
-        self._met = False
+        self._met, self._secret = False, None
         self._missed: str | None = None  # why the workers did not meet
         self._engine = Engine(hvd)
         self._waits: Waits | None = None
         self._parts = 0  # the number of calls of `part`
 
-    def begin(self, timeout: float | None) -> None:
-        """Waits for the others, once; `timeout` then holds for every wait."""
+    def begin(self, timeout: float | None, secret: str | None = None) -> None:
+        """Waits for the others, once; `timeout` then holds for every wait.
+
+        `secret` is that of the job, for the lifeline; None for what the environment gives.
+        """
         if self._met:
             if timeout in (None, self.timeout):
                 return
@@ -147,6 +151,7 @@ class HorovodGroup(HorovodSet, Group):
                 f"{timeout:g}: call grace_tf.init() right after hvd.init()."
             )
         self.timeout = self.timeout if timeout is None else float(timeout)
+        self._secret = secret
         self.handshake([], "init()")
 
     @functools.cached_property
@@ -231,7 +236,9 @@ class HorovodGroup(HorovodSet, Group):
         if self.size == 1:
             self._met = True
             return
-        server, port, token = lifeline.offer() if self.rank == 0 else (None, 0, 0)
+        server, port, token = None, 0, 0
+        if self.rank == 0:
+            server, port, token = lifeline.offer(self._host(), self._on_one_host())
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
         mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
@@ -244,7 +251,8 @@ class HorovodGroup(HorovodSet, Group):
         first = words[2:].tobytes().rstrip(b"\0").decode(), int(words[0]), int(words[1])
         self.lifeline = lifeline.begin(
             *(self.rank, self.size, self.timeout),
-            **dict(token=token, server=server, find=lambda: first, engine=self._engine),
+            **dict(secret=of_job(self._secret), token=token, server=server),
+            **dict(find=lambda: first, engine=self._engine),
         )
         lifeline.join(self.lifeline)
         self._waits = Waits(self.lifeline, self.timeout)
@@ -254,8 +262,10 @@ class HorovodGroup(HorovodSet, Group):
         """The name by which workers on other hosts find this one."""
         name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
         here = name == "localhost" or name.startswith("127.")
-        alone = self._hvd.local_size() == self._hvd.size()
-        return socket.gethostname() if here and not alone else name
+        return socket.gethostname() if here and not self._on_one_host() else name
+
+    def _on_one_host(self) -> bool:
+        return self._hvd.local_size() == self._hvd.size()
 
     def _patiently(self, collective: Callable[[], Any]) -> Any:
         """The result of an eager collective, with a timeout, which Horovod itself lacks."""

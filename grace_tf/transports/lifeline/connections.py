@@ -13,21 +13,28 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.transports.lifeline import frames, tensorflow_engine
-from grace_tf.transports.lifeline.farewells import GONE, failed, left
-from grace_tf.transports.lifeline.peer import Peer
-from grace_tf.transports.lifeline.versions import refusal
+from grace_tf.transports.lifeline import frames, tensorflow_engine, versions
+from grace_tf.transports.lifeline.door import Door, introduce
+from grace_tf.transports.lifeline.farewells import GONE, RUBBISH, failed, left
+from grace_tf.transports.lifeline.peer import Peer, silence
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 3.0  # seconds without one, after which a worker is blamed for a failed collective
-INTRODUCTION = 10.0  # seconds from a connection to the end of a worker's first line
-STRANGERS = 64  # connections without that line, at most; the oldest one goes
 LAST = 10.0  # seconds that worker 0 waits at its end for the others' end; SILENT where it fails
+
+_MAGIC = "grace_tf lifeline"
+_PAUSES = 0.1, 2.0  # seconds between two attempts to reach worker 0: the first, and at most
+_FORMS: dict[str, Callable[[Any], bool]] = {  # what workers say on the topics of this module
+    "stop": lambda data: isinstance(data, str),
+    "lost": lambda data: type(data["worker"]) is int and isinstance(data["how"], str),
+    "failed": lambda data: isinstance(data[0], str) and _is_steps(*data[1:]),
+    "left": lambda data: _is_steps(data),
+}
 
 Handler = Callable[[int, Any], None]
 
@@ -36,7 +43,9 @@ class Lifeline:
     """The lifeline of worker `rank` of `size`.
 
     A worker that gives no sign of life for `patience` seconds counts as lost.  Worker 0 owns
-    `server`; the others find it by `find()`, which returns (host, port, token) and may wait.
+    `server`; the others find it by `find()`, which returns (host, port, token) and may wait.  A
+    worker must prove that it knows both the job's `secret` and the `token`, a number that worker 0
+    has dealt out.
     `engine.may_have_failed` tells whether a lost worker may cause an error; `engine.abort` ends
     collectives.
 
@@ -53,22 +62,27 @@ class Lifeline:
         token: int = 0,
         server: socket.socket | None = None,
         find: Callable[[], tuple[str, int, int]] | None = None,
+        secret: str = "",
         engine: Any = tensorflow_engine,
     ) -> None:
         self.rank, self.size, self.patience = rank, size, patience
         self.broken: str | None = None
         self.busy = 0  # the number of open `together` contexts, in which no worker may leave
-        self._token, self._server, self._find, self.engine = token, server, find, engine
+        self._secret, self._find, self.engine = secret, find, engine
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
-        self._strangers: list[Peer] = []  # not introduced yet, the oldest first
+        self._calling: socket.socket | None = None  # at worker 0's door
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
         self._waiting: list[bytes] | None = []  # sent before all connections existed
         self._selector = selectors.DefaultSelector()
+        self._door: Door | None = None
+        if server is not None:
+            self._door = Door(server, self._selector, _MAGIC, self._key(token))
         self.closed, self.warned, self._read = False, False, True
-        threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="grace_tf lifeline", daemon=True)
+        self._thread.start()
 
     def joined(self, seconds: float) -> bool:
         """Waits at most `seconds` for the connections of all workers; False if some are missing."""
@@ -164,21 +178,22 @@ class Lifeline:
     def abandon(self) -> None:
         """Drops all connections without a goodbye, as a forked child must."""
         self.closed, self._read = True, False
-        peers = [*self._peers.values(), *self._strangers]
-        for held in [self._server, *(peer.connection for peer in peers)]:
-            if held is not None:
-                held.close()
+        held = [peer.connection for peer in self._peers.values()]
+        held += [] if self._calling is None else [self._calling]
+        for each in [*held, *(self._door.sockets if self._door else ())]:
+            each.close()
 
     def _run(self) -> None:
-        if self._server is not None:
-            self._selector.register(self._server, selectors.EVENT_READ)
-        elif not self._connect():
+        if self._door is None and not self._connect():
             return
         last, beat = time.monotonic(), 0.0
         while self._read:
             for key, _ in self._selector.select(BEAT / 2):
                 with self.changed:
-                    self._accept() if key.data is None else self._receive(key.data)
+                    if key.data is self._door:
+                        self._let_in(key.fileobj)
+                    else:
+                        self._receive(key.data)
                     self.changed.notify_all()
             now = time.monotonic()
             # Where this thread itself was stopped, the others' silence means nothing.
@@ -188,70 +203,89 @@ class Lifeline:
                     peer.silent += passed
                     if peer.silent > self.patience:
                         self._lose(worker, peer.silence())
-                for peer in list(self._strangers):
-                    peer.unknown += passed
-                    if peer.unknown > INTRODUCTION:
-                        self._drop(peer)
+                if self._door is not None:
+                    self._door.expire()
                 beat += passed
                 self.changed.notify_all()  # silence is a change too
                 if beat >= BEAT:
                     beat = 0.0
                     for peer in self._peers.values():
-                        peer.send(b'[0, "beat", null]\n')
+                        peer.send(frames.encode([self.rank, "beat", None]))
+
+    def _key(self, token: int) -> str:
+        return f"{token} {self._secret}"
 
     def _connect(self) -> bool:
+        """Comes in at worker 0's door; it may take several attempts where strangers crowd there."""
         try:
             host, port, token = self._find()
-            peer = Peer(socket.create_connection((host, port), timeout=self.patience))
+            begun, pause = time.monotonic(), _PAUSES[0]
+            until = begun + self.patience
+            answer, heard = None, False
+            while answer is None:
+                self._calling = socket.create_connection((host, port), timeout=self.patience)
+                hello = {"magic": _MAGIC, "rank": self.rank, "versions": versions.HERE}
+                answer, line, rest = introduce(self._calling, hello, self._key(token), until)
+                if answer is None:
+                    self._calling.close()
+                    heard = heard or line is not None
+                    if not heard:
+                        self._lose(0, silence(time.monotonic() - begun))
+                    if self.broken or not self._read or time.monotonic() >= until:
+                        return False
+                    time.sleep(pause)
+                    pause = min(2 * pause, _PAUSES[1])
         except (OSError, tf.errors.OpError):
             return False
+        peer = Peer(self._calling, 0, rest)
         with self.changed:
-            peer.worker, self._peers[0] = 0, peer
+            self._peers[0], self._calling = peer, None
             self._selector.register(peer.connection, selectors.EVENT_READ, peer)
-            peer.introduce(self.rank, token)
             self._catch_up(peer)
+            self._take_all(peer, peer.whole())
             self.changed.notify_all()
         return True
 
-    def _accept(self) -> None:
-        if self._server is None:
-            return  # closed since the event came
-        try:
-            peer = Peer(self._server.accept()[0])
-        except ConnectionError:
-            return  # it has left already
-        except OSError:  # this process has no file left: an older stranger makes room
-            peer = None
-        if self._strangers and (peer is None or len(self._strangers) >= STRANGERS):
-            self._drop(self._strangers[0])
-        if peer is not None:
-            self._strangers.append(peer)
-            self._selector.register(peer.connection, selectors.EVENT_READ, peer)
+    def _let_in(self, ready: socket.socket) -> None:
+        """Serves worker 0's door."""
+        connection, hello = self._door.look(ready) or (None, {})
+        if connection is None:
+            return
+        worker, theirs = hello.get("rank"), hello.get("versions")
+        if type(worker) is not int or not 0 < worker < self.size or worker in self._peers:
+            connection.close()
+            return
+        self._door.answer(connection, hello, {"welcome": worker})
+        peer = self._peers[worker] = Peer(connection, worker)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+        self._catch_up(peer)
+        if refused := versions.refusal(worker, self.size, str(theirs)[: versions.LONGEST]):
+            self.stop(refused)
 
     def _receive(self, peer: Peer) -> None:
         lines = peer.lines()
-        if lines is None:
-            self._drop(peer)
-            if peer.worker is not None and peer.worker not in self.left:
-                self._lose(peer.worker, GONE)
-            return
-        for line in lines:
-            try:
-                worker, topic, data = frames.decode(line)
-            except (ValueError, TypeError):
-                return self._drop(peer)
-            if peer.worker is None:
-                theirs = peer.introduced(topic, data, self._token)
-                if theirs is None or worker not in range(1, self.size):
-                    return self._drop(peer)
-                self._strangers.remove(peer)
-                peer.worker, self._peers[worker] = worker, peer
-                self._catch_up(peer)
-                if refused := refusal(worker, self.size, theirs):
-                    self.stop(refused)
-            elif topic != "beat":
-                self._send(line + b"\n", but=peer)
-                self._hear(worker, topic, data)
+        if lines is not None:
+            return self._take_all(peer, lines)
+        self._part(peer, GONE)
+
+    def _take_all(self, peer: Peer, lines: Sequence[bytes]) -> None:
+        try:
+            for line in lines:
+                self._take(peer, line)
+        except (ValueError, TypeError, LookupError):
+            self._part(peer, RUBBISH)
+
+    def _take(self, peer: Peer, line: bytes) -> None:
+        """Hears and forwards a line.  Raises what comes of a line that no worker says."""
+        worker, topic, data = frames.decode(line)
+        known = type(worker) is int and isinstance(topic, str) and 0 <= worker < self.size
+        if not known or (self.rank == 0 and worker != peer.worker):
+            raise ValueError("no line of this worker")
+        if topic in _FORMS and not _FORMS[topic](data):
+            raise ValueError("not what a worker says of this topic")
+        if topic != "beat":
+            self._send(line + b"\n", but=peer)
+            self._hear(worker, topic, data)
 
     def _hear(self, worker: int, topic: str, data: Any) -> None:
         if topic == "stop":
@@ -275,14 +309,14 @@ class Lifeline:
         except Exception as error:  # the thread must live on
             self.stop(str(error))
 
-    def _drop(self, peer: Peer) -> None:
+    def _part(self, peer: Peer, why: str) -> None:
+        """Ends a connection; its worker is lost, unless it has said goodbye."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.connection)
         peer.connection.close()
-        if peer in self._strangers:
-            self._strangers.remove(peer)
-        if self._peers.get(peer.worker) is peer:
-            del self._peers[peer.worker]
+        self._peers.pop(peer.worker, None)
+        if peer.worker not in self.left:
+            self._lose(peer.worker, why)
 
     def _catch_up(self, peer: Peer) -> None:
         """Sends a new peer the earlier messages."""
@@ -290,16 +324,8 @@ class Lifeline:
             peer.send(line)
         if self.rank or len(self._peers) == self.size - 1:
             self._waiting = None
-            self._close_the_door()
-
-    def _close_the_door(self) -> None:
-        """Ends worker 0's listening: the others have their connections, and none comes twice."""
-        if self._server is not None:
-            self._selector.unregister(self._server)
-            self._server.close()
-            self._server = None
-        for stranger in list(self._strangers):
-            self._drop(stranger)
+            if self._door is not None:
+                self._door.close()  # the others have their connections, and none comes twice
 
     def _send(self, line: bytes, but: Peer | None = None) -> None:
         if self._waiting is not None:
@@ -328,3 +354,7 @@ class Lifeline:
             self.broken = sentence
             self.changed.notify_all()
         self.engine.abort(sentence)
+
+
+def _is_steps(data: Any) -> bool:
+    return data is None or type(data) is int

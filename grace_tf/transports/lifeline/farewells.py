@@ -6,6 +6,7 @@ A worker that ends sends these words to the others, which put them into their er
 from __future__ import annotations
 
 GONE = "is gone without a word: it was killed, crashed or lost its machine"
+RUBBISH = "sends what no worker of this version sends"
 _ENDED = "has ended its program before the others"
 
 

@@ -25,7 +25,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from grace_tf.transports.lifeline.connections import Lifeline
-from grace_tf.transports.lifeline.sockets import listen
+from grace_tf.transports.lifeline.secret import of_job
+from grace_tf.transports.lifeline.sockets import listen, on_one_machine
 
 PATIENCE = 60.0  # seconds, where a strategy's communication options have no timeout
 _LEAST_PATIENCE = 10.0  # seconds that a process may be busy with tracing, and is not dead
@@ -52,10 +53,14 @@ def sentence(error: BaseException) -> str | None:
     return None if _current is None else _current.why(error)
 
 
-def offer() -> tuple[Any, int, int]:
-    """Worker 0's side of the lifeline before the others connect: (server, port, token)."""
-    server = listen(0)
-    return server, server.getsockname()[1], secrets.randbits(48)
+def offer(host: str = "", here: bool = False) -> tuple[Any, int, int]:
+    """Worker 0's side of the lifeline before the others connect: (server, port, token).
+
+    It listens at `host`, the name or address by which the others find it; `here` says that all of
+    them are on this machine.  See `sockets.listen`.
+    """
+    server = listen(0, host, here)
+    return server, server.getsockname()[1], secrets.randbits(62)
 
 
 def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
@@ -99,19 +104,20 @@ def between_strategy_processes(strategy: tf.distribute.Strategy) -> Lifeline | N
         return _current
     rank, size = extended._id_in_cluster, extended._num_workers  # no public names for them
     patience = extended._communication_options.timeout_seconds or PATIENCE
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+    addresses = [*cluster.get("chief", ()), *cluster.get("worker", ())]
+    hosts = [address.rpartition(":")[0] for address in addresses]
     if rank == 0:
-        server, port, token = offer()
+        server, port, token = offer(hosts[0], on_one_machine(hosts))
         with contextlib.suppress(tf.errors.OpError):  # the key exists: of an earlier lifeline
             context.context().set_config_key_value(_KEY, json.dumps([port, token]))
-        return begin(rank, size, patience, token=token, server=server)
-    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
-    host = [*cluster.get("chief", ()), *cluster.get("worker", ())][0].rpartition(":")[0]
+        return begin(rank, size, patience, secret=of_job(), token=token, server=server)
 
     def find() -> tuple[str, int, int]:
         stored = context.context().get_config_key_value(_KEY, round(1000 * patience))
-        return host.strip("[]"), *json.loads(stored)
+        return hosts[0].strip("[]"), *json.loads(stored)
 
-    return begin(rank, size, patience, find=find)
+    return begin(rank, size, patience, secret=of_job(), find=find)
 
 
 def begin_in_scopes() -> None:

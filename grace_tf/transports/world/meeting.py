@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from grace_tf.transports import reception
-from grace_tf.transports.lifeline.sockets import listen
+from grace_tf.transports.lifeline.sockets import hold
 
 _MAGIC = "grace_tf meeting"
 
@@ -41,14 +41,19 @@ def addresses_of_all(
     """
     deadline = time.monotonic() + timeout if deadline is None else deadline
     # The port stays bound until all addresses are known, so that no other worker gets it.
-    with contextlib.closing(listen(0)) as held:
+    with contextlib.closing(hold()) as held:
         hello = {"magic": _MAGIC, "job": job, "rank": rank, "size": size}
         hello.update(port=held.getsockname()[1], host=master.rpartition(":")[0])
         if rank > 0:
             peer, answer = reception.call(master, hello, size, timeout, deadline, secret)
             peer.close()
-            return answer["addresses"]
-        with reception.Reception(master, _MAGIC, size, secret) as all_others:
+            found = answer.get("addresses")
+            if not isinstance(found, list):
+                raise RuntimeError(f"What listens at {master} is no worker 0 of this version.")
+            return found
+        # Worker 0 may be told "localhost" where the others are told its name.
+        here = hello["host"].strip("[]") in ("127.0.0.1", "::1")
+        with reception.Reception(master, _MAGIC, size, secret, here) as all_others:
             all_others.gather(timeout, deadline, lambda theirs: _refusal(theirs, hello))
             found = _found(all_others.here, hello)
             all_others.answer({"addresses": found})
@@ -57,8 +62,10 @@ def addresses_of_all(
 
 def _refusal(theirs: dict[str, Any], here: dict[str, Any]) -> str | None:
     """Why another worker does not belong to this one; None if it does, "" for a stranger."""
-    numbers = all(type(theirs.get(name)) is int for name in ("size", "port"))
-    if not numbers or type(theirs.get("host")) is not str or theirs.get("job") != here["job"]:
+    size, port, host = (theirs.get(name) for name in ("size", "port", "host"))
+    numbers = type(size) is int and type(port) is int and 0 < port < 2**16
+    named = isinstance(host, str) and host.isprintable()
+    if not numbers or not named or theirs.get("job") != here["job"]:
         return ""
     if theirs["size"] != here["size"]:
         return (

@@ -24,7 +24,6 @@ import zlib
 from collections.abc import Sequence
 
 _PORTS = range(20_000, 32_000)  # below the ports that systems give out by themselves
-SECRET = "GRACE_TF_SECRET"
 _RANKS = {
     "RANK and WORLD_SIZE": ("RANK", "WORLD_SIZE"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -73,11 +72,6 @@ def launch() -> Launch | None:
     first = dataclasses.replace(first, job=_job(first.by))
     master, why = _master(first)
     return dataclasses.replace(first, master=master, why=why)
-
-
-def secret() -> str:
-    """The secret of the job, which the launcher of this package gives to all workers; else ""."""
-    return os.environ.get(SECRET, "")
 
 
 def by() -> str:

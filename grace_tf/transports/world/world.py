@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from grace_tf.transports.group import Group
 from grace_tf.transports.horovod import group as horovod
+from grace_tf.transports.lifeline.secret import of_job
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
 from grace_tf.transports.world import rank_from_environment
@@ -63,7 +64,7 @@ def init(
         within the set; `local_rank()` counts all of Horovod's processes on the host.
       secret: a text that only the workers of this job know, such as a file of the job gives it;
         others cannot join, nor keep them from meeting by words of their own.  The launcher makes
-        one for each run and passes it on.
+        one for each run and passes it on, and mpirun of Open MPI 4 has one.
     Returns: the group.
     Raises: ValueError for wrong arguments or a wrong TF_CONFIG; RuntimeError if TensorFlow has
       already run an operation, if a group with other arguments exists, or if a worker does not come
@@ -73,7 +74,7 @@ def init(
     if not isinstance(secret, (str, type(None))):
         raise TypeError(f"secret is a text, not {type(secret).__name__}.")
     if process_set is not None or horovod.running() is not None:
-        return _of_horovod(timeout, workers or master, process_set)
+        return _of_horovod(timeout, workers or master, process_set, secret)
     return _join(timeout, workers, rank, size, master, secret)
 
 
@@ -81,7 +82,7 @@ def _join(timeout, workers, rank, size, master, secret) -> ProcessGroup:
     global _current
     seconds = timeout or (_current.timeout if _current else TIMEOUT)
     deadline = time.monotonic() + seconds
-    secret = rank_from_environment.secret() if secret is None else secret
+    secret = of_job(secret)
     if workers is not None:
         addresses, rank = rank_from_environment.checked(workers, rank)
     elif _current is not None:
@@ -115,7 +116,9 @@ def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
         raise ValueError(f"There is no worker {rank} among {size}.")
 
 
-def _of_horovod(timeout: float | None, addresses: Any, process_set: Any) -> Group:
+def _of_horovod(
+    timeout: float | None, addresses: Any, process_set: Any, secret: str | None
+) -> Group:
     if process_set is not None:
         horovod.join(process_set)
     running = current()
@@ -123,7 +126,7 @@ def _of_horovod(timeout: float | None, addresses: Any, process_set: Any) -> Grou
         raise RuntimeError(
             f"Horovod runs {running.size} workers already: call init() without addresses."
         )
-    running.begin(timeout)
+    running.begin(timeout, secret)
     return running
 
 
