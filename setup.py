@@ -33,6 +33,7 @@ except ImportError:  # before setuptools 70.1 the command was in another package
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = "-Icustom_ops"
+KERNELS, GLUE = "custom_ops/kernels", "custom_ops/ops"
 # No fused multiply-add and no fast-math: the results are the same bits on every machine.
 COMPILE = """-O3 -std=c++17 -fPIC -fvisibility=hidden -ffp-contract=off -fno-trapping-math
              -Wall -Wextra -Wno-maybe-uninitialized -c""".split()
@@ -55,13 +56,12 @@ def version() -> str:
 
 
 def sources() -> list:
-    rooms = HERE / "custom_ops/kernels", HERE / "custom_ops/ops"
-    files = [file for room in rooms for file in room.rglob("*.cc")]
+    files = [file for room in (KERNELS, GLUE) for file in (HERE / room).rglob("*.cc")]
     return sorted(file.relative_to(HERE).as_posix() for file in files)
 
 
 def cuda_sources() -> list:
-    files = (HERE / "custom_ops/kernels").rglob("*.cu")
+    files = (HERE / KERNELS).rglob("*.cu")
     return sorted(file.relative_to(HERE).as_posix() for file in files)
 
 
@@ -145,6 +145,35 @@ def standard_library(compiler: list) -> list:
     return static if os.path.isabs(answer) else []
 
 
+def compiled(sources: list, compiler: list, flags: list, name: str, rooms: list) -> list:
+    """Compiles sources in parallel to objects in build/`name`, and returns these.
+
+    An object's name has a digest of the source, the compiler, its flags and the headers of the
+    rooms, so what an earlier build has compiled is not compiled again.
+    """
+    command, folder = [*compiler, INCLUDE, *flags], HERE / "build" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    known = hashlib.sha256(repr(command).encode())
+    known.update(subprocess.run([*compiler, "--version"], check=True, **CAPTURED).stdout.encode())
+    for header in sorted(file for room in rooms for file in (HERE / room).rglob("*.h")):
+        known.update(str(header.relative_to(HERE)).encode() + header.read_bytes())
+    done = itertools.count(1)
+
+    def object_of(source: str) -> str:
+        digest = known.copy()
+        digest.update((HERE / source).read_bytes())
+        built = folder / f"{source.replace('/', '_')}-{digest.hexdigest()[:16]}.o"
+        if not built.exists():
+            unfinished = built.with_suffix(f".{os.getpid()}.o")
+            run([*command, source, "-o", str(unfinished)])
+            unfinished.rename(built)
+        print(f"{name}: {next(done)} of {len(sources)} ({source})", flush=True)
+        return str(built)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(object_of, sources))
+
+
 class BuildOps(build_ext):
     """Compiles the sources in parallel and links them against TensorFlow's name only."""
 
@@ -194,63 +223,28 @@ class BuildOps(build_ext):
             )
 
     def _build(self, ext: Extension, library: Path) -> None:
+        library.parent.mkdir(parents=True, exist_ok=True)
         if ext.name == CUDA:
             self._build_cuda(ext, library)
         else:
             self._build_ops(ext, library)
 
     def _build_cuda(self, ext: Extension, library: Path) -> None:
-        """Compiles what changed since an earlier build, because nvcc takes long."""
         listed = [nvcc(), "--list-gpu-arch"]
         targets = cuda_targets(subprocess.run(listed, check=True, **CAPTURED).stdout)
-        compiler = [nvcc(), INCLUDE, *COMPILE_CUDA, *targets]
-        headers = sorted((HERE / "custom_ops/kernels").rglob("*.h"))
-        known = hashlib.sha256(repr(compiler).encode())
-        known.update(subprocess.run([nvcc(), "--version"], check=True, **CAPTURED).stdout.encode())
-        for header in headers:
-            known.update(header.read_bytes())
-        objects_dir = HERE / "build" / "cuda"
-        objects_dir.mkdir(parents=True, exist_ok=True)
-        library.parent.mkdir(parents=True, exist_ok=True)
-        done, count = itertools.count(1), len(ext.sources)
-
-        def compiled(source: str) -> str:
-            made = self._cuda_object(compiler, source, known, objects_dir)
-            print(f"kernels for GPUs: {next(done)} of {count} ({source})", flush=True)
-            return made
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, ext.sources))
+        objects = compiled(ext.sources, [nvcc()], [*COMPILE_CUDA, *targets], "cuda", [KERNELS])
         run([nvcc(), "-shared", "-cudart", "static", *objects, "-o", str(library)])
-
-    def _cuda_object(self, compiler: list, source: str, known, objects_dir: Path) -> str:
-        digest = known.copy()
-        digest.update((HERE / source).read_bytes())
-        built = objects_dir / f"{Path(source).stem}-{digest.hexdigest()[:16]}.o"
-        if not built.exists():
-            unfinished = built.with_suffix(f".{os.getpid()}.o")
-            run([*compiler, source, "-o", str(unfinished)])
-            unfinished.rename(built)
-        return str(built)
 
     def _build_ops(self, ext: Extension, library: Path) -> None:
         compiler = shlex.split(os.environ.get("CXX", "g++"))
-        objects_dir = Path(self.build_temp).resolve()
-        objects_dir.mkdir(parents=True, exist_ok=True)
-        library.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(self.build_temp).resolve()
+        temporary.mkdir(parents=True, exist_ok=True)
         # An empty library of TensorFlow's name: the real one is already loaded when ours is.
-        empty = objects_dir / "empty.cc"
+        empty = temporary / "empty.cc"
         empty.write_text("")
-        stand_in = objects_dir / TENSORFLOW
+        stand_in = temporary / TENSORFLOW
         run([*compiler, "-shared", str(empty), f"-Wl,-soname,{TENSORFLOW}", "-o", str(stand_in)])
-        objects = [str(objects_dir / (file.replace("/", "_") + ".o")) for file in ext.sources]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiled = [
-                pool.submit(run, [*compiler, INCLUDE, *COMPILE, source, "-o", target])
-                for source, target in zip(ext.sources, objects)
-            ]
-            for one in compiled:
-                one.result()
+        objects = compiled(ext.sources, compiler, COMPILE, "ops", [KERNELS, GLUE])
         link = ["-Wl,--no-as-needed", str(stand_in), "-ldl", "-lpthread", "-s"]
         link += standard_library(compiler)
         run([*compiler, "-shared", *objects, *link, "-o", str(library)])

@@ -6,8 +6,6 @@
 // that is not written differs.
 #pragma once
 
-#include <cmath>
-#include <string>
 #include <vector>
 
 #include "kernels/base/philox.h"

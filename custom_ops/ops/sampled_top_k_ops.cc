@@ -5,9 +5,9 @@
 namespace grace {
 namespace {
 
-struct SampledKListOp : Selector {
+struct SampledKListOp : SelectionEncoder {
   explicit SampledKListOp(const Attributes& attributes)
-      : Selector(attributes),
+      : SelectionEncoder(attributes),
         states(static_cast<int>(attributes.Int("U"))),
         strides(attributes.Lengths("strides")),
         sizes(attributes.Lengths("sizes")),

@@ -6,9 +6,6 @@
 namespace grace {
 namespace {
 
-// The words of n signs.
-int64_t SignWords(int64_t n) { return PackedWords(n, 1); }
-
 struct SignListOp : Encoder {
   explicit SignListOp(const Attributes& attributes) : Encoder(attributes, nullptr) {}
 

@@ -6,17 +6,17 @@
 namespace grace {
 namespace {
 
-struct TopKListOp : Selector {
-  using Selector::Selector;
+struct TopKListOp : SelectionEncoder {
+  using SelectionEncoder::SelectionEncoder;
 
   void Compute(const Call& call) const {
     call.Run(GRACE_CUDA(top_k_list), TopKList, Sources(call, 2), multiplier, Selected(call));
   }
 };
 
-struct ThresholdListOp : Selector {
+struct ThresholdListOp : SelectionEncoder {
   explicit ThresholdListOp(const Attributes& attributes)
-      : Selector(attributes, "capacities"), threshold(attributes.Float("threshold")) {
+      : SelectionEncoder(attributes, "capacities"), threshold(attributes.Float("threshold")) {
     Require(threshold >= 0, "The threshold must be at least 0.");
   }
 
@@ -83,9 +83,9 @@ struct RandomIndicesOp {
   Streams streams;
 };
 
-struct RandomKListOp : Selector {
+struct RandomKListOp : SelectionEncoder {
   explicit RandomKListOp(const Attributes& attributes)
-      : Selector(attributes), streams(attributes, tensors) {}
+      : SelectionEncoder(attributes), streams(attributes, tensors) {}
 
   void Compute(const Call& call) const {
     float* values = call.New<float>(0, {Sum(ks)});

@@ -9,8 +9,8 @@ int64_t SignWords(const std::vector<int64_t>& ks) {
   return Total(ks, [](int64_t k) { return PackedWords(k, 1); });
 }
 
-struct TwoMeansListOp : Selector {
-  using Selector::Selector;
+struct TwoMeansListOp : SelectionEncoder {
+  using SelectionEncoder::SelectionEncoder;
 
   void Compute(const Call& call) const {
     const std::vector<EncodeInput> sources = Sources(call, 4);

@@ -7,43 +7,33 @@ constexpr int64_t kBlocks[] = {0, 32, 512, 96, 2048, 4096, 64, 1056, 2080};
 
 struct Bytes {
   Bytes(const std::vector<int64_t>& lengths, Kind kind, int turn)
-      : block(kBlocks[turn % 9]),
-        keep(turn % 4 < 2),
-        in_place(turn % 8 == 1),
-        xs(lengths, kind, 1),
-        residuals(DeviceList::Residuals(lengths, kind)),
-        residual_out(lengths) {
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      words_size += ByteWords(lengths[i]);
-      if (lengths[i]) blocks += CeilDiv(lengths[i], block ? block : lengths[i]);
-      float* left = in_place ? xs[i] : residual_out[i];
-      list.push_back({xs[i], keep ? residuals[i] : nullptr, keep ? left : nullptr, lengths[i]});
+      : block(kBlocks[turn % 9]), given(lengths, kind, turn % 4 < 2, turn % 8 == 1) {
+    for (const int64_t n : lengths) {
+      words_size += ByteWords(n);
+      if (n) blocks += CeilDiv(n, block ? block : n);
     }
     words = Guarded<uint32_t>(words_size, 1);
     scales.emplace_back(std::vector<int64_t>{blocks});
   }
   bool Same(const Bytes& other) const {
-    return SameBytes(words, other.words, words_size) &&
-           (!keep || (in_place ? xs.Equals(other.xs) : residual_out.Equals(other.residual_out)));
+    return SameBytes(words, other.words, words_size) && given.SameKept(other.given);
   }
 
   int64_t block, words_size = 0, blocks = 0;
-  bool keep, in_place;
-  DeviceList xs, residuals, residual_out;
+  Gradients given;
   Guarded<uint32_t> words{0};
   std::vector<DeviceList> scales;
-  std::vector<EncodeInput> list;
 };
 
 void CheckTree(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const Bytes theirs(lengths, kind, turn);
   const float multiplier = turn % 3 ? 1.0f : 0.3f;
-  const bool finite = EncodeTree(Serial(), theirs.list, multiplier, theirs.block,
+  const bool finite = EncodeTree(Serial(), theirs.given.sources, multiplier, theirs.block,
                                  theirs.words.data(), theirs.scales[0][0]);
   OnOneOrder(turn / 2, [&](const char* order) {
     const Bytes ours(lengths, kind, turn);
     Guarded<bool> flag(1);
-    Launched(grace_cuda_encode_tree, ours.list.data(), int64_t(lengths.size()), multiplier,
+    Launched(grace_cuda_encode_tree, ours.given.sources.data(), int64_t(lengths.size()), multiplier,
              ours.block, ours.words.data(), ours.scales[0][0], flag.data());
     const int n = lengths[0], block = ours.block;
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
@@ -57,12 +47,13 @@ void CheckPowers(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const float multiplier = turn % 3 ? 1.0f : 0.3f;
   std::vector<PhiloxKey> keys;
   for (size_t i = 0; i < lengths.size(); ++i) keys.push_back({1, 2, 3, uint32_t(i << 8)});
-  const bool finite = EncodePowers(Serial(), theirs.list, multiplier, keys, theirs.words.data());
+  const bool finite =
+      EncodePowers(Serial(), theirs.given.sources, multiplier, keys, theirs.words.data());
   OnOneOrder(turn / 2, [&](const char* order) {
     const Bytes ours(lengths, kind, turn);
     Guarded<bool> flag(1);
-    Launched(grace_cuda_encode_powers, ours.list.data(), int64_t(lengths.size()), multiplier,
-             keys.data(), ours.words.data(), flag.data());
+    Launched(grace_cuda_encode_powers, ours.given.sources.data(), int64_t(lengths.size()),
+             multiplier, keys.data(), ours.words.data(), flag.data());
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
     EXPECT(ours.Same(theirs), "%s, n = %d, turn %d", order, int(lengths[0]), turn);
   });
@@ -72,11 +63,9 @@ void CheckPowers(const std::vector<int64_t>& lengths, Kind kind, int turn) {
 void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const int64_t workers = 1 + turn % 4, count = lengths.size(), block = kBlocks[turn % 9];
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<DecodeOutput> expected, list;
+  const std::vector<DecodeOutput> expected = theirs.Targets(), list = ours.Targets();
   int64_t words_size = 0, scales_size = 0;
   for (int64_t i = 0; i < count; ++i) {
-    expected.push_back({theirs[i], lengths[i]});
-    list.push_back({ours[i], lengths[i]});
     words_size += ByteWords(lengths[i]);
     scales_size += CeilDiv(lengths[i], block ? block : lengths[i]);
   }

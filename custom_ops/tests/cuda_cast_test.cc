@@ -27,38 +27,19 @@ void CheckCast(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const float multiplier = turn % 3 ? 1.0f : 0.3f;
   const bool keep = turn % 4 < 2, in_place = turn % 8 == 1;
   const int64_t total = TotalOf(lengths);
-  struct Sent {
-    DeviceList xs, residuals, residual_out;
-    Guarded<uint16_t> halves;
-    std::vector<EncodeInput> list;
-  };
-  const auto make = [&] {
-    Sent sent{DeviceList(lengths, kind, 1),
-              DeviceList::Residuals(lengths, kind),
-              DeviceList(lengths),
-              Guarded<uint16_t>(total, 1),
-              {}};
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      float* residual_out = in_place ? sent.xs[i] : sent.residual_out[i];
-      sent.list.push_back({sent.xs[i], keep ? sent.residuals[i] : nullptr,
-                           keep ? residual_out : nullptr, lengths[i]});
-    }
-    return sent;
-  };
-  const Sent theirs = make();
-  const bool finite = CastList(Serial(), theirs.list, multiplier, type, theirs.halves.data());
+  const Guarded<uint16_t> theirs(total, 1), ours(total, 1);
+  const Gradients expected(lengths, kind, keep, in_place);
+  const bool finite = CastList(Serial(), expected.sources, multiplier, type, theirs.data());
   OnEveryOrder([&](const char* order) {
-    const Sent ours = make();
+    const Gradients given(lengths, kind, keep, in_place);
+    ours.Spoil();
     Guarded<bool> flag(1);
-    Launched(grace_cuda_cast_list, ours.list.data(), int64_t(lengths.size()), multiplier, type,
-             ours.halves.data(), flag.data());
-    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, int(lengths[0]));
-    EXPECT(SameHalves(ours.halves, theirs.halves, total, type), "%s, n = %d, turn %d", order,
-           int(lengths[0]), turn);
-    if (keep) {
-      EXPECT(in_place ? ours.xs.Equals(theirs.xs) : ours.residual_out.Equals(theirs.residual_out),
-             "%s, n = %d, turn %d", order, int(lengths[0]), turn);
-    }
+    Launched(grace_cuda_cast_list, given.sources.data(), int64_t(lengths.size()), multiplier, type,
+             ours.data(), flag.data());
+    const int n = int(lengths[0]);
+    EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d", order, n);
+    EXPECT(SameHalves(ours, theirs, total, type), "%s, n = %d, turn %d", order, n, turn);
+    EXPECT(given.SameKept(expected), "%s, n = %d, turn %d", order, n, turn);
   });
 }
 
@@ -70,13 +51,9 @@ void CheckUncast(const std::vector<int64_t>& lengths, int turn) {
   // A length of its own has finite numbers alone in some turns.
   for (int64_t i = 0; i < total; ++i) halves.data()[i] = random() & (turn % 3 ? 0xffff : 0xbfff);
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<DecodeOutput> expected, list;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    expected.push_back({theirs[i], lengths[i]});
-    list.push_back({ours[i], lengths[i]});
-  }
+  const std::vector<DecodeOutput> list = ours.Targets();
   const float factor = turn % 4 ? 0.25f : 3e-5f;
-  const bool finite = UncastList(Serial(), expected, type, halves.data(), factor);
+  const bool finite = UncastList(Serial(), theirs.Targets(), type, halves.data(), factor);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);
@@ -119,8 +96,7 @@ void CheckFinite(const std::vector<int64_t>& lengths, Kind kind, int turn) {
 
 void CheckNanUnless(const std::vector<int64_t>& lengths, Kind kind, bool finite) {
   const DeviceList given(lengths, kind, 1), ours(lengths);
-  std::vector<DecodeOutput> list;
-  for (size_t i = 0; i < lengths.size(); ++i) list.push_back({ours[i], lengths[i]});
+  const std::vector<DecodeOutput> list = ours.Targets();
   Guarded<bool> flag(1);
   flag[0] = finite;
   OnEveryOrder([&](const char* order) {

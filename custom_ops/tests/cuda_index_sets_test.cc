@@ -94,15 +94,10 @@ void CheckScatter(const std::vector<int64_t>& lengths, const Sets& sets, int64_t
   const SetEntries entries{values.data(), sets.words.data(), counted ? sets.counts.data() : nullptr,
                            workers};
   const DeviceList theirs(lengths), ours(lengths);
-  const auto targets = [&](const DeviceList& totals) {
-    std::vector<DecodeOutput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
-    return list;
-  };
   bool finite = true;
   const std::string wrong =
-      ScatterSetList(Serial(), targets(theirs), sets.layouts, entries, 0.3f, &finite);
-  const std::vector<DecodeOutput> list = targets(ours);
+      ScatterSetList(Serial(), theirs.Targets(), sets.layouts, entries, 0.3f, &finite);
+  const std::vector<DecodeOutput> list = ours.Targets();
   OnEveryOrder([&](const char* order) {
     const Guarded<int32_t> fault(3);
     Guarded<bool> flag(1);

@@ -16,12 +16,9 @@ void CheckProject(const MatrixList& list, float multiplier, bool residual) {
     our_dense.Spoil();
     Launched(grace_cuda_project_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              qs.data(), ours.data(), our_dense.data(), flag.data());
-    const auto [rows, columns, rank] = list.sizes[0];
-    EXPECT(flag[0] == finite && flag.Intact(), "%s, %d x %d, %d", order, int(rows), int(columns),
-           int(rank));
-    EXPECT(SameFloats(ours, theirs, list.p), "%s, %d x %d, %d", order, int(rows), int(columns),
-           int(rank));
-    EXPECT(SameFloats(our_dense, their_dense, list.dense), "%s, dense", order);
+    EXPECT_OF(list, flag[0] == finite && flag.Intact(), order);
+    EXPECT_OF(list, SameFloats(ours, theirs, list.p), order);
+    EXPECT_OF(list, SameFloats(our_dense, their_dense, list.dense), order);
   });
 }
 
@@ -46,11 +43,8 @@ void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool ke
     }
     Launched(grace_cuda_reproject_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              p.data(), ours.data(), others);
-    const auto [rows, columns, rank] = list.sizes[0];
-    EXPECT(SameFloats(ours, theirs, list.q), "%s, %d x %d, %d", order, int(rows), int(columns),
-           int(rank));
-    EXPECT(!keep || our_kept.Equals(their_kept), "%s, residual_out of %d x %d, %d", order,
-           int(rows), int(columns), int(rank));
+    EXPECT_OF(list, SameFloats(ours, theirs, list.q), order);
+    EXPECT_OF(list, !keep || our_kept.Equals(their_kept), order);
   });
 }
 
@@ -58,17 +52,15 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const Guarded<float> p = Some(kind, list.p, 4), q = Some(kind, list.q, 5);
   const Guarded<float> dense = Some(kind, list.dense, 6);
   const DeviceList theirs(list.lengths), ours(list.lengths);
-  const bool finite = ExpandList(Serial(), list.Targets(theirs), list.sizes, p.data(), q.data(),
-                                 dense.data(), factor);
-  const std::vector<DecodeOutput> targets = list.Targets(ours);
+  const bool finite =
+      ExpandList(Serial(), theirs.Targets(), list.sizes, p.data(), q.data(), dense.data(), factor);
+  const std::vector<DecodeOutput> targets = ours.Targets();
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();
     Launched(grace_cuda_expand_list, targets.data(), list.count(), list.sizes.data(), p.data(),
              q.data(), dense.data(), factor, flag.data());
-    const auto [rows, columns, rank] = list.sizes[0];
-    EXPECT(flag[0] == finite && flag.Intact() && ours.Equals(theirs), "%s, %d x %d, %d", order,
-           int(rows), int(columns), int(rank));
+    EXPECT_OF(list, flag[0] == finite && flag.Intact() && ours.Equals(theirs), order);
   });
 }
 

@@ -6,17 +6,13 @@
 
 namespace grace {
 
-#define EXPECT_SAME(condition, order)                                                              \
-  EXPECT(condition, "%s, %d x %d, %d", order, int(list.sizes[0].rows), int(list.sizes[0].columns), \
-         int(list.sizes[0].rank))
-
 void CheckOrthonormal(const MatrixList& list, const Guarded<float>& p) {
   const Guarded<float> theirs(list.p), ours(list.p);
   OrthonormalList(Serial(), list.sizes, p.data(), theirs.data());
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Launched(grace_cuda_orthonormal_list, list.sizes.data(), list.count(), p.data(), ours.data());
-    EXPECT_SAME(SameFloats(ours, theirs, list.p), order);
+    EXPECT_OF(list, SameFloats(ours, theirs, list.p), order);
   });
 }
 
@@ -27,7 +23,7 @@ void CheckRemove(const MatrixList& list, const Guarded<float>& w, const Guarded<
     ours.Spoil();
     Launched(grace_cuda_remove_list, list.sizes.data(), list.count(), w.data(), basis.data(),
              ours.data());
-    EXPECT_SAME(SameFloats(ours, theirs, list.p), order);
+    EXPECT_OF(list, SameFloats(ours, theirs, list.p), order);
   });
 }
 
@@ -58,8 +54,8 @@ void CheckBases(const MatrixList& list, Kind kind) {
     right.Spoil();
     Launched(grace_cuda_bases_list, list.sizes.data(), list.count(), given.data(), left.data(),
              right.data());
-    EXPECT_SAME(SameFloats(left, their_left, list.p), order);
-    EXPECT_SAME(SameFloats(right, their_right, list.q), order);
+    EXPECT_OF(list, SameFloats(left, their_left, list.p), order);
+    EXPECT_OF(list, SameFloats(right, their_right, list.q), order);
   });
 }
 
@@ -74,7 +70,7 @@ void CheckTurn(const MatrixList& list, Kind kind, bool p_first) {
     ours.Spoil();
     Launched(grace_cuda_turn_list, list.sizes.data(), list.count(), p.data(), q.data(), left.data(),
              right.data(), p_first, factors.data());
-    EXPECT_SAME(ours.Equals(theirs), order);
+    EXPECT_OF(list, ours.Equals(theirs), order);
   });
 }
 
@@ -85,7 +81,7 @@ void CheckUnit(const MatrixList& list, const Guarded<float>& q) {
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Launched(grace_cuda_unit_columns_list, list.sizes.data(), list.count(), q.data(), units.data());
-    EXPECT_SAME(ours.Equals(theirs), order);
+    EXPECT_OF(list, ours.Equals(theirs), order);
   });
 }
 

@@ -7,34 +7,25 @@ namespace grace {
 
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quantiles,
                  float multiplier, bool keep, bool in_place) {
-  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
   int64_t size = 0;
   for (const int64_t n : lengths) size += PackedWords(n, IdBits(quantiles.buckets));
   const int64_t all_means = lengths.size() * quantiles.buckets;
   const Guarded<uint32_t> their_words(size), words(size);
   const Guarded<float> their_means(all_means), means(all_means);
-  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
-    std::vector<EncodeInput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
-    }
-    return list;
-  };
-  const DeviceList rest(lengths, kind, 1), apart(lengths);
   // Beyond the exponents that the first chunk lets expect.
-  const auto end_large = [&](const DeviceList& own) {
+  const auto end_large = [&](const DeviceList& xs) {
     for (int64_t i = 1; lengths[0] > 2048 && i < 99; ++i) {
-      own[0][lengths[0] - i] = std::ldexp(1.0f, static_cast<int>(i) - 40);
+      xs[0][lengths[0] - i] = std::ldexp(1.0f, static_cast<int>(i) - 40);
     }
   };
-  end_large(rest);
-  const bool finite = EncodeQuantiles(Serial(), sources(rest, apart), multiplier, quantiles,
+  const Gradients expected(lengths, kind, keep, in_place);
+  end_large(expected.xs);
+  const bool finite = EncodeQuantiles(Serial(), expected.sources, multiplier, quantiles,
                                       their_words.data(), their_means.data());
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), residual_out(lengths);
-    end_large(own);
-    const std::vector<EncodeInput> list = sources(own, residual_out);
+    const Gradients given(lengths, kind, keep, in_place);
+    end_large(given.xs);
+    const std::vector<EncodeInput>& list = given.sources;
     Guarded<bool> flag(1);
     words.Spoil();
     means.Spoil();
@@ -45,8 +36,7 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, Quantiles quant
     if (!finite) return;  // the sign of NaN is anything, and so is its id
     EXPECT(SameBytes(words, their_words, size), "%s, n = %d, %d buckets", order, n, q);
     EXPECT(SameFloats(means, their_means, all_means), "%s, n = %d, %d buckets", order, n, q);
-    EXPECT(!keep || (in_place ? own : residual_out).Equals(in_place ? rest : apart),
-           "%s, n = %d, %d buckets", order, n, q);
+    EXPECT(given.SameKept(expected), "%s, n = %d, %d buckets", order, n, q);
   });
 }
 
@@ -61,13 +51,8 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int32_t buckets
   const Guarded<float> means(Values(kind, workers * lengths.size() * buckets, 1));
   const QuantileRows rows{words.data(), means.data(), workers};
   const DeviceList theirs(lengths), ours(lengths);
-  const auto targets = [&](const DeviceList& totals) {
-    std::vector<DecodeOutput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
-    return list;
-  };
-  const bool finite = DecodeQuantiles(Serial(), targets(theirs), rows, buckets, factor);
-  const std::vector<DecodeOutput> list = targets(ours);
+  const bool finite = DecodeQuantiles(Serial(), theirs.Targets(), rows, buckets, factor);
+  const std::vector<DecodeOutput> list = ours.Targets();
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

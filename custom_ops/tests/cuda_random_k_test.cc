@@ -54,13 +54,9 @@ void CheckDecode(const Sending& own, bool scaled, float factor) {
   std::vector<float> scales;
   for (size_t i = 0; scaled && i < own.ks.size(); ++i) scales.push_back(float(i) + 0.5f);
   const DeviceList theirs(own.lengths), ours(own.lengths);
-  std::vector<DecodeOutput> expected, list;
-  for (size_t i = 0; i < own.lengths.size(); ++i) {
-    expected.push_back({theirs[i], own.lengths[i]});
-    list.push_back({ours[i], own.lengths[i]});
-  }
-  const bool finite =
-      ScatterRandomList(Serial(), expected, own.keys, own.ks, scales, values.data(), factor);
+  const std::vector<DecodeOutput> list = ours.Targets();
+  const bool finite = ScatterRandomList(Serial(), theirs.Targets(), own.keys, own.ks, scales,
+                                        values.data(), factor);
   OnOrders(own.lengths[0], [&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

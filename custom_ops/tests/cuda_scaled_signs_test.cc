@@ -34,7 +34,6 @@ struct Payload {
 
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& code, float multiplier,
                  bool keep, bool in_place) {
-  const DeviceList xs(lengths, kind, 1), residuals(DeviceList::Residuals(lengths, kind));
   std::vector<Cells> cells;
   int64_t size = 0, levels = 0;
   for (const int64_t n : lengths) {
@@ -43,14 +42,6 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
     levels += cells.back().Count(n);
   }
   const Payload theirs(size, levels), ours(size, levels);
-  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
-    std::vector<EncodeInput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
-    }
-    return list;
-  };
   const auto parts = [&](const Payload& payload) {
     std::vector<ScaledSigns> list;
     int64_t words_at = 0, levels_at = 0;
@@ -63,13 +54,11 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
     }
     return list;
   };
-  const DeviceList rest(lengths, kind, 1), apart(lengths);
-  const bool finite =
-      ScaledSignList(Serial(), sources(rest, apart), multiplier, cells, parts(theirs));
-  const DeviceList& expected = in_place ? rest : apart;
+  const Gradients expected(lengths, kind, keep, in_place);
+  const bool finite = ScaledSignList(Serial(), expected.sources, multiplier, cells, parts(theirs));
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), residual_out(lengths);
-    const std::vector<EncodeInput> list = sources(own, residual_out);
+    const Gradients given(lengths, kind, keep, in_place);
+    const std::vector<EncodeInput>& list = given.sources;
     const std::vector<ScaledSigns> own_parts = parts(ours);
     ours.Spoil();
     Guarded<bool> flag(1);
@@ -81,8 +70,7 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, const Code& cod
     EXPECT(SameFloats(ours.high, theirs.high, levels), "%s, n = %d, block %d", order, n, block);
     EXPECT(code.sides == 1 || SameFloats(ours.low, theirs.low, levels), "%s, n = %d, block %d",
            order, n, block);
-    EXPECT(!keep || (in_place ? own : residual_out).Equals(expected),
-           "%s, n = %d, block %d, kind %d", order, n, block, int(kind));
+    EXPECT(given.SameKept(expected), "%s, n = %d, block %d, kind %d", order, n, block, int(kind));
   });
 }
 
@@ -103,13 +91,8 @@ void CheckSum(const std::vector<int64_t>& lengths, const Code& code, int64_t wor
   const ScaledRows rows{
       words.data(), code.sides == 2 ? low.data() : nullptr, high.data(), workers, size, levels};
   const DeviceList theirs(lengths), ours(lengths);
-  const auto targets = [&](const DeviceList& totals) {
-    std::vector<DecodeOutput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
-    return list;
-  };
-  const bool finite = SumScaledSignList(Serial(), rows, cells, targets(theirs), factor);
-  const std::vector<DecodeOutput> list = targets(ours);
+  const bool finite = SumScaledSignList(Serial(), rows, cells, theirs.Targets(), factor);
+  const std::vector<DecodeOutput> list = ours.Targets();
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

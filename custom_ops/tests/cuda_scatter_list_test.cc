@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -52,12 +51,6 @@ std::string Told(const Guarded<int32_t>& fault, const std::vector<int64_t>& leng
          std::to_string(lengths[own[1]]) + " elements.";
 }
 
-std::vector<DecodeOutput> TargetsOf(const DeviceList& list, const std::vector<int64_t>& lengths) {
-  std::vector<DecodeOutput> targets;
-  for (size_t i = 0; i < lengths.size(); ++i) targets.push_back({list[i], lengths[i]});
-  return targets;
-}
-
 // All orders of threads for some lists, one in turn for the others: emulation takes long.
 template <class Body>
 void OnOrders(const Sent& sent, const Body& body) {
@@ -72,9 +65,8 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
   const int32_t* counts = counted ? sent.counts.data() : nullptr;
   const Entries entries{sent.values.data(), sent.indices.data(), counts, sent.workers, sent.ks};
   bool finite = true;
-  const std::string wanted =
-      ScatterList(Serial(), TargetsOf(theirs, sent.lengths), entries, factor, &finite);
-  const std::vector<DecodeOutput> targets = TargetsOf(ours, sent.lengths);
+  const std::string wanted = ScatterList(Serial(), theirs.Targets(), entries, factor, &finite);
+  const std::vector<DecodeOutput> targets = ours.Targets();
   const int n = int(sent.lengths[0]);
   OnOrders(sent, [&](const char* order) {
     Guarded<bool> flag(1);
@@ -101,12 +93,11 @@ void CheckScatter(const Sent& sent, bool counted, float factor) {
 void CheckRefine(const Sent& sent, Kind kind) {
   const DeviceList theirs(sent.lengths, kind, 4);
   const Guarded<float> decoded(Values(kind, sent.size, 5), 2);
-  const std::string wanted =
-      RefineList(Serial(), TargetsOf(theirs, sent.lengths), sent.indices.data(), sent.values.data(),
-                 decoded.data(), sent.ks);
+  const std::string wanted = RefineList(Serial(), theirs.Targets(), sent.indices.data(),
+                                        sent.values.data(), decoded.data(), sent.ks);
   OnOrders(sent, [&](const char* order) {
     const DeviceList ours(sent.lengths, kind, 4);
-    const std::vector<DecodeOutput> targets = TargetsOf(ours, sent.lengths);
+    const std::vector<DecodeOutput> targets = ours.Targets();
     Guarded<int32_t> fault(3);
     Launched(grace_cuda_refine_list, targets.data(), int64_t(targets.size()), sent.indices.data(),
              sent.values.data(), decoded.data(), sent.ks.data(), fault.data());

@@ -25,17 +25,13 @@ void CheckPack(const std::vector<int64_t>& lengths, Kind kind, float multiplier,
 
 void CheckVote(const std::vector<int64_t>& lengths, int64_t workers, float factor) {
   int64_t stride = 0;
+  for (const int64_t n : lengths) stride += PackedWords(n, 1);
   const DeviceList theirs(lengths), ours(lengths);
-  std::vector<DecodeOutput> expected, list;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    expected.push_back({theirs[i], lengths[i]});
-    list.push_back({ours[i], lengths[i]});
-    stride += PackedWords(lengths[i], 1);
-  }
+  const std::vector<DecodeOutput> list = ours.Targets();
   const Guarded<uint32_t> words(workers * stride);
   std::mt19937 random(7);
   for (int64_t i = 0; i < workers * stride; ++i) words.data()[i] = random();
-  VoteSignsList(Serial(), words.data(), workers, expected, factor);
+  VoteSignsList(Serial(), words.data(), workers, theirs.Targets(), factor);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Launched(grace_cuda_vote_list, words.data(), workers, list.data(), int64_t(list.size()),

@@ -49,25 +49,16 @@ std::vector<Room> RoomsOf(const std::vector<int64_t>& lengths, int turn) {
 void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound bound, float multiplier,
                  int turn) {
   const bool keep = turn % 4 < 2, in_place = turn % 8 < 4;
-  const DeviceList residuals(DeviceList::Residuals(lengths, kind));
   const std::vector<Room> rooms = RoomsOf(lengths, turn);
   const ClassLengths row = ClassPlaces(lengths, rooms).back();
   const Payload theirs(row, 1), ours(row, 1);
   const uint64_t step = turn * 12345678901u;
-  const auto sources = [&](const DeviceList& own, const DeviceList& residual_out) {
-    std::vector<EncodeInput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      list.push_back({own[i], keep ? residuals[i] : nullptr,
-                      keep ? in_place ? own[i] : residual_out[i] : nullptr, lengths[i]});
-    }
-    return list;
-  };
-  const DeviceList rest(lengths, kind, 1), apart(lengths);
+  const Gradients expected(lengths, kind, keep, in_place);
   const bool finite =
-      EncodeClasses(Serial(), sources(rest, apart), multiplier, bound, rooms, step, theirs.parts());
+      EncodeClasses(Serial(), expected.sources, multiplier, bound, rooms, step, theirs.parts());
   OnEveryOrder([&](const char* order) {
-    const DeviceList own(lengths, kind, 1), residual_out(lengths);
-    const std::vector<EncodeInput> list = sources(own, residual_out);
+    const Gradients given(lengths, kind, keep, in_place);
+    const std::vector<EncodeInput>& list = given.sources;
     ours.Spoil();
     const ClassParts parts = ours.parts();
     Guarded<bool> flag(1);
@@ -77,8 +68,7 @@ void CheckEncode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound boun
     EXPECT(flag[0] == finite && flag.Intact(), "%s, n = %d, bound %d", order, n, bound.b);
     if (!finite) return;  // the sign of NaN is anything, and so are the numbers
     EXPECT(ours.Equals(theirs), "%s, n = %d, bound %d, turn %d", order, n, bound.b, turn);
-    EXPECT(!keep || (in_place ? own : residual_out).Equals(in_place ? rest : apart),
-           "%s, n = %d, bound %d, turn %d", order, n, bound.b, turn);
+    EXPECT(given.SameKept(expected), "%s, n = %d, bound %d, turn %d", order, n, bound.b, turn);
   });
 }
 
@@ -102,15 +92,10 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, ErrorBound boun
     payload.counts.data()[i] = static_cast<int32_t>(random() % 300) - 20;
   }
   const DeviceList theirs(lengths), ours(lengths);
-  const auto targets = [&](const DeviceList& totals) {
-    std::vector<DecodeOutput> list;
-    for (size_t i = 0; i < lengths.size(); ++i) list.push_back({totals[i], lengths[i]});
-    return list;
-  };
   const ClassParts parts = payload.parts();
   const bool finite =
-      DecodeClasses(Serial(), targets(theirs), bound, rooms, parts, workers, factor);
-  const std::vector<DecodeOutput> list = targets(ours);
+      DecodeClasses(Serial(), theirs.Targets(), bound, rooms, parts, workers, factor);
+  const std::vector<DecodeOutput> list = ours.Targets();
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     Guarded<bool> flag(1);

@@ -61,11 +61,9 @@ void CheckDecode(const std::vector<int64_t>& lengths, Kind kind, int turn) {
   const int32_t bits = kWidths[turn % 11];
   const int64_t workers = 1 + turn % 4, count = lengths.size();
   const DeviceList theirs(lengths), ours(lengths), scales({workers * count}, kind, 3);
-  std::vector<DecodeOutput> expected, list;
+  const std::vector<DecodeOutput> expected = theirs.Targets(), list = ours.Targets();
   int64_t size = 0;
   for (int64_t i = 0; i < count; ++i) {
-    expected.push_back({theirs[i], lengths[i]});
-    list.push_back({ours[i], lengths[i]});
     size += TernaryWords(lengths[i], bits);
   }
   const Guarded<uint32_t> words(workers * size, 1);

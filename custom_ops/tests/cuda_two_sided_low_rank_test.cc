@@ -21,14 +21,10 @@ void CheckAlternate(const MatrixList& list, Kind kind, float multiplier, bool ke
     residual_out.Spoil();
     Launched(grace_cuda_alternate_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              left.data(), right.data(), p.data(), q.data(), dense.data(), flag.data());
-    const auto [rows, columns, rank] = list.sizes[0];
-    EXPECT(flag[0] == finite && flag.Intact(), "%s, %d x %d, %d", order, int(rows), int(columns),
-           int(rank));
-    EXPECT(SameFloats(p, their_p, list.p) && SameFloats(q, their_q, list.q) &&
-               SameFloats(dense, their_dense, list.dense),
-           "%s, %d x %d, %d", order, int(rows), int(columns), int(rank));
-    EXPECT(!keep || residual_out.Equals(their_kept), "%s, residual_out of %d x %d, %d", order,
-           int(rows), int(columns), int(rank));
+    EXPECT_OF(list, flag[0] == finite && flag.Intact(), order);
+    EXPECT_OF(list, SameFloats(p, their_p, list.p) && SameFloats(q, their_q, list.q), order);
+    EXPECT_OF(list, SameFloats(dense, their_dense, list.dense), order);
+    EXPECT_OF(list, !keep || residual_out.Equals(their_kept), order);
   });
 }
 
@@ -38,17 +34,15 @@ void CheckExpand(const MatrixList& list, Kind kind, float factor) {
   const Guarded<float> dense = Some(kind, list.dense, 8);
   const DeviceList theirs(list.lengths), ours(list.lengths);
   const Factors bases{left.data(), right.data()};
-  const bool finite = ExpandSidesList(Serial(), list.Targets(theirs), list.sizes, bases,
-                                      rest.data(), q.data(), dense.data(), factor);
-  const std::vector<DecodeOutput> targets = list.Targets(ours);
+  const bool finite = ExpandSidesList(Serial(), theirs.Targets(), list.sizes, bases, rest.data(),
+                                      q.data(), dense.data(), factor);
+  const std::vector<DecodeOutput> targets = ours.Targets();
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();
     Launched(grace_cuda_expand_sides_list, targets.data(), list.count(), list.sizes.data(), bases,
              rest.data(), q.data(), dense.data(), factor, flag.data());
-    const auto [rows, columns, rank] = list.sizes[0];
-    EXPECT(flag[0] == finite && flag.Intact() && ours.Equals(theirs), "%s, %d x %d, %d", order,
-           int(rows), int(columns), int(rank));
+    EXPECT_OF(list, flag[0] == finite && flag.Intact() && ours.Equals(theirs), order);
   });
 }
 

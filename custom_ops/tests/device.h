@@ -1,6 +1,6 @@
 // What the tests of the CUDA kernels share. Each test compares the results with those of the
 // kernels in the .cc files, bit for bit. The CUDA kernels run emulated on the processor, see
-// device/emulation.h; compiled with GRACE_ON_GPU they run on a GPU.
+// kernels/base/device/emulation.h; compiled with GRACE_ON_GPU they run on a GPU.
 #pragma once
 
 #ifndef GRACE_ON_GPU
@@ -8,6 +8,7 @@
 #endif
 #include "corners.h"
 #include "kernels/base/device/library.h"
+#include "kernels/base/list.h"
 
 namespace grace {
 
@@ -144,6 +145,12 @@ class DeviceList {
     for (const int64_t n : lengths) tensors_.emplace_back(n, shift);
   }
   float* operator[](size_t i) const { return tensors_[i].data(); }
+  // The list as a decoder's output.
+  std::vector<DecodeOutput> Targets() const {
+    std::vector<DecodeOutput> targets;
+    for (size_t i = 0; i < lengths_.size(); ++i) targets.push_back({(*this)[i], lengths_[i]});
+    return targets;
+  }
   void Spoil() const {
     for (const Guarded<float>& tensor : tensors_) tensor.Spoil();
   }
@@ -162,6 +169,31 @@ class DeviceList {
  private:
   std::vector<int64_t> lengths_;
   std::vector<Guarded<float>> tensors_;
+};
+
+// What an encoder reads and keeps. With `keep` there are residuals, and the encoder writes what it
+// does not send: over the gradients where in_place, else apart.
+struct Gradients {
+  DeviceList xs, residuals, residual_out;
+  std::vector<EncodeInput> sources;
+  bool keep, in_place;
+
+  Gradients(const std::vector<int64_t>& lengths, Kind kind, bool keeps, bool writes_over)
+      : xs(lengths, kind, 1),
+        residuals(DeviceList::Residuals(lengths, kind)),
+        residual_out(lengths),
+        keep(keeps),
+        in_place(writes_over) {
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      float* to = !keep ? nullptr : in_place ? xs[i] : residual_out[i];
+      sources.push_back({xs[i], keep ? residuals[i] : nullptr, to, lengths[i]});
+    }
+  }
+
+  // Whether two encoders have kept the same.
+  bool SameKept(const Gradients& other) const {
+    return !keep || (in_place ? xs.Equals(other.xs) : residual_out.Equals(other.residual_out));
+  }
 };
 
 template <class T>

@@ -8,6 +8,12 @@
 
 namespace grace {
 
+// EXPECT in the body of OnEveryOrder: where it fails it names the order and the first matrix of a
+// MatrixList.
+#define EXPECT_OF(list, condition, order)                                                          \
+  EXPECT(condition, "%s, %d x %d, %d", order, int(list.sizes[0].rows), int(list.sizes[0].columns), \
+         int(list.sizes[0].rank))
+
 // A list of matrices with values for all that it may have.
 struct MatrixList {
   MatrixList(std::vector<MatrixSize> all, Kind kind) : sizes(std::move(all)) {
@@ -32,11 +38,6 @@ struct MatrixList {
                          residual_out ? (*residual_out)[i] : nullptr, lengths[i]});
     }
     return sources;
-  }
-  std::vector<DecodeOutput> Targets(const DeviceList& totals) const {
-    std::vector<DecodeOutput> targets;
-    for (size_t i = 0; i < sizes.size(); ++i) targets.push_back({totals[i], lengths[i]});
-    return targets;
   }
   std::vector<const float*> Qs() const {
     std::vector<const float*> all;

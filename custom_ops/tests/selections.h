@@ -2,34 +2,8 @@
 #pragma once
 
 #include "device.h"
-#include "kernels/base/compensate.h"
 
 namespace grace {
-
-// Gradients that a kernel selects from. With `keep` there are residuals, and the kernel writes what
-// it does not send: over the gradients where in_place, else apart.
-struct Gradients {
-  DeviceList xs, residuals, residual_out;
-  std::vector<EncodeInput> sources;
-  bool keep, in_place;
-
-  Gradients(const std::vector<int64_t>& lengths, Kind kind, bool keeps, bool writes_over)
-      : xs(lengths, kind, 1),
-        residuals(DeviceList::Residuals(lengths, kind)),
-        residual_out(lengths),
-        keep(keeps),
-        in_place(writes_over) {
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      float* to = !keep ? nullptr : in_place ? xs[i] : residual_out[i];
-      sources.push_back({xs[i], keep ? residuals[i] : nullptr, to, lengths[i]});
-    }
-  }
-
-  // Whether two kernels residual_out the same.
-  bool SameKept(const Gradients& other) const {
-    return !keep || (in_place ? xs.Equals(other.xs) : residual_out.Equals(other.residual_out));
-  }
-};
 
 // All orders of threads for some lists, one in turn for the others: emulation takes long.
 template <class Body>

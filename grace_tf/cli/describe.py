@@ -70,8 +70,8 @@ def memory_rows() -> list[list[str]]:
     return rows
 
 
-def told_as(method: str, compressor: Compressor) -> str:
-    """A method's name in tables: its compressor's spec, or a recipe's name as it was given."""
+def name_in_tables(method: str, compressor: Compressor) -> str:
+    """A method's name in tables: its compressor's spec; of a recipe the name as it was given."""
     return str(compressor) if name_of(method) == compressor.name else method
 
 

@@ -29,8 +29,9 @@ from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.backend.words_as_floats import carried, one_row
 from grace_tf.ops.quantiles import id_bits
-from grace_tf.ops.reference import _flush, _pack, _unpack
 from grace_tf.ops.reference import quantiles as reference
+from grace_tf.ops.reference.arithmetic import flush
+from grace_tf.ops.reference.words import pack, unpack
 
 
 class Tables(NamedTuple):
@@ -72,8 +73,8 @@ def cells_of(indices: tf.Tensor, key: Key, tables: Tables) -> tf.Tensor:
     times = tf.bitwise.left_shift(words[0], half) | words[1]
     plus = tf.bitwise.left_shift(words[2], half) | words[3]
     starts = [rows * sum(tables.columns[:i]) for i in range(len(tables.columns))]
-    told = tf.constant([[v << 31 for v in tables.variables], tables.columns, starts], tf.int64)
-    variables, columns, starts = tf.unstack(tf.gather(told, _owners(tables.ks), axis=1))
+    each = tf.constant([[v << 31 for v in tables.variables], tables.columns, starts], tf.int64)
+    variables, columns, starts = tf.unstack(tf.gather(each, _owners(tables.ks), axis=1))
     numbers = tf.expand_dims(tf.cast(indices, tf.int64) + variables, 1)
     upper = tf.bitwise.right_shift(times * numbers + plus, half) & 0xFFFFFFFF
     column = tf.bitwise.right_shift(upper * columns, half)
@@ -89,13 +90,13 @@ def insert(low: tf.Tensor, cells: tf.Tensor, tables: Tables) -> tf.Tensor:
     cells = tf.reshape(cells, [-1, 1])
     empty = tf.fill([tables.cells], (1 << tables.bits) - 1)
     each = tf.tile(low, [tables.rows])
-    return _pack(tf.tensor_scatter_nd_min(empty, cells, each), tables.bits)
+    return pack(tf.tensor_scatter_nd_min(empty, cells, each), tables.bits)
 
 
 def query(words: tf.Tensor, cells: tf.Tensor, tables: Tables) -> tf.Tensor:
     """The low bits int32 [W, K] that W workers' sketches [W, tables.words] hold for entries."""
     workers = words.shape[0]
-    held = _unpack(tf.reshape(words, [-1]), workers * tables.cells, tables.bits)
+    held = unpack(tf.reshape(words, [-1]), workers * tables.cells, tables.bits)
     held = tf.reshape(held, [workers, tables.cells])
     return tf.reduce_max(tf.gather(held, cells, batch_dims=1), axis=1)
 
@@ -155,7 +156,7 @@ def entries_of(
 def _unpacked(words: tf.Tensor, bits: int, ks: Sequence[int], owners: tf.Tensor) -> tf.Tensor:
     """The codes int32 [W, K] in words [W, the words of each tensor's codes]."""
     workers, groups = words.shape[0], [packed_words(k, 1) for k in ks]
-    codes = _unpack(tf.reshape(words, [-1]), workers * sum(groups) * 32, bits)
+    codes = unpack(tf.reshape(words, [-1]), workers * sum(groups) * 32, bits)
     codes = tf.reshape(codes, [workers, sum(groups) * 32])
     # What fills up the last words of the tensors before lies before the codes of a tensor.
     filled = np.cumsum([0, *(32 * g - k for g, k in zip(groups, ks))][:-1])
@@ -166,7 +167,7 @@ def _unpacked(words: tf.Tensor, bits: int, ks: Sequence[int], owners: tf.Tensor)
 def _means(means: tf.Tensor, ids: tf.Tensor, owners: tf.Tensor, buckets: int) -> tf.Tensor:
     """The values float32 [W, K] that the ids int32 [W, K] of each tensor's entries name."""
     places = tf.minimum(ids, buckets - 1) + owners * buckets
-    return _flush(tf.gather(means, places, batch_dims=1))
+    return flush(tf.gather(means, places, batch_dims=1))
 
 
 def encode(
@@ -201,7 +202,7 @@ def encode(
     means = reference.means_of(values, places, len(ks) * entries.buckets)
     high = tf.reshape(tf.reshape(words, [-1, bits])[:, tables.bits :], [-1])
     payload = {"means": means, "ids": high, "indices": packed, "cells": held}
-    return payload, _flush(tf.gather(means, places)) if needs_sent else None
+    return payload, flush(tf.gather(means, places)) if needs_sent else None
 
 
 def decode(payloads: dict[str, tf.Tensor], key: Key | None, entries: Entries) -> tf.Tensor:

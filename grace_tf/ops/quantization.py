@@ -86,7 +86,7 @@ def encode(
     outputs = native._ops().grace_quantize_list(
         xs=xs,
         residuals=residuals,
-        **_told(code),
+        **_attributes(code),
         norm=arguments.NORMS.index(code.norm),
         stochastic=key is not None,
         strata=size,
@@ -121,15 +121,15 @@ def decode(
         words=words,
         scales=scales,
         factor=arguments.factor_of(factor),
-        **_told(code),
+        **_attributes(code),
         norm=2 if code.norm == "minmax" else 0,
         **totals_of(shapes),
     )
     return decoded([totals, finite], shapes)
 
 
-def _told(code: Code) -> dict:
-    """What a code says as attributes of a node."""
+def _attributes(code: Code) -> dict:
+    """The code as attributes of a node."""
     return {"levels": code.levels, "bits": code.bits, "block": code.block or 0}
 
 

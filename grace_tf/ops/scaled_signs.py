@@ -87,7 +87,11 @@ def scaled_sign_list(
         return ScaledSigns(words, levels, residuals_out, finite)
     shapes = [x.shape for x in xs]
     words, levels, *rest = native._ops().grace_scaled_sign_list(
-        xs=xs, residuals=residuals, S=cells.sides, multiplier=multiplier, **_told(cells, shapes)
+        xs=xs,
+        residuals=residuals,
+        S=cells.sides,
+        multiplier=multiplier,
+        **_attributes(cells, shapes),
     )
     size, count = _sizes(cells, shapes)
     lengths = [size] + [count] * cells.sides
@@ -118,7 +122,7 @@ def sum_scaled_sign_list(
     if not dispatch.runs_here([words, *levels]):
         return reference.decode(words, levels, shapes, factor, cells)
     outputs = native._ops().grace_sum_scaled_sign_list(
-        words=words, levels=levels, factor=factor, **totals_of(shapes), **_told(cells, shapes)
+        words=words, levels=levels, factor=factor, **totals_of(shapes), **_attributes(cells, shapes)
     )
     return decoded(outputs, shapes)
 
@@ -162,6 +166,6 @@ def _sizes(cells: Cells, shapes: Sequence) -> tuple[int, int]:
     return words, sum(cells.count(shape) for shape in shapes)
 
 
-def _told(cells: Cells, shapes: Sequence) -> dict:
+def _attributes(cells: Cells, shapes: Sequence) -> dict:
     """The cells as attributes of a node."""
     return {"block": cells.block or 0, "columns": [cells.columns(shape) for shape in shapes]}

@@ -14,7 +14,8 @@ from grace_tf.ops import dispatch
 from grace_tf.ops.backend import arguments, native
 from grace_tf.ops.backend.outputs import scalar, shaped_like, sizes_of, totals_of, vector
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import lists, pack_signs, vote_signs
+from grace_tf.ops.reference import lists
+from grace_tf.ops.reference.one_tensor import pack_signs, vote_signs
 
 
 def sign_list(xs: Sequence[tf.Tensor], multiplier: float) -> tuple[tf.Tensor, tf.Tensor]:

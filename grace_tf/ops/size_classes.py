@@ -83,7 +83,7 @@ def encode_classes(
         residuals=residuals,
         step=native._int64(step),
         multiplier=multiplier,
-        **_told(bound, rooms),
+        **_attributes(bound, rooms),
     )
     lengths = _sizes([x.shape for x in xs], rooms)
     *parts, residuals_out, finite = encoded(outputs, lengths, residuals)
@@ -105,7 +105,7 @@ def decode_classes(
     if not dispatch.runs_here(parts):
         return reference.decode_classes(parts, shapes, factor, bound, rooms)
     outputs = native._ops().grace_decode_classes_list(
-        **parts._asdict(), factor=factor, **totals_of(shapes), **_told(bound, rooms)
+        **parts._asdict(), factor=factor, **totals_of(shapes), **_attributes(bound, rooms)
     )
     return decoded(outputs, shapes)
 
@@ -124,7 +124,7 @@ def _sizes(shapes: Sequence[tf.TensorShape], rooms: Sequence[Room]) -> list[int]
     return [sum(sizes) for sizes in zip(*each)]
 
 
-def _told(bound: int, rooms: Sequence[Room]) -> dict:
+def _attributes(bound: int, rooms: Sequence[Room]) -> dict:
     """The rooms as attributes of a node."""
     bytes_room, halves_room, wholes_room = zip(*rooms)
     return {

@@ -99,8 +99,7 @@ def alternate(
     """P and Q of each acc_i = xs_i * multiplier + residuals_i: (products, residuals_out, finite).
 
     residuals_out_i is acc_i less what the products stand for, zeros if dense; residuals_out is None
-    without residuals.
-    finite is a bool scalar, whether all of every acc is.
+    without residuals. finite is a bool scalar, whether all of every acc is.
     """
     xs, residuals = low_rank.checked(xs, residuals, sizes)
     _check(sizes, left=bases.left, right=bases.right)

@@ -1,4 +1,4 @@
-"""The bytes that an Aggregator tells."""
+"""The bytes that an Aggregator reports."""
 
 import tensorflow as tf
 from test_aggregator import LOSSLESS, some

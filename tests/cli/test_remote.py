@@ -1,4 +1,4 @@
-"""Workers on other hosts: how they start, what they are told, and that they end.
+"""Workers on other hosts: how they start, what environment they get, and that they end.
 
 Most tests use programs/ssh.py in place of ssh.  It needs no network.  One test uses a real sshd.
 """

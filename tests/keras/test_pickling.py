@@ -196,7 +196,7 @@ def test_a_spawned_process_gets_optimizers_and_compiled_models():
         optimizers.append(grace_tf.wrap(MAKES["addons"](), **TOPK))
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         ends = [pool.submit(spawned.trained, made, x, y).result() for made in models]
-        configs = [pool.submit(spawned.told, optimizer).result() for optimizer in optimizers]
+        configs = [pool.submit(spawned.described, optimizer).result() for optimizer in optimizers]
     for made, (name, before, after) in zip(models, ends):
         assert name == type(made.optimizer).__name__
         for ours, theirs in zip(made.get_weights(), before):

@@ -1,4 +1,4 @@
-"""The compression state in files of weights: kept with them, and told where it is lost."""
+"""The compression state in files of weights: kept with them, and a warning where it is lost."""
 
 import warnings
 
@@ -78,7 +78,7 @@ def test_plain_and_wrapped_files_of_weights_and_what_is_lost(tmp_path):
     assert sha(reader) == sha(wrapped)
     np.testing.assert_array_equal(slots(reader.optimizer)[2], slots(wrapped.optimizer)[2])
     assert any(np.any(rows) for rows in residuals(wrapped).values())
-    for each in (fresh, wrapped):  # told where the state is made, or where it is thrown away
+    for each in (fresh, wrapped):  # it warns where the state is made, or where it is thrown away
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             each.load_weights(tmp_path / "plain.weights.h5")

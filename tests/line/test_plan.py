@@ -154,7 +154,7 @@ class DigestTest(tf.test.TestCase):
     def test_equal_plans_have_equal_digests(self):
         self.assertEqual(plan().digest, plan().digest)
         self.assertEqual(plan(compressor=TopK(0.1)).digest, plan().digest)
-        # Models with equal shapes are told apart by the names of their variables alone.
+        # Models with equal shapes differ in the names of their variables alone.
         other = plan(paths=list("abcde"))
         self.assertEqual(other.layout, plan().layout)
         self.assertNotEqual(other.digest, plan().digest)

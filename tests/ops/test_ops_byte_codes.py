@@ -8,9 +8,8 @@ import numpy_byte_codes as own
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import KEY, SameBits, gradient, isas
+from ops_cases import KEY, NOT_FINITE, SPECIAL, SameOnEveryISA, gradient, of_all_sizes
 
-from grace_tf import ops
 from grace_tf.ops import byte_codes
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
@@ -22,16 +21,6 @@ pytestmark = pytest.mark.rotated
 LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 129, 257, 1021]
 SHAPES = [[n] for n in LENGTHS]
 LIST_KEY = ListKey(KEY.seed, KEY.worker, KEY.step, tuple(range(len(LENGTHS))), KEY.draw)
-SPECIAL = np.array(
-    [0x7F7FFFFF, 0x00800000, 0x807FFFFF, 1, 0x80000000, 0, 0x3F800000, 0xBF7FFFFF, 0x2F800000],
-    np.uint32,
-).view(np.float32)
-NOT_FINITE = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0xFFFFFFFF], np.uint32).view(np.float32)
-
-
-def of_all_sizes(n):
-    draw = np.random.default_rng(n)
-    return gradient(n) * np.float32(2.0) ** draw.integers(-30, 1, n).astype(np.float32)
 
 
 def kinds():
@@ -47,28 +36,7 @@ def kinds():
     }
 
 
-def natively(function):
-    """(name, result) of a function on every instruction set."""
-    with ops.using("native"):
-        for isa in isas():
-            native.set_isa(isa)
-            yield isa, function()
-
-
-def flat(result):
-    return [np.asarray(x) for x in tf.nest.flatten(result)]
-
-
-class ByteCodesTest(SameBits):
-    def same_everywhere(self, function, what):
-        with ops.using("reference"):
-            wanted = function()
-        if native.available():
-            for name, got in natively(function):
-                for a, b in zip(flat(got), flat(wanted)):
-                    self.assert_same_bits(_one_nan(a), _one_nan(b), f"{what}, {name}")
-        return wanted
-
+class ByteCodesTest(SameOnEveryISA):
     def test_encoders_are_the_same_everywhere(self):
         residuals = [0.5 * x[::-1] for x in kinds()["gradients"]]
         for (what, xs), (with_residuals, multiplier) in itertools.product(
@@ -145,9 +113,6 @@ class ByteCodesTest(SameBits):
         self.assertAllEqual(codes.numpy().view(np.uint8), np.arange(256))
 
     def test_large_lists_are_cut_anywhere(self):
-        # Only native operations cut a list into pieces: without them there is nothing to compare.
-        if not native.available():
-            self.skipTest(native.why_not())
         sizes = (70_001, 3, 2_100_000, 131_073)
         xs = [np.resize(of_all_sizes(65_537), n) for n in sizes]
         key = LIST_KEY._replace(variables=(0, 1, 2, 3))
@@ -160,13 +125,7 @@ class ByteCodesTest(SameBits):
             decoded = byte_codes.decode_tree(tree[0][None], tree[1][None], shapes, 1.0, None)
             return tree, blocks, powers, decoded
 
-        with ops.using("reference"):
-            wanted = flat(both())
-        with ops.using("native"):
-            for threads in (1, 2):
-                native.set_threads(threads)
-                for a, b in zip(flat(both()), wanted):
-                    self.assert_same_bits(a, b, f"{threads} threads")
+        self.same_on_threads(both, (1, 2))
 
     def test_what_does_not_fit_is_refused(self):
         x, words = tf.ones([40]), tf.zeros([2, 10], tf.int32)
@@ -199,10 +158,6 @@ class ByteCodesTest(SameBits):
         ):
             with self.assertRaises(tf.errors.InvalidArgumentError):
                 call()
-
-
-def _one_nan(x):
-    return np.where(x != x, np.float32("nan"), x).astype(x.dtype) if x.dtype.kind == "f" else x
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits
-from test_ops_low_rank import everywhere
+from ops_cases import SameEverywhere, everywhere
 
 from grace_tf import ops
 from grace_tf.ops import index_sets
@@ -57,25 +56,18 @@ def listed(each):
     return tf.constant(np.concatenate(each), tf.int32)
 
 
-class IndexSetsTest(SameBits):
-    def same_everywhere(self, function, what):
-        results = dict(everywhere(function))
-        wanted = results.pop("eager reference").numpy()
-        for name, result in results.items():
-            self.assert_same_bits(result, wanted, f"{what}, {name}")
-        return wanted
-
+class IndexSetsTest(SameEverywhere):
     def test_words_are_those_of_the_definition_and_decode(self):
         for seed in range(3):
             sets = [drawn(seed, n, k) for n, k in SIZES]
-            words = self.same_everywhere(
+            (words,) = self.same_everywhere(
                 functools.partial(index_sets.pack_list, listed(sets), None, LENGTHS, KS), "pack"
             )
             wanted = [elias_fano(own, n, k) for own, (n, k) in zip(sets, SIZES)]
             self.assertEqual([len(w) for w in wanted], [index_sets.index_words(*s) for s in SIZES])
             self.assert_same_bits(words, np.concatenate(wanted), f"seed {seed}")
             two = tf.constant(np.stack([words, words]))
-            indices = self.same_everywhere(
+            (indices,) = self.same_everywhere(
                 functools.partial(index_sets.unpack_list, two, LENGTHS, KS), "unpack"
             )
             self.assertAllEqual(indices, np.stack([np.concatenate(sets)] * 2))
@@ -86,7 +78,7 @@ class IndexSetsTest(SameBits):
         used = np.clip(counts, 0, KS)
         sets = [drawn(3, n, k) for n, k in SIZES]
         spoilt = [np.where(np.arange(len(s)) < u, s, 3) for s, u in zip(sets, used)]
-        words = self.same_everywhere(
+        (words,) = self.same_everywhere(
             lambda: index_sets.pack_list(listed(spoilt), tf.constant(counts), LENGTHS, KS), "pack"
         )
         wanted = [elias_fano(s[:u], n, k) for s, u, (n, k) in zip(sets, used, SIZES)]
@@ -102,7 +94,7 @@ class IndexSetsTest(SameBits):
             words = draw.integers(-(2**31), 2**31, [3, total]).astype(np.int32)
             words[1] &= draw.integers(-(2**31), 2**31, total).astype(np.int32)
             words[2] = -1 if seed else 0
-            indices = self.same_everywhere(
+            (indices,) = self.same_everywhere(
                 functools.partial(index_sets.unpack_list, tf.constant(words), LENGTHS, KS), "any"
             )
             most = np.repeat(LENGTHS, KS)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, isas
+from ops_cases import SameAsWanted
 from test_ops_lists import EDGES, SHORT, key_for, spoilt, values
 
 from grace_tf import ops
@@ -62,24 +62,7 @@ def minmax(x, bits, block, u):
     return words, np.array(scales, np.float32), np.concatenate(values_)
 
 
-class LevelsTest(SameBits):
-    def everywhere(self, call, wanted, name, threads=(1, 3)):
-        """Compares reference operations, eager and traced, and native ones, with what is wanted."""
-        runs = [("reference", "auto", 0, False), ("reference", "auto", 0, True)]
-        if native.available():
-            runs += [("native", isa, count, False) for isa in isas() for count in threads]
-            runs += [("native", "auto", 0, True)]
-        for how, isa, count, traced in runs:
-            if native.available():
-                native.set_isa(isa)
-                native.set_threads(count)
-            with ops.using(how):
-                got = tf.function(lambda: call(), autograph=False)() if traced else call()
-            got = tf.nest.flatten(got)
-            self.assertEqual(len(got), len(wanted), name)
-            for i, (one, other) in enumerate(zip(got, wanted)):
-                self.assert_same_bits(one, other, f"{name}, {i}: {how} {isa} {count} {traced}")
-
+class LevelsTest(SameAsWanted):
     def minmaxed(self, shapes, bits, block, random, residual=False, multiplier=1.0, threads=(3,)):
         xs = values(shapes, 1)
         residuals = values(shapes, 2) if residual else None

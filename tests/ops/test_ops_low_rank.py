@@ -6,7 +6,7 @@ import numpy as np
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient, isas
+from ops_cases import SameEverywhere, everywhere, gradient
 
 from grace_tf import ops
 from grace_tf.ops import low_rank
@@ -58,32 +58,7 @@ def split(joined, axis):
     return [part.reshape(-1, max(1, size.rank)) for part, size in zip(parts, SIZES)]
 
 
-def everywhere(function):
-    """(name, result) of a function with reference operations, eager and traced, and natively."""
-    with ops.using("reference"):
-        yield "eager reference", function()
-        yield "traced reference", tf.function(function, autograph=False)()
-    if not native.available():
-        return
-    with ops.using("native"):
-        for isa in isas():
-            native.set_isa(isa)
-            for threads in (1, 3):
-                native.set_threads(threads)
-                yield f"{isa}, {threads} threads", function()
-
-
-class Everywhere(SameBits):
-    def same_everywhere(self, function, what):
-        results = dict(everywhere(function))
-        wanted = [x.numpy() for x in tf.nest.flatten(results.pop("eager reference"))]
-        for name, result in results.items():
-            for got, want in zip(tf.nest.flatten(result), wanted):
-                self.assert_same_bits(got, want, f"{what}, {name}")
-        return wanted
-
-
-class LowRankTest(Everywhere):
+class LowRankTest(SameEverywhere):
     def test_the_basis_is_orthonormal_and_the_same_everywhere(self):
         for kind in KINDS:
             given = flat(ps(kind))

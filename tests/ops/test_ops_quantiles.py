@@ -6,10 +6,8 @@ import numpy as np
 import numpy_quantiles as own
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient
-from test_ops_byte_codes import NOT_FINITE, SPECIAL, flat, natively, of_all_sizes
+from ops_cases import NOT_FINITE, SPECIAL, SameOnEveryISA, gradient, of_all_sizes
 
-from grace_tf import ops
 from grace_tf.ops import quantiles
 from grace_tf.ops.backend import native
 
@@ -34,20 +32,7 @@ def kinds():
     }
 
 
-def _one_nan(x):
-    return np.where(x != x, np.float32("nan"), x).astype(x.dtype) if x.dtype.kind == "f" else x
-
-
-class QuantilesTest(SameBits):
-    def same_everywhere(self, function, what):
-        with ops.using("reference"):
-            wanted = function()
-        if native.available():
-            for name, got in natively(function):
-                for a, b in zip(flat(got), flat(wanted), strict=True):
-                    self.assert_same_bits(_one_nan(a), _one_nan(b), f"{what}, {name}")
-        return wanted
-
+class QuantilesTest(SameOnEveryISA):
     def test_encoders_are_the_same_everywhere(self):
         residuals = [0.5 * x[::-1] for x in kinds()["gradients"]]
         for what, xs in kinds().items():
@@ -105,18 +90,9 @@ class QuantilesTest(SameBits):
                 self.assertAllClose(means[i], x[ids == i].mean(), rtol=2e-7, atol=0, msg=what)
 
     def test_large_lists_are_cut_anywhere(self):
-        # Without the native operations the reference would be compared with itself.
-        if not native.available():
-            self.skipTest(native.why_not())
         sizes = (70_001, 3, 300_007, 65_536, 65_537)
         xs = [np.resize(of_all_sizes(65_537), n) for n in sizes]
-        with ops.using("reference"):
-            wanted = flat(quantiles.encode_list(xs, xs, 1.0, 64))
-        with ops.using("native"):
-            for threads in (1, 2):
-                native.set_threads(threads)
-                for a, b in zip(flat(quantiles.encode_list(xs, xs, 1.0, 64)), wanted):
-                    self.assert_same_bits(a, b, f"{threads} threads")
+        self.same_on_threads(lambda: quantiles.encode_list(xs, xs, 1.0, 64), (1, 2))
 
     def test_what_does_not_fit_is_refused(self):
         x, words, means = tf.ones([40]), tf.zeros([2, 12], tf.int32), tf.ones([2, 64])

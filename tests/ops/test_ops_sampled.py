@@ -31,7 +31,7 @@ def flipped(xs, factor):
 
 
 def selected_by_numpy(x, sampling, key):
-    """(values, indices) of one vector, as the page of the method tells it."""
+    """(values, indices) of one vector, in NumPy, as `grace_tf.ops.sampled_top_k` defines them."""
     k, stride, size, rank = sampling
     magnitude = numpy_ops.magnitude(x).astype(np.int64)
     largest = np.sort(np.argsort(-magnitude, kind="stable")[:k])

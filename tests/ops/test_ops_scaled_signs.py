@@ -6,8 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient
-from test_ops_low_rank import everywhere
+from ops_cases import SameEverywhere, gradient
 
 from grace_tf import ops
 from grace_tf.ops import signs
@@ -90,19 +89,7 @@ def in_numpy(x, cells):
     return levels, sent.reshape(x.shape)
 
 
-def flat(result):
-    return [x for x in tf.nest.flatten(result) if x is not None]
-
-
-class ScaledSignsTest(SameBits):
-    def same_everywhere(self, function, what):
-        results = {name: flat(result) for name, result in everywhere(function)}
-        wanted = [x.numpy() for x in results.pop("eager reference")]
-        for name, result in results.items():
-            for got, want in zip(result, wanted):
-                self.assert_same_bits(got, want, f"{what}, {name}")
-        return wanted
-
+class ScaledSignsTest(SameEverywhere):
     def test_levels_are_those_of_numpy_everywhere(self):
         xs = gradients()
         for cells in CELLS:

@@ -7,9 +7,8 @@ import numpy as np
 import numpy_size_classes as own
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient, isas
+from ops_cases import NOT_FINITE, SameOnEveryISA, gradient, of_all_sizes
 
-from grace_tf import ops
 from grace_tf.ops import size_classes
 from grace_tf.ops.backend import native
 from grace_tf.ops.size_classes import Classes, Room, lengths
@@ -26,23 +25,17 @@ FORMS = [
     (3, (0.3, 0.01, 0.6), 1),
     (100, (0.4, 0.4, 0.4), 12),
 ]
-NOT_FINITE = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0xFFFFFFFF], np.uint32).view(np.float32)
 
 
 def rooms(fractions, sizes=LENGTHS):
     return [Room(*[max(1, int(f * n)) for f in fractions]) for n in sizes]
 
 
-def of_all_sizes(n):
-    draw = np.random.default_rng(n)
-    return gradient(n) * np.float32(2.0) ** draw.integers(-24, 1, n).astype(np.float32)
-
-
 def kinds():
     """Lists of tensors by name; some are not finite."""
     return {
         "gradients": [gradient(n) for n in LENGTHS],
-        "of all sizes": [of_all_sizes(n) for n in LENGTHS],
+        "of all sizes": [of_all_sizes(n, -24) for n in LENGTHS],
         "huge": [gradient(n) * np.float32(5e37) for n in LENGTHS],
         "tiny": [gradient(n) * np.float32(2e-33) for n in LENGTHS],
         "equal": [np.full(n, -0.3, np.float32) for n in LENGTHS],
@@ -51,26 +44,7 @@ def kinds():
     }
 
 
-def flat(result):
-    arrays = [np.asarray(x) for x in tf.nest.flatten(result)]
-    return [
-        np.where(x != x, np.float32("nan"), x).astype(x.dtype) if x.dtype.kind == "f" else x
-        for x in arrays
-    ]
-
-
-class ClassesTest(SameBits):
-    def same_everywhere(self, function, what):
-        with ops.using("reference"):
-            wanted = function()
-        if native.available():
-            with ops.using("native"):
-                for isa in isas():
-                    native.set_isa(isa)
-                    for a, b in zip(flat(function()), flat(wanted)):
-                        self.assert_same_bits(a, b, f"{what}, {isa}")
-        return wanted
-
+class ClassesTest(SameOnEveryISA):
     def test_encoders_are_the_same_everywhere(self):
         residuals = [0.5 * x[::-1] for x in kinds()["gradients"]]
         for (what, xs), (i, form) in itertools.product(kinds().items(), enumerate(FORMS)):
@@ -121,11 +95,8 @@ class ClassesTest(SameBits):
                 )
 
     def test_large_lists_are_cut_anywhere(self):
-        # Only native operations cut a list into pieces: without them there is nothing to compare.
-        if not native.available():
-            self.skipTest(native.why_not())
         sizes = (70_001, 3, 2_100_000, 131_073)
-        xs = [np.resize(of_all_sizes(65_537), n) for n in sizes]
+        xs = [np.resize(of_all_sizes(65_537, -24), n) for n in sizes]
 
         def both():
             room = rooms((0.2, 0.05, 0.01), sizes)
@@ -137,13 +108,7 @@ class ClassesTest(SameBits):
                 size_classes.decode_classes(rows, [[n] for n in sizes], 1.0, 10, room),
             )
 
-        with ops.using("reference"):
-            wanted = flat(both())
-        with ops.using("native"):
-            for threads in (1, 3):
-                native.set_threads(threads)
-                for a, b in zip(flat(both()), wanted):
-                    self.assert_same_bits(a, b, f"{threads} threads")
+        self.same_on_threads(both, (1, 3))
 
     def test_what_does_not_fit_is_refused(self):
         x, room = tf.ones([40]), Room(4, 2, 1)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy_ops
 import pytest
 import tensorflow as tf
-from ops_cases import SameBits, gradient, isas
+from ops_cases import SameAsWanted, gradient
 
 from grace_tf import ops
 from grace_tf.ops import dispatch, ternary
@@ -107,24 +107,7 @@ def digits(x, own, scale, key):
     return np.where(np.signbit(x), -1, 1) * drawn
 
 
-class TritsTest(SameBits):
-    def everywhere(self, call, wanted, name, threads=(1, 3)):
-        """Compares reference operations, eager and traced, and native ones, with what is wanted."""
-        runs = [("reference", "auto", 0, False), ("reference", "auto", 0, True)]
-        if native.available():
-            runs += [("native", isa, count, False) for isa in isas() for count in threads]
-            runs += [("native", "auto", 0, True)]
-        for how, isa, count, traced in runs:
-            if native.available():
-                native.set_isa(isa)
-                native.set_threads(count)
-            with ops.using(how):
-                got = tf.function(lambda: call(), autograph=False)() if traced else call()
-            got = tf.nest.flatten(got)
-            self.assertEqual(len(got), len(wanted), name)
-            for i, (one, other) in enumerate(zip(got, wanted)):
-                self.assert_same_bits(one, other, f"{name}, {i}: {how} {isa} {count} {traced}")
-
+class TritsTest(SameAsWanted):
     def test_scales(self):
         xs = tensors(SHAPES)
         for clip in (None, 2.5, 0.1):

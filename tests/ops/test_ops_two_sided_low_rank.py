@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops_cases import gradient
-from test_ops_low_rank import KINDS, SIZES, Everywhere, everywhere, flat, ps, split
+from ops_cases import SameEverywhere, everywhere, gradient
+from test_ops_low_rank import KINDS, SIZES, flat, ps, split
 
 from grace_tf import ops
 from grace_tf.ops import low_rank, two_sided_low_rank
@@ -54,7 +54,7 @@ def removed(w, basis):
     return w - share
 
 
-class AlternatingTest(Everywhere):
+class AlternatingTest(SameEverywhere):
     def test_bases_are_those_of_either_factor(self):
         for kind in ("normal", "denormal"):
             given = factors(kind)

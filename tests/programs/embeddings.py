@@ -92,7 +92,7 @@ LANES = [  # values' dtype and shape, indices' dtype
 
 
 def slices_of(worker, counts):
-    """Lanes of so many rows, which tell worker and place; none twice, so that none are summed."""
+    """Lanes with these numbers of rows, whose values name worker and place; no row comes twice."""
     made = []
     for (dtype, shape, index), count in zip(LANES, counts):
         full = (count, *shape[1:])

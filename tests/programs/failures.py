@@ -1,4 +1,4 @@
-"""Worker 0 meets a worker 1 that is gone, late or never comes; prints what it was told."""
+"""Worker 0 meets a worker 1 that is gone, late or never comes; prints the error's sentence."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def batches():
     x = draw.normal(size=[BATCHES * 8, 8]).astype(np.float32)[: count * 8]
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).batch(8, drop_remainder=True)
     if FAULT == "fewer unknown":
-        data = data.filter(lambda x, y: True)  # nothing tells the number of batches any more
+        data = data.filter(lambda x, y: True)  # its number of batches is not known any more
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return data.with_options(options)

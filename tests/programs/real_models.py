@@ -218,7 +218,7 @@ def application(make: Callable[..., Any]) -> Callable[[Engine], Trained]:
     return run
 
 
-# What compile() can be told
+# Settings of compile()
 
 
 def small(engine: Engine, **keywords: Any) -> Trained:

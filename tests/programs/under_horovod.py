@@ -24,6 +24,6 @@ for i, words in enumerate(" ".join(sys.argv[1:]).split(" -- ")):
     print(f"== {words}", flush=True)
     sys.argv = [str(folder / words.split()[0]), *words.split()[1:]]
     if i == 1:
-        # All but the first tell init() their timeouts, which it refuses once the workers have met.
+        # The later programs call init() with a timeout, which it refuses once the workers have met.
         world.current().begin = lambda *_: None
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,4 +1,4 @@
-"""Workers of which some wait in collectives; prints what they were told.
+"""Workers of which some wait in collectives; prints the sentences of their errors.
 
 waits.py threads      prints how many threads 200 steps have left behind
 waits.py late         the last worker takes no part in the second step

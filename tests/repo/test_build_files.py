@@ -262,6 +262,30 @@ def test_a_build_tells_why_it_made_no_cuda_library_and_leaves_no_older_one(tmp_p
     assert left(COMPILER, cxx=BROKEN)[0] == {"libgrace_cuda.so"}
 
 
+@needs_setuptools
+def test_a_build_compiles_what_has_changed_since_the_last_one(tmp_path):
+    kernels, glue = tmp_path / "custom_ops" / "kernels" / "room", tmp_path / "custom_ops" / "ops"
+
+    def compiled():
+        _, printed = built_package(tmp_path, COMPILER, "--inplace")
+        words = " ".join(line for line in printed.splitlines() if " -c " in line).split()
+        return {pathlib.Path(word).name for word in words if word.endswith((".cc", ".cu"))}
+
+    assert compiled() == {"one.cc", "one.cu"}
+    assert compiled() == set()
+    (kernels / "two.cc").write_text("")
+    assert compiled() == {"two.cc"}
+    (kernels / "two.cc").write_text("changed")
+    assert compiled() == {"two.cc"}
+    glue.mkdir()
+    (glue / "glue.h").write_text("")
+    assert compiled() == {"one.cc", "two.cc"}
+    (kernels / "one.h").write_text("")
+    assert compiled() == {"one.cc", "one.cu", "two.cc"}
+    (kernels / "one.h").rename(kernels / "renamed.h")
+    assert compiled() == {"one.cc", "one.cu", "two.cc"}
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not here")
 def test_make_clean_removes_what_the_build_leaves(tmp_path):
     made = [tmp_path / "grace_tf" / name for name in ("_ops.so", "libgrace_cuda.so")]

@@ -1,4 +1,4 @@
-"""The library of CUDA kernels: what it exports, how it is built, what is told where it is not."""
+"""The library of CUDA kernels: its exports, how it is built, and the reason where it is not."""
 
 import contextlib
 import pathlib
@@ -86,7 +86,7 @@ def test_each_major_architecture_is_built_once_and_the_newest_as_ptx_too():
 
 
 def found(**told):
-    """As if the library told this of itself."""
+    """As if these were the facts that the library gives about itself."""
     usual = dict(build="CUDA 13.0 for sm_75", driver=13000, runtime=13000, error=0, message="")
     cuda._why_not.cache_clear()
     return mock.patch.object(cuda, "built", lambda: cuda.Built(**{**usual, **told}))

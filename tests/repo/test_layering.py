@@ -20,7 +20,7 @@ NAMES_METHODS = ("line.settings", "line.grace_params")  # whose subject they are
 NAMES_OF_OTHERS = {"none", "bf16"}  # `hierarchical` may be "bf16" too
 
 STATE = ("aggregation.state.slots", "transports", "cli.bench.step")
-RANDOMNESS = ("ops.reference", "cli.bench.codecs", "cli.bench.step")
+RANDOMNESS = ("ops.reference.random", "cli.bench.codecs", "cli.bench.step")
 ENVIRONMENT = (
     "transports.world.world",
     "transports.world.rank_from_environment",

@@ -1,4 +1,4 @@
-"""What the cells of the matrix train, and what they tell: a function a feature.
+"""What the cells of the matrix train, and what they print: a function a feature.
 
 Each takes the engine and a method and returns facts, which cell_checks.py compares: among workers,
 among engines, and with what NumPy makes of them.

@@ -118,7 +118,7 @@ def _serve(channel: socket.socket) -> dict | None:
                 return {**json.loads(message), "streams": descriptors}
             os.write(writing, b"%d" % child)
             os._exit(0)
-        os.waitpid(between, 0)  # from now on the child is the tests' own
+        os.waitpid(between, 0)  # now the child belongs to the process of the tests
         channel.send(os.read(reading, 64))
         for descriptor in (reading, writing, *descriptors):
             os.close(descriptor)

@@ -97,7 +97,7 @@ def _broadcasts(group):
 
 
 def _explains(group):
-    """Only what means a lost worker is told as one."""
+    """Only errors that mean a lost worker are explained as one."""
     own = [
         tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]"),
         tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: bad input"),

@@ -124,11 +124,11 @@ def replicas_of(variable):
 
 def sha(made, replica=0):
     """A digest of the weights of one replica."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for variable in made.variables:
         rows = replicas_of(variable)
-        told.update(rows[replica if len(rows) > 1 else 0].tobytes())
-    return told.hexdigest()[:12]
+        digest.update(rows[replica if len(rows) > 1 else 0].tobytes())
+    return digest.hexdigest()[:12]
 
 
 def shas(made, strategy):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import tensorflow as tf
-from ops_cases import SameBits, gradient
+from ops_cases import SameBits, gradient, isas
 
 from grace_tf import ops
 from grace_tf.ops import selection
@@ -16,15 +16,6 @@ from grace_tf.ops.backend import native
 def list_key(tensors):
     variables = tuple(2 * i + 1 for i in range(tensors))
     return selection.ListKey(seed=7, worker=3, step=5, variables=variables, draw=1)
-
-
-def isas():
-    for name in ("generic", "avx2", "avx512"):
-        try:
-            native.set_isa(name)
-        except ValueError:
-            continue
-        yield name
 
 
 def awkward(n):

@@ -1,6 +1,6 @@
-"""What the tests of copies send to a spawned process, and what that one does with it.
+"""What the tests of copies send to a spawned process, and what this process does with it.
 
-It imports no grace_tf: what arrives must bring along what it needs.
+This module does not import grace_tf: unpickling must import what the objects need.
 """
 
 import keras
@@ -11,12 +11,12 @@ class Slow(keras.optimizers.SGD):
 
 
 def trained(made, x, y):
-    """The optimizer's class, the weights as they came and after an epoch."""
+    """The optimizer's class, the weights on arrival, and those after an epoch."""
     before = made.get_weights()
     made.fit(x, y, batch_size=24, shuffle=False, verbose=0)
     return type(made.optimizer).__name__, before, made.get_weights()
 
 
-def told(optimizer):
-    """The class and the configuration of an optimizer that came."""
+def described(optimizer):
+    """The class and the configuration of an optimizer that has arrived."""
     return type(optimizer).__name__, optimizer.get_config()

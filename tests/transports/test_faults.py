@@ -32,7 +32,7 @@ SENTENCES = {
     "fewer batches": [UNEVEN] * 2,
     "stop_training": [STOPPED] * 2,
     "unwrapped": [r"[Ww]orker 1 .*its SGD is not wrapped"],
-    # One may be told of the other's refusal before it has compared by itself.
+    # A worker may learn of the other's refusal before it has compared by itself.
     "other method": [r"Workers cannot train together, .*\(worker 1 of 2 differs from worker 0\)"]
     * 2,
 }

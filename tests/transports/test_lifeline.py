@@ -187,7 +187,7 @@ class LifelineTest(tf.test.TestCase):
         aggregate = grace_tf.Aggregator("qsgd", min_elements=1)
         variable = tf.Variable(tf.zeros([64]))
         aggregate([tf.ones([64])], [variable])
-        self.assertIsNone(lifeline._steps())  # alone there is nobody to be told
+        self.assertIsNone(lifeline._steps())  # alone there is nobody to send it to
         self.enter_context(mock.patch.object(lifeline, "_current", mock.Mock()))
         aggregate([tf.ones([64])], [variable])
         del aggregate

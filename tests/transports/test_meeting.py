@@ -64,7 +64,7 @@ def test_workers_beside_worker_0_have_its_host():
 
 
 def test_worker_0_is_called_as_one_from_elsewhere_calls_it():
-    """Kubeflow tells worker 0 that it is at localhost, and the others its name."""
+    """Kubeflow gives worker 0 the address localhost for itself, and the others its name."""
     elsewhere = mock.Mock()
     elsewhere.getpeername.return_value = "::ffff:10.0.0.7", 5, 0, 0
     elsewhere.getsockname.return_value = "::ffff:10.0.0.5", 7, 0, 0

@@ -1,4 +1,4 @@
-"""Workers that a scheduler has started: what its variables tell, and how the workers meet."""
+"""Workers that a scheduler has started: how its variables are read, and how the workers meet."""
 
 import json
 import os

@@ -10,7 +10,7 @@ from grace_tf.transports.lifeline import waits
 
 
 class Line:
-    """A lifeline that keeps what it is told."""
+    """A lifeline that keeps what is reported to it."""
 
     size, rank, closed, broken = 4, 1, False, None
 
@@ -184,7 +184,7 @@ class WaitsTest(tf.test.TestCase):
 
 class ProcessesTest(tf.test.TestCase):
     def first_told(self, how, workers):
-        """What the one was told that gave up first; the others may have heard of its end only."""
+        """The sentences of those that gave up first; others may know only that one has ended."""
         code, answers, printed = run("waits.py", workers, how, linger=10.0)
         self.assertEqual(code, 3, printed)
         told = [answer["told"] for answer in answers.values()]

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "kernels/base/parallel.h"
@@ -44,11 +43,32 @@ struct CutAt {
   }
 };
 
+// The lengths of the tensors of a list.
+template <class Tensor>
+std::vector<int64_t> Lengths(const std::vector<Tensor>& list) {
+  std::vector<int64_t> lengths;
+  for (const Tensor& tensor : list) lengths.push_back(tensor.n);
+  return lengths;
+}
+
+// For parts of these sizes that lie one after another: where each begins, and last where all end.
+inline std::vector<int64_t> Offsets(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> offsets{0};
+  for (const int64_t size : sizes) offsets.push_back(offsets.back() + size);
+  return offsets;
+}
+
+// Likewise, of parts of size(n) for a tensor of n elements.
+template <class Tensor, class Size>
+std::vector<int64_t> Offsets(const std::vector<Tensor>& list, const Size& size) {
+  std::vector<int64_t> offsets{0};
+  for (const Tensor& tensor : list) offsets.push_back(offsets.back() + size(tensor.n));
+  return offsets;
+}
+
 class ListLoop {
  public:
-  explicit ListLoop(const std::vector<int64_t>& sizes) : starts_(1, 0) {
-    for (const int64_t size : sizes) starts_.push_back(starts_.back() + size);
-  }
+  explicit ListLoop(const std::vector<int64_t>& sizes) : starts_(Offsets(sizes)) {}
   explicit ListLoop(const std::vector<Floats>& list) : starts_(1, 0) {
     for (const Floats& tensor : list) starts_.push_back(starts_.back() + tensor.size);
   }
@@ -84,23 +104,6 @@ class ListLoop {
 
   std::vector<int64_t> starts_;
 };
-
-// The lengths of the tensors of a list.
-template <class Tensor>
-std::vector<int64_t> Lengths(const std::vector<Tensor>& list) {
-  std::vector<int64_t> lengths;
-  for (const Tensor& tensor : list) lengths.push_back(tensor.n);
-  return lengths;
-}
-
-// Where what each tensor of a list has begins, where those of n elements have size(n) of it, one
-// tensor's after another's; the last is where all of it ends.
-template <class Tensor, class Size>
-std::vector<int64_t> Offsets(const std::vector<Tensor>& list, const Size& size) {
-  std::vector<int64_t> offsets{0};
-  for (const Tensor& tensor : list) offsets.push_back(offsets.back() + size(tensor.n));
-  return offsets;
-}
 
 template <class Tensor>
 ListLoop LoopOver(const std::vector<Tensor>& list) {

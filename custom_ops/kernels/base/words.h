@@ -50,9 +50,6 @@ GRACE_BOTH inline float FloatOf(uint32_t bits) {
 // x, or +0 where x is denormal: as an integer test, so the processor's denormal mode has no say.
 inline float Flush(float x) { return (BitsOf(x) & kMagnitude) < kSmallestNormal ? 0.0f : x; }
 
-// x >= 0, likewise: true for zero of either sign, false for NaN.
-inline bool NotNegative(uint32_t bits) { return bits <= kInfinity || bits == kSignBit; }
-
 // The mask of the first `count` elements of a group.
 inline uint32_t GroupMask(int64_t count) {
   return count >= kGroup ? 0xffffffffu : (1u << count) - 1u;

@@ -68,10 +68,6 @@ bool DecodeAll(const Executor& executor, const std::vector<DecodeOutput>& target
       });
 }
 
-// The elements of a block; 0 means the whole tensor. At least 1, because the number of blocks is
-// the number of elements divided by it, also for an empty tensor.
-int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int64_t>(1, n); }
-
 }  // namespace
 
 bool EncodeTree(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,

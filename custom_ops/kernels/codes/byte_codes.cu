@@ -159,8 +159,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 // Blocks that fit into pieces are measured while they are encoded.
 bool AtOnce(int64_t block) { return block && block <= kChunk; }
 
-int64_t BlockOf(int64_t block, int64_t n) { return block ? block : n > 0 ? n : 1; }
-
 int DecodeList(const DecodeOutput* list, int64_t count, const ByteRows& rows, bool tree,
                int64_t block, float factor, bool* finite, Launch launch) {
   ByteTarget* const items = launch.Take<ByteTarget>(count);

@@ -4,6 +4,7 @@
 // (Horvath et al. 2019), rounded at random.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -39,6 +40,10 @@ inline constexpr TreeTable kTree;
 // The power of two of code c >= 1 has the exponent c - 127 + kPowerOffset: 2^-94 to 2^32.
 constexpr uint32_t kPowerOffset = 32;
 
+// The elements of a block; 0 means the whole tensor. At least 1, because the number of blocks is
+// the number of elements divided by it, also for an empty tensor.
+inline int64_t BlockOf(int64_t block, int64_t n) { return block ? block : std::max<int64_t>(1, n); }
+
 // Writes of each source the scales of its blocks, the largest |acc|, 0 below 2^-110, and the codes
 // nearest to |acc| / scale. A block of 0 is the whole tensor; else it is a multiple of 32.
 // residual_out gets acc minus what was sent. Returns whether every acc is finite. words and scales
@@ -47,8 +52,8 @@ bool EncodeTree(const Executor& executor, const std::vector<EncodeInput>& source
                 int64_t block, uint32_t* words, float* scales);
 
 // Writes of each source the sign and the power of two that |acc| is rounded to, up with the
-// probability that its mantissa is, as a fraction of 2^23. EncodeInput i draws from keys[i]. The
-// rest is as in EncodeTree.
+// probability that its mantissa is, as a fraction of 2^23. Source i draws from keys[i]. The rest is
+// as in EncodeTree.
 bool EncodePowers(const Executor& executor, const std::vector<EncodeInput>& sources,
                   float multiplier, const std::vector<PhiloxKey>& keys, uint32_t* words);
 

@@ -4,10 +4,9 @@
 // number of its sign. Elements of one sign whose magnitudes agree in their upper 16 bits make a
 // bin. With q buckets, in q / span runs of `span`, and N negative and P positive elements,
 //
-//   q_N = span * the nearest integer to (q / span) N / (N + P), a half up; at least 1 run where N
-//   is
-//         not 0, and so that the zeros and the positive elements, where there are any, have one
-//         bucket each
+//   q_N = span * the nearest integer to (q / span) N / (N + P), a half up; at least one run where
+//         N is not 0, and so few that the zeros and the positive elements, where there are any,
+//         have one bucket each
 //   id = floor(b q_N / N)               of a negative bin with b elements in the bins of its sign
 //                                       below it in magnitude
 //        q_N                            of zeros

@@ -1,7 +1,6 @@
 // Definitions that both the encoder and the decoder of classes use, those for GPUs too.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

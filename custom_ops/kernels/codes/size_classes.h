@@ -11,7 +11,6 @@
 // which moves on from step to step; the other elements count as nothing.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

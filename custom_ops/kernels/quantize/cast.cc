@@ -24,7 +24,7 @@ FromFunction ChooseFrom(Half type) {
 
 bool CastList(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
               Half type, uint16_t* halves) {
-  const std::vector<int64_t> offsets = Offsets(sources, [](int64_t n) { return n; });
+  const std::vector<int64_t> offsets = Offsets(Lengths(sources));
   const ToFunction plain = ChooseTo<false>(type), keeping = ChooseTo<true>(type);
   return EncodeChunks(
       executor, sources, multiplier, kLines,
@@ -37,7 +37,7 @@ bool CastList(const Executor& executor, const std::vector<EncodeInput>& sources,
 
 bool UncastList(const Executor& executor, const std::vector<DecodeOutput>& targets, Half type,
                 const uint16_t* halves, float factor) {
-  const std::vector<int64_t> offsets = Offsets(targets, [](int64_t n) { return n; });
+  const std::vector<int64_t> offsets = Offsets(Lengths(targets));
   const FromFunction from = ChooseFrom(type);
   return DecodeChunks(executor, targets, kLines,
                       [&](size_t t, int64_t begin, int64_t count, float* out) {

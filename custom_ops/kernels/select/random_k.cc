@@ -80,12 +80,6 @@ void Sort(int64_t n, int64_t k, int32_t* numbers) {
   if (from != numbers) std::copy_n(from, k, numbers);
 }
 
-std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {
-  std::vector<int64_t> offsets{0};
-  for (const int64_t k : ks) offsets.push_back(offsets.back() + k);
-  return offsets;
-}
-
 // The RandomIndices of all tensors, one tensor after another.
 std::vector<int32_t> AllIndices(const Executor& executor, const std::vector<int64_t>& lengths,
                                 const std::vector<PhiloxKey>& keys,

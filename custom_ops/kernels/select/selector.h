@@ -22,11 +22,6 @@
 
 namespace grace {
 
-// Which keys may be sent at all: from `floor`, which may be 0, up to `most`.
-struct KeyRange {
-  uint32_t floor, most;
-};
-
 class Selector {
  public:
   // `counts` gets how many of the ks[i] entries are used, unless it is null. With two sides the

@@ -19,6 +19,11 @@ struct Selection {
   int32_t* indices;
 };
 
+// Which keys, bits without the sign, may be sent at all: from `floor`, which may be 0, to `most`.
+struct KeyRange {
+  uint32_t floor, most;
+};
+
 // Of each acc = x * multiplier + residual the k elements whose bits without the sign are largest as
 // integers, of equal ones those of lower index: indices ascend, values are acc at them. Exact for
 // any data. 1 <= k <= n < 2^31. residual_out gets acc minus what was sent. Returns whether every

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/base/list.h"
 #include "kernels/base/words.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -54,12 +53,6 @@ class Faults {
   int64_t at_ = INT64_MAX;
   std::string first_;
 };
-
-std::vector<int64_t> Offsets(const std::vector<int64_t>& ks) {
-  std::vector<int64_t> offsets{0};
-  for (const int64_t k : ks) offsets.push_back(offsets.back() + k);
-  return offsets;
-}
 
 // x, or zero of its sign where x is denormal. The processor would take it for that in a difference,
 // but the compiler leaves out the subtraction of a zero.

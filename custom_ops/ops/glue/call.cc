@@ -1,6 +1,5 @@
 #include "ops/glue/call.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 

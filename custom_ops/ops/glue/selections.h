@@ -22,8 +22,8 @@ inline IndexLayouts LayoutsOf(const std::vector<int64_t>& lengths, const std::ve
 }
 
 // Encoders that choose elements: `ks` of each tensor at most.
-struct Selector : Encoder {
-  explicit Selector(const Attributes& attributes, const char* counts = "ks")
+struct SelectionEncoder : Encoder {
+  explicit SelectionEncoder(const Attributes& attributes, const char* counts = "ks")
       : Encoder(attributes), ks(attributes.Lengths(counts)) {}
 
   std::vector<EncodeInput> Sources(const Call& call, int residuals_out) const {

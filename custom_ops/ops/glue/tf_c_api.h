@@ -56,7 +56,6 @@ void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*,
                                                                    TF_Status*));
 void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
 
-int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_ShapeInferenceContextVectorFromSize(TF_ShapeInferenceContext*, size_t);
 void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);

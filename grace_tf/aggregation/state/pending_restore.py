@@ -36,7 +36,7 @@ class Restored:
     """The leaves of a restored state that no leaf has taken yet.
 
     Args:
-      joined: the variables of this run.
+      registry: the variables of this run.
       leaves: the saved leaves, by their names in the file.
       table: of these names; None for format 1, whose names are ordinals.
     """

@@ -44,7 +44,7 @@ class State(Trackable):
     files of grace_tf.  Nothing here communicates.
 
     Args:
-      joined: knows the names of the variables; without it their ordinals are their names.
+      registry: knows the names of the variables; without it their ordinals are their names.
     """
 
     def __init__(self, registry: VariableRegistry | None = None) -> None:

@@ -180,8 +180,8 @@ def matched(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str,
     return same
 
 
-def _part(joined: weakref.ref, key: int, reference: weakref.ref) -> None:
-    alive = joined()
+def _part(registry: weakref.ref, key: int, reference: weakref.ref) -> None:
+    alive = registry()
     if alive is not None:
         alive.part(key, reference)
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.cli.bench import step
 from grace_tf.cli.bench.machine import default_operations, machine, seconds
-from grace_tf.cli.describe import told_as
+from grace_tf.cli.describe import name_in_tables
 from grace_tf.cli.tables import print_table, progress
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor
@@ -54,7 +54,7 @@ class Case:
         medians = {stage: statistics.median(times) for stage, times in self.seconds.items()}
         return {
             "kind": "codec",
-            "method": told_as(self.method, self.compressor),
+            "method": name_in_tables(self.method, self.compressor),
             "memory": spec_of(self.memory),
             "shape": list(self.shape),
             "elements": spec.shape.num_elements(),

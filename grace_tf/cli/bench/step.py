@@ -19,7 +19,7 @@ import tensorflow as tf
 from grace_tf import ops
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.cli.bench.machine import seconds
-from grace_tf.cli.describe import told_as
+from grace_tf.cli.describe import name_in_tables
 from grace_tf.cli.models import MODELS
 from grace_tf.cli.tables import print_table
 from grace_tf.core.specs import spec_of
@@ -45,7 +45,7 @@ class Step:
         return {
             "kind": "step",
             "model": model,
-            "method": told_as(self.method, compressor),
+            "method": name_in_tables(self.method, compressor),
             "memory": spec_of(memory),
             "elements": elements,
             "read_ms": 1e3 * read,

@@ -117,7 +117,7 @@ def set_threads(threads: int) -> None:
 
 
 def _int64(value: int | tf.Tensor) -> tf.Tensor:
-    """The low 32 bits of value, which are all that random streams use."""
+    """The value as an input of a node; of it the low 32 bits count."""
     with arguments.in_host_memory():
         if isinstance(value, int):
             return tf.constant(value & 0xFFFFFFFF, tf.int64)

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import reference
 from grace_tf.ops.backend.arguments import ListKey
-from grace_tf.ops.reference import (
-    _MAGNITUDE,
-    _bits,
-    _flush,
-    _pack_fields,
-    _per_element,
-    _quotient,
-    _unpack_fields,
+from grace_tf.ops.reference import one_tensor
+from grace_tf.ops.reference.arithmetic import (
+    MAGNITUDE,
+    SMALLEST_SCALE,
+    bits_of,
+    flush,
+    per_element,
+    quotient,
 )
 from grace_tf.ops.reference.lists import encode_each, sum_each
+from grace_tf.ops.reference.random import random_words
+from grace_tf.ops.reference.words import pack_fields, unpack_fields
 
 _POWER_OFFSET = 32
 
@@ -46,7 +47,7 @@ NUMBERS = _numbers()
 
 
 def _sign_byte(x: tf.Tensor) -> tf.Tensor:
-    return tf.where(_bits(x) < 0, 0x80, 0)
+    return tf.where(bits_of(x) < 0, 0x80, 0)
 
 
 def _signed(codes: tf.Tensor, magnitudes: tf.Tensor) -> tf.Tensor:
@@ -56,8 +57,8 @@ def _signed(codes: tf.Tensor, magnitudes: tf.Tensor) -> tf.Tensor:
 
 def _tree_codes(x: tf.Tensor, scales: tf.Tensor, block: int) -> tf.Tensor:
     four = tf.constant(4, tf.float32)
-    inverse = tf.where(scales < reference.SMALLEST_SCALE, 0.0, _quotient(four, scales))
-    a = _flush(tf.abs(x)) * _per_element(inverse, x.shape[0], block)
+    inverse = tf.where(scales < SMALLEST_SCALE, 0.0, quotient(four, scales))
+    a = flush(tf.abs(x)) * per_element(inverse, x.shape[0], block)
     code = a * _SLOPES[0]
     for slope, start in zip(_SLOPES[1:], _STARTS[1:]):
         line = a * slope + start
@@ -68,14 +69,14 @@ def _tree_codes(x: tf.Tensor, scales: tf.Tensor, block: int) -> tf.Tensor:
 
 
 def _tree_values(codes: tf.Tensor, scales: tf.Tensor, block: int) -> tf.Tensor:
-    scales = tf.where(scales < reference.SMALLEST_SCALE, 0.0, scales)
+    scales = tf.where(scales < SMALLEST_SCALE, 0.0, scales)
     magnitudes = tf.gather(tf.constant(NUMBERS), codes & 0x7F)
-    return _signed(codes, _flush(magnitudes * _per_element(scales, codes.shape[0], block)))
+    return _signed(codes, flush(magnitudes * per_element(scales, codes.shape[0], block)))
 
 
 def _power_codes(x: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
     random = tf.bitwise.right_shift(words, 9) & 0x7FFFFF
-    exponents = tf.bitwise.right_shift((_bits(x) & _MAGNITUDE) + random, 23) & 0x1FF
+    exponents = tf.bitwise.right_shift((bits_of(x) & MAGNITUDE) + random, 23) & 0x1FF
     return tf.clip_by_value(exponents - _POWER_OFFSET, 0, 127) | _sign_byte(x)
 
 
@@ -90,12 +91,12 @@ def _tree(sizes: Sequence[int], block: int | None):
     blocks = [block or n for n in sizes]
 
     def encode(i, acc):
-        scales = reference.block_scales(acc, blocks[i], "max")
-        return _pack_fields(_tree_codes(acc, scales, blocks[i]), 8), scales
+        scales = one_tensor.block_scales(acc, blocks[i], "max")
+        return pack_fields(_tree_codes(acc, scales, blocks[i]), 8), scales
 
     def decode(i, parts):
         codes, scales = parts
-        return _tree_values(_unpack_fields(codes, 8, sizes[i]), scales, blocks[i])
+        return _tree_values(unpack_fields(codes, 8, sizes[i]), scales, blocks[i])
 
     return encode, decode
 
@@ -114,11 +115,11 @@ def decode_tree(codes, scales, shapes, factor: float, block: int | None):
 
 def encode_powers(xs, residuals, multiplier: float, key: ListKey):
     def encode(i, acc):
-        words = reference.random_words(acc.shape[0], key.stream(i))
-        return (_pack_fields(_power_codes(acc, words), 8),)
+        words = random_words(acc.shape[0], key.stream(i))
+        return (pack_fields(_power_codes(acc, words), 8),)
 
     def decode(i, parts):
-        return _power_values(_unpack_fields(*parts, 8, xs[i].shape.num_elements()))
+        return _power_values(unpack_fields(*parts, 8, xs[i].shape.num_elements()))
 
     return encode_each(xs, residuals, multiplier, encode, decode)
 
@@ -128,6 +129,6 @@ def decode_powers(codes, shapes, factor: float):
     lengths = [-(-n // 4) for n in sizes]
 
     def decode(i, parts):
-        return _power_values(_unpack_fields(*parts, 8, sizes[i]))
+        return _power_values(unpack_fields(*parts, 8, sizes[i]))
 
     return sum_each([codes], [lengths], shapes, factor, decode)

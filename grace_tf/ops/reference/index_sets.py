@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import _pack, _unpack, selection
+from grace_tf.ops.reference import one_tensor, selection
+from grace_tf.ops.reference.words import pack, unpack
 
 
 class IndexLayout(NamedTuple):
@@ -41,7 +41,7 @@ def _bitmap(places: tf.Tensor, used: tf.Tensor, size: int) -> tf.Tensor:
     places = tf.where(used, places, size)[:, tf.newaxis]
     ones = tf.ones([places.shape[0]], tf.int32)
     bits = tf.tensor_scatter_nd_update(tf.zeros([size + 1], tf.int32), places, ones)
-    return _pack(bits[:size], 1)
+    return pack(bits[:size], 1)
 
 
 def _packed(indices: tf.Tensor, count: tf.Tensor, n: int, k: int) -> tf.Tensor:
@@ -56,12 +56,12 @@ def _packed(indices: tf.Tensor, count: tf.Tensor, n: int, k: int) -> tf.Tensor:
         return upper
     shifts = tf.range(layout.low)
     bits = tf.bitwise.right_shift(tf.where(used, indices, 0)[:, tf.newaxis], shifts) & 1
-    return tf.concat([_pack(tf.reshape(bits, [-1]), 1), upper], 0)
+    return tf.concat([pack(tf.reshape(bits, [-1]), 1), upper], 0)
 
 
 def _unpacked(words: tf.Tensor, n: int, k: int) -> tf.Tensor:
     layout = index_layout(n, k)
-    bits = _unpack(words[layout.low_words :], layout.upper_bits, 1)
+    bits = unpack(words[layout.low_words :], layout.upper_bits, 1)
     rank = tf.cumsum(bits) - 1
     # One more entry takes the zeros and what is beyond the last.
     entries = tf.where((bits == 1) & (rank < k), rank, k)[:, tf.newaxis]
@@ -74,7 +74,7 @@ def _unpacked(words: tf.Tensor, n: int, k: int) -> tf.Tensor:
     inside = (places < layout.upper_bits) & (upper <= (n - 1) >> layout.low)
     low = tf.zeros([k], tf.int32)
     if layout.low:
-        bits = _unpack(words[: layout.low_words], k * layout.low, 1)
+        bits = unpack(words[: layout.low_words], k * layout.low, 1)
         bits = tf.reshape(bits, [k, layout.low])
         low = tf.reduce_sum(tf.bitwise.left_shift(bits, tf.range(layout.low)), axis=1)
     indices = tf.bitwise.left_shift(tf.where(inside, upper, 0), layout.low) | low
@@ -92,12 +92,12 @@ def pack_list(
 def unpack_list(words: tf.Tensor, lengths: Sequence[int], ks: Sequence[int]) -> tf.Tensor:
     sizes = [index_layout(n, k).words for n, k in zip(lengths, ks)]
 
-    def unpack(row):
+    def unpacked(row):
         parts = tf.split(row, sizes)
         return tf.concat([_unpacked(*each) for each in zip(parts, lengths, ks)], 0)
 
     # A loop, so that the graph does not grow with the number of workers.
-    return tf.map_fn(unpack, words, fn_output_signature=tf.TensorSpec([sum(ks)], tf.int32))
+    return tf.map_fn(unpacked, words, fn_output_signature=tf.TensorSpec([sum(ks)], tf.int32))
 
 
 def scatter_list(values, words, counts, ks, shapes, factor):
@@ -108,7 +108,7 @@ def scatter_list(values, words, counts, ks, shapes, factor):
     parts = tf.split(indices, list(ks), axis=1)
     faults = [_fault(*each) for each in zip(parts, columns, lengths)]
     totals = _unless_faulty(totals, tf.stack(faults), lengths)
-    return totals, reference.all_finite(totals)
+    return totals, one_tensor.all_finite(totals)
 
 
 def _fault(indices: tf.Tensor, counts: tf.Tensor | None, n: int) -> tf.Tensor:

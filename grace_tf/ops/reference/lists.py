@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops.reference import _flush, all_finite
+from grace_tf.ops.reference.arithmetic import flush
+from grace_tf.ops.reference.one_tensor import all_finite
 
 Tensors = Sequence[tf.Tensor]
 
@@ -64,7 +65,7 @@ def sum_each(
     for i, (rows, shape) in enumerate(zip(columns, shapes)):
 
         def add(total, own, i=i):
-            return _flush(total + decode(i, own))
+            return flush(total + decode(i, own))
 
         totals.append(tf.reshape(tf.foldl(add, rows, tf.zeros([shape.num_elements()])), shape))
     return scaled(totals, factor)

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops.reference import (
-    _MAGNITUDE,
-    _bits,
-    _flush,
-    _pad_to,
-    _quotient,
-    _sum_by_halves,
-    _to_power_of_two,
+from grace_tf.ops.reference.arithmetic import (
+    MAGNITUDE,
+    bits_of,
+    flush,
+    pad_to,
+    quotient,
+    sum_by_halves,
+    to_power_of_two,
 )
 
 Tensors = Sequence[tf.Tensor]
@@ -97,9 +97,9 @@ def unit_columns(x: tf.Tensor) -> tf.Tensor:
 
     Denormals count as zero, and columns of zeros stay.
     """
-    magnitudes = tf.reduce_max(_bits(x) & _MAGNITUDE, axis=-2, keepdims=True)
-    largest = _flush(tf.bitcast(magnitudes, tf.float32))
-    return tf.where(largest == 0, 0.0, _flush(_quotient(_flush(x), largest)))
+    magnitudes = tf.reduce_max(bits_of(x) & MAGNITUDE, axis=-2, keepdims=True)
+    largest = flush(tf.bitcast(magnitudes, tf.float32))
+    return tf.where(largest == 0, 0.0, flush(quotient(flush(x), largest)))
 
 
 def unit_columns_list(q: tf.Tensor, sizes) -> list[tf.Tensor]:
@@ -114,7 +114,7 @@ def orthonormal(p: tf.Tensor, sizes) -> tf.Tensor:
             alike[_power_of_two(rows), rank].append(i)
     bases = {}
     for (padded, _), chosen in alike.items():
-        stacked = tf.stack([_pad_to(unit_columns(ps[i]), padded) for i in chosen])
+        stacked = tf.stack([pad_to(unit_columns(ps[i]), padded) for i in chosen])
         rows = tf.constant([sizes[i][0] for i in chosen], tf.int32)
         for i, basis in zip(chosen, tf.unstack(_basis(stacked, rows))):
             bases[i] = basis[: sizes[i][0]]
@@ -128,10 +128,10 @@ def _power_of_two(n: int) -> int:
 def _rest(basis: tf.Tensor, w: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """w [matrices, n] less what it has of the basis, taken out twice, and its square [matrices]."""
     for _ in range(2):
-        cosines = _sum_by_halves(basis * w[:, :, tf.newaxis])
+        cosines = sum_by_halves(basis * w[:, :, tf.newaxis])
         cosines = tf.unstack(-cosines[:, tf.newaxis], axis=2)
         w = w - _sum_of_products(tf.unstack(basis, axis=2), cosines)
-    return w, _sum_by_halves(w * w)
+    return w, sum_by_halves(w * w)
 
 
 def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -154,11 +154,11 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         least = norms == tf.reduce_min(norms, axis=1, keepdims=True)
         first = tf.reduce_min(tf.where(least, places, n), axis=1, keepdims=True)
         other, other_square = _rest(basis, tf.cast(places == first, tf.float32))
-        depends = square <= _NEGLIGIBLE * _sum_by_halves(column * column)
+        depends = square <= _NEGLIGIBLE * sum_by_halves(column * column)
         w = tf.where(depends[:, tf.newaxis], other, w)
         square = tf.where(depends, other_square, square)
         norm = tf.cast(tf.sqrt(tf.cast(square, tf.float64)), tf.float32)
-        w = _quotient(w, norm[:, tf.newaxis])
+        w = quotient(w, norm[:, tf.newaxis])
         return k + 1, tf.where(tf.range(rank) == k, w[:, :, tf.newaxis], basis)
 
     _, basis = tf.while_loop(
@@ -171,8 +171,7 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def alternate(accs: Tensors, left: tf.Tensor, right: tf.Tensor, sizes) -> tuple[tf.Tensor, ...]:
-    ps, _ = project(accs, [b for b in _factors(right, sizes, 1) if b.shape[1]], sizes)
-    dense = _joined([acc for acc, size in zip(accs, sizes) if not size[2]])
+    ps, dense = project(accs, [b for b in _factors(right, sizes, 1) if b.shape[1]], sizes)
     return ps, reproject(accs, left, sizes), dense
 
 
@@ -181,8 +180,8 @@ def remove(w: tf.Tensor, basis: tf.Tensor, sizes) -> tf.Tensor:
     rests = []
     for own, b, (rows, _, rank) in zip(_factors(w, sizes, 0), _factors(basis, sizes, 0), sizes):
         if rank:
-            columns, b = _to_power_of_two(own[tf.newaxis]), _to_power_of_two(b[tf.newaxis])
-            cosines = _sum_by_halves(b[:, :, :, tf.newaxis] * columns[:, :, tf.newaxis])
+            columns, b = to_power_of_two(own[tf.newaxis]), to_power_of_two(b[tf.newaxis])
+            cosines = sum_by_halves(b[:, :, :, tf.newaxis] * columns[:, :, tf.newaxis])
             share = zip(tf.split(b, rank, 2), tf.unstack(-cosines[:, :, tf.newaxis], axis=1))
             rests.append((columns - _sum_of_products(*zip(*share)))[0, :rows])
     return _joined(rests)

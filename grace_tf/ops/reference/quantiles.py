@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import _INFINITY, _MAGNITUDE, _SMALLEST_NORMAL, _bits, _pack, _unpack
+from grace_tf.ops.reference.arithmetic import INFINITY, MAGNITUDE, SMALLEST_NORMAL, bits_of, flush
 from grace_tf.ops.reference.lists import encode_each, sum_each
+from grace_tf.ops.reference.words import pack, unpack
 
 _SIDE = 1 << 15  # the number of the first negative bin; 0 is that of zeros
 
@@ -60,9 +60,9 @@ def _means(counts, sums, exponents, ids, buckets: int) -> tf.Tensor:
 
 def _numbers(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The bits of x as it counts, 0 for zeros, and its 24-bit significands with their signs."""
-    bits = _bits(x)
-    magnitudes = tf.minimum(bits & _MAGNITUDE, _INFINITY - 1)
-    magnitudes = tf.where(magnitudes >= _SMALLEST_NORMAL, magnitudes, 0)
+    bits = bits_of(x)
+    magnitudes = tf.minimum(bits & MAGNITUDE, INFINITY - 1)
+    magnitudes = tf.where(magnitudes >= SMALLEST_NORMAL, magnitudes, 0)
     significands = tf.where(magnitudes > 0, magnitudes & 0x7FFFFF | 0x800000, 0)
     return magnitudes, tf.cast(tf.where(bits < 0, -significands, significands), tf.int64)
 
@@ -96,7 +96,7 @@ def encode(x: tf.Tensor, buckets: int, span: int) -> tuple[tf.Tensor, tf.Tensor]
 
 def values(ids: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
     """What ids stand for; one beyond the last bucket counts as the last."""
-    return reference._flush(tf.gather(means, tf.minimum(ids, means.shape[0] - 1)))
+    return flush(tf.gather(means, tf.minimum(ids, means.shape[0] - 1)))
 
 
 def encode_list(xs, residuals, multiplier: float, buckets: int, span: int):
@@ -104,7 +104,7 @@ def encode_list(xs, residuals, multiplier: float, buckets: int, span: int):
 
     def encode_one(i, acc):
         ids, means = encode(acc, buckets, span)
-        return _pack(ids, bits), means
+        return pack(ids, bits), means
 
     sizes = [x.shape.num_elements() for x in xs]
     return encode_each(xs, residuals, multiplier, encode_one, _decoder(sizes, bits))
@@ -117,4 +117,4 @@ def decode_list(words, means, shapes, factor: float, buckets: int):
 
 
 def _decoder(sizes: Sequence[int], bits: int) -> Callable:
-    return lambda i, parts: values(_unpack(parts[0], sizes[i], bits), parts[1])
+    return lambda i, parts: values(unpack(parts[0], sizes[i], bits), parts[1])

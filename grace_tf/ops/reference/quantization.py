@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf.ops import reference
 from grace_tf.ops.backend import arguments
 from grace_tf.ops.backend.arguments import ListKey, Strata
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import (
-    _MAGNITUDE,
+from grace_tf.ops.reference import one_tensor
+from grace_tf.ops.reference.arithmetic import (
+    MAGNITUDE,
     SMALLEST_SCALE,
-    _bits,
-    _flush,
-    _pack,
-    _per_element,
-    _quotient,
-    _unpack,
+    bits_of,
+    flush,
+    per_element,
+    quotient,
 )
 from grace_tf.ops.reference.lists import encode_each, sum_each
+from grace_tf.ops.reference.random import random_words, top_24_bits, uniform
+from grace_tf.ops.reference.words import pack, unpack
 
 
 def uniforms(n: int, random: ListKey | Strata | None, i: int) -> tf.Tensor | None:
     """The n uniform numbers of tensor i; None for None."""
     if not isinstance(random, Strata):
-        return None if random is None else reference.uniform(n, random.stream(i))
-    words = reference.random_words(n, random.key.stream(i)) + _stratum(random, i)
-    return tf.cast(reference._top_24_bits(words), tf.float32) * 2.0**-24
+        return None if random is None else uniform(n, random.stream(i))
+    words = random_words(n, random.key.stream(i)) + _stratum(random, i)
+    return tf.cast(top_24_bits(words), tf.float32) * 2.0**-24
 
 
 def _stratum(strata: Strata, i: int) -> tf.Tensor:
     """What this worker adds to the words that all draw alike."""
-    drawn = reference.random_words(strata.size, strata.key.stream(i, strata.order))
+    drawn = random_words(strata.size, strata.key.stream(i, strata.order))
     drawn = tf.cast(drawn, tf.int64) & 0xFFFFFFFF
     # Of equal words the first is least.
     drawn = drawn * 2**24 + tf.range(strata.size, dtype=tf.int64)
@@ -53,23 +53,23 @@ def encode(x: tf.Tensor, code, u: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tenso
     """The words and scales of x [n]."""
     block = _block(x.shape[0], code)
     if code.norm != "minmax":
-        scales = reference.block_scales(x, block, code.norm)
-        return reference.quantize_with(x, scales, code.levels, code.bits, block, u), scales
+        scales = one_tensor.block_scales(x, block, code.norm)
+        return one_tensor.quantize_with(x, scales, code.levels, code.bits, block, u), scales
     half, lowest = _ranges(x, block)
     inverse = tf.where(
-        half < SMALLEST_SCALE, 0.0, _flush(_quotient(tf.constant(code.levels / 2), half))
+        half < SMALLEST_SCALE, 0.0, flush(quotient(tf.constant(code.levels / 2), half))
     )
     n, levels = x.shape[0], tf.constant(code.levels, tf.float32)
-    a = _flush(_flush(x) - _per_element(lowest, n, block)) * _per_element(inverse, n, block)
+    a = flush(flush(x) - per_element(lowest, n, block)) * per_element(inverse, n, block)
     q = tf.round(a) if u is None else tf.floor(a + u)
     # Written as a comparison so that NaN, which compares false, becomes the top level.
     codes = tf.cast(tf.where(q < levels, q, levels), tf.int32)
-    return _pack(codes, code.bits), tf.reshape(tf.stack([half, lowest], 1), [-1])
+    return pack(codes, code.bits), tf.reshape(tf.stack([half, lowest], 1), [-1])
 
 
 def _ordered(bits: tf.Tensor) -> tf.Tensor:
     """Bits of floats to integers in the same order, NaN beyond infinity; its own inverse."""
-    return tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, _MAGNITUDE), bits)
+    return tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, MAGNITUDE), bits)
 
 
 def _ranges(x: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -79,13 +79,13 @@ def _ranges(x: tf.Tensor, block: int) -> tuple[tf.Tensor, tf.Tensor]:
     blocks = -(-n // block)
     # The last element once more, as often as it takes, changes no extreme.
     places = tf.minimum(tf.range(blocks * block), n - 1)
-    rows = tf.reshape(tf.gather(_ordered(_bits(x)), places), [blocks, block])
+    rows = tf.reshape(tf.gather(_ordered(bits_of(x)), places), [blocks, block])
     low, high = (
-        _flush(tf.bitcast(_ordered(extreme(rows, axis=1)), tf.float32))
+        flush(tf.bitcast(_ordered(extreme(rows, axis=1)), tf.float32))
         for extreme in (tf.reduce_min, tf.reduce_max)
     )
     # Halved first: the distance may be more than the largest float.
-    half = _flush(high * 0.5) - _flush(low * 0.5)
+    half = flush(high * 0.5) - flush(low * 0.5)
     return tf.where(half < SMALLEST_SCALE, 0.0, half), low
 
 
@@ -93,12 +93,12 @@ def decode(words: tf.Tensor, scales: tf.Tensor, n: int, code) -> tf.Tensor:
     """What the words and scales of one worker stand for, float32 [n]."""
     block = _block(n, code)
     if code.norm != "minmax":
-        return reference.dequantize(words, scales, n, code.levels, code.bits, block)
+        return one_tensor.dequantize(words, scales, n, code.levels, code.bits, block)
     pairs = tf.reshape(scales, [-1, 2])
-    unit = _quotient(pairs[:, 0], tf.constant(code.levels / 2))
+    unit = quotient(pairs[:, 0], tf.constant(code.levels / 2))
     unit = tf.where(pairs[:, 0] < SMALLEST_SCALE, 0.0, unit)
-    steps = tf.cast(_unpack(words, n, code.bits), tf.float32) * _per_element(unit, n, block)
-    return _flush(_per_element(pairs[:, 1], n, block) + steps)
+    steps = tf.cast(unpack(words, n, code.bits), tf.float32) * per_element(unit, n, block)
+    return flush(per_element(pairs[:, 1], n, block) + steps)
 
 
 def encode_list(xs, residuals, multiplier: float, code, random: ListKey | Strata | None):

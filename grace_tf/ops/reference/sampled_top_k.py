@@ -7,36 +7,36 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import reference
-from grace_tf.ops.reference import (
-    _INFINITY,
-    _MAGNITUDE,
-    _SMALLEST_NORMAL,
-    _bits,
-    _compacted,
-    _quotient,
-    lists,
+from grace_tf.ops.reference import lists, one_tensor
+from grace_tf.ops.reference.arithmetic import (
+    INFINITY,
+    MAGNITUDE,
+    SMALLEST_NORMAL,
+    bits_of,
+    quotient,
 )
+from grace_tf.ops.reference.random import random_words
+from grace_tf.ops.reference.words import compacted
 
 _LARGEST = float(np.finfo(np.float32).max)
 _ROUNDS, _LOWER = 10, 0.8
 
 
 def clip_factor(x: tf.Tensor, limit: float) -> tf.Tensor:
-    norm = reference.block_scales(x, x.shape[0], "l2")[0]
+    norm = one_tensor.block_scales(x, x.shape[0], "l2")[0]
     # The norm of what is finite may overflow; it counts as the largest number then.
-    factor = _quotient(tf.constant(limit, tf.float32), tf.minimum(norm, _LARGEST))
+    factor = quotient(tf.constant(limit, tf.float32), tf.minimum(norm, _LARGEST))
     return tf.where(norm > tf.constant(limit, tf.float32), factor, 1.0)
 
 
 def _key(x: tf.Tensor) -> tf.Tensor:
     """|x| as integers: a larger magnitude gives a larger integer."""
-    return _bits(x) & _MAGNITUDE
+    return bits_of(x) & MAGNITUDE
 
 
 def _start(stride: int, key) -> tf.Tensor:
     """A number below the stride, from the first word of the stream."""
-    word = tf.cast(reference.random_words(1, key)[0], tf.int64) & 0xFFFFFFFF
+    word = tf.cast(random_words(1, key)[0], tf.int64) & 0xFFFFFFFF
     return tf.cast(tf.bitwise.right_shift(word * stride, tf.constant(32, tf.int64)), tf.int32)
 
 
@@ -44,16 +44,16 @@ def _floor(acc: tf.Tensor, largest: tf.Tensor, sampling, key) -> tf.Tensor:
     """The smallest key that is sent; `largest` are the keys of the k largest elements."""
     k, stride, size, rank = sampling
     if stride == 1:
-        return tf.constant(_SMALLEST_NORMAL)
+        return tf.constant(SMALLEST_NORMAL)
     sample = tf.gather(acc, _start(stride, key) + stride * tf.range(size))
     at_first = tf.math.top_k(_key(sample), rank).values[-1]
-    threshold = tf.bitcast(tf.minimum(at_first, _INFINITY), tf.float32)
-    floors = [tf.maximum(_key(threshold), _SMALLEST_NORMAL)]
+    threshold = tf.bitcast(tf.minimum(at_first, INFINITY), tf.float32)
+    floors = [tf.maximum(_key(threshold), SMALLEST_NORMAL)]
     for _ in range(_ROUNDS):
         threshold = threshold * _LOWER
-        floors.append(tf.maximum(_key(threshold), _SMALLEST_NORMAL))
+        floors.append(tf.maximum(_key(threshold), SMALLEST_NORMAL))
     floors = tf.stack(floors)
-    passing = (largest >= floors[:, tf.newaxis]) & (largest <= _INFINITY)
+    passing = (largest >= floors[:, tf.newaxis]) & (largest <= INFINITY)
     counts = tf.reduce_sum(tf.cast(passing, tf.int32), axis=1)
     few = tf.cast(5 * tf.cast(counts, tf.int64) < 4 * k, tf.int32)
     # Counts grow from round to round, so those of too few come first.
@@ -63,10 +63,10 @@ def _floor(acc: tf.Tensor, largest: tf.Tensor, sampling, key) -> tf.Tensor:
 def _select(acc: tf.Tensor, sampling, key) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(values, indices, count) of one vector."""
     k = sampling.k
-    values, indices = reference.top_k(acc, k)
+    values, indices = one_tensor.top_k(acc, k)
     keys = _key(values)
-    passes = (keys >= _floor(acc, keys, sampling, key)) & (keys <= _INFINITY)
-    values, indices = (_compacted(part, passes, k) for part in (values, indices))
+    passes = (keys >= _floor(acc, keys, sampling, key)) & (keys <= INFINITY)
+    values, indices = (compacted(part, passes, k) for part in (values, indices))
     return values, indices, tf.reduce_sum(tf.cast(passes, tf.int32))
 
 
@@ -92,12 +92,12 @@ def sampled_k_list(xs, residuals, multiplier, samplings: Sequence, key, momentum
         for i, (acc, sampling) in enumerate(zip(accs, samplings))
     ]
     values, indices, counts = zip(*parts)
-    finite = reference.all_finite(accs)
+    finite = one_tensor.all_finite(accs)
     residuals_out = None
     if residuals:
         sent = [
             tf.reshape(
-                reference.scatter_sum(v[None], i[None], c[None], a.shape.num_elements()), a.shape
+                one_tensor.scatter_sum(v[None], i[None], c[None], a.shape.num_elements()), a.shape
             )
             for (v, i, c), a in zip(parts, accs)
         ]

@@ -11,9 +11,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import reference
 from grace_tf.ops.backend.words import packed_words
+from grace_tf.ops.reference import one_tensor
+from grace_tf.ops.reference.arithmetic import (
+    SMALLEST_SCALE,
+    flush,
+    not_negative,
+    pad_to,
+    per_element,
+    sum_by_halves,
+)
 from grace_tf.ops.reference.lists import encode_each, sum_each
+from grace_tf.ops.reference.words import unpack
 
 Tensors = Sequence[tf.Tensor]
 
@@ -26,7 +35,7 @@ def encode(xs: Tensors, residuals: Tensors | None, multiplier: float, cells):
     shapes = [x.shape for x in xs]
 
     def encode_one(i, acc):
-        return reference.pack_signs(acc), *_levels(tf.reshape(acc, shapes[i]), cells)
+        return one_tensor.pack_signs(acc), *_levels(tf.reshape(acc, shapes[i]), cells)
 
     return encode_each(xs, residuals, multiplier, encode_one, _decoder(shapes, cells))
 
@@ -45,7 +54,7 @@ def _decoder(shapes: Sequence, cells) -> Callable:
         words, *levels = parts
         low, high = (0.0 - levels[0], levels[0]) if cells.sides == 1 else levels
         low, high = (_each(level, shapes[i], cells) for level in (low, high))
-        bits = reference._unpack(words, shapes[i].num_elements(), 1)
+        bits = unpack(words, shapes[i].num_elements(), 1)
         return tf.where(bits == tf.constant(1, tf.int32), high, low)
 
     return decode_one
@@ -61,7 +70,7 @@ def _each(levels: tf.Tensor, shape: tf.TensorShape, cells) -> tf.Tensor:
     n, columns = shape.num_elements(), cells.columns(shape)
     if columns > 1:
         return tf.tile(levels, [n // columns])
-    return reference._per_element(levels, n, cells.block or n)
+    return per_element(levels, n, cells.block or n)
 
 
 def _levels(x: tf.Tensor, cells) -> list[tf.Tensor]:
@@ -79,12 +88,12 @@ def _levels(x: tf.Tensor, cells) -> list[tf.Tensor]:
         x = tf.reshape(x, [-1])
 
         def add_up(values):
-            return _sum_rows(tf.reshape(reference._pad_to(values, count * block), [count, block]))
+            return _sum_rows(tf.reshape(pad_to(values, count * block), [count, block]))
 
-    wide = tf.cast(reference._flush(x), tf.float64)
+    wide = tf.cast(flush(x), tf.float64)
     if cells.sides == 1:
         return [_level(add_up(tf.abs(wide)) * (1.0 / counts.astype(np.float64)))]
-    up = reference._not_negative(x)
+    up = not_negative(x)
     zeros, ones = tf.zeros_like(wide), tf.ones_like(wide)
     ups = add_up(tf.where(up, ones, zeros))  # whole numbers, exact in any order
     lows = tf.constant(counts, tf.float64) - ups
@@ -93,7 +102,7 @@ def _levels(x: tf.Tensor, cells) -> list[tf.Tensor]:
 
 
 def _level(mean: tf.Tensor) -> tf.Tensor:
-    small = tf.abs(mean) < reference.SMALLEST_SCALE
+    small = tf.abs(mean) < SMALLEST_SCALE
     return tf.cast(tf.where(small, tf.zeros_like(mean), mean), tf.float32)
 
 
@@ -103,8 +112,8 @@ def _sum_rows(x: tf.Tensor) -> tf.Tensor:
     chunk = min(block, _CHUNK)
     chunks = -(-block // chunk)
     x = tf.pad(x, [[0, 0], [0, chunks * chunk - block]])
-    sums = reference._sum_by_halves(tf.reshape(x, [count * chunks, chunk]))
-    return reference._sum_by_halves(tf.reshape(sums, [count, chunks]))
+    sums = sum_by_halves(tf.reshape(x, [count * chunks, chunk]))
+    return sum_by_halves(tf.reshape(sums, [count, chunks]))
 
 
 def _sum_columns(x: tf.Tensor) -> tf.Tensor:
@@ -112,5 +121,5 @@ def _sum_columns(x: tf.Tensor) -> tf.Tensor:
     rows, columns = x.shape
     chunks = math.ceil(rows / _ROWS)
     x = tf.pad(x, [[0, chunks * _ROWS - rows], [0, 0]])
-    sums = reference._sum_by_halves(tf.reshape(x, [chunks, _ROWS, columns]))
-    return reference._sum_by_halves(sums[tf.newaxis])[0]
+    sums = sum_by_halves(tf.reshape(x, [chunks, _ROWS, columns]))
+    return sum_by_halves(sums[tf.newaxis])[0]

@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import reference
-from grace_tf.ops.reference import (
-    _bits,
-    _compacted,
-    _flush,
-    _low_word,
-    _pack_fields,
-    _unpack_fields,
-)
+from grace_tf.ops.reference.arithmetic import bits_of, flush
 from grace_tf.ops.reference.lists import encode_each, sum_each
+from grace_tf.ops.reference.random import low_word
+from grace_tf.ops.reference.words import compacted, pack, pack_fields, unpack, unpack_fields
 
 
 def _edges(bound: int) -> tuple[int, int, int]:
@@ -28,7 +22,7 @@ def largest_shift(bound: int) -> int:
 
 
 def _exponents(x: tf.Tensor) -> tf.Tensor:
-    return tf.bitwise.right_shift(_bits(x), 23) & 0xFF
+    return tf.bitwise.right_shift(bits_of(x), 23) & 0xFF
 
 
 def _shift(exponents: tf.Tensor, bound: int, room) -> tf.Tensor:
@@ -49,10 +43,10 @@ def _ranks(of: tf.Tensor) -> tf.Tensor:
 
 def _cut(x: tf.Tensor, shifts: tf.Tensor, bits: int) -> tf.Tensor:
     """Sign and significand of x without this many of its last bits; all ones if x is not finite."""
-    significand = (_bits(x) & 0x7FFFFF) | 0x800000
+    significand = (bits_of(x) & 0x7FFFFF) | 0x800000
     level = tf.bitwise.right_shift(significand, tf.clip_by_value(shifts, 0, 31))
     level = tf.where(_exponents(x) == 255, 2**bits - 1, level)
-    return (level & (2**bits - 1)) | tf.where(_bits(x) < 0, 2**bits, 0)
+    return (level & (2**bits - 1)) | tf.where(bits_of(x) < 0, 2**bits, 0)
 
 
 def _encode(x: tf.Tensor, bound: int, room, step):
@@ -64,15 +58,15 @@ def _encode(x: tf.Tensor, bound: int, room, step):
     found = [tf.reduce_sum(tf.cast(tags == i, tf.int32)) for i in (1, 2, 3)]
     wanted, most = tf.cast(found[0], tf.int64), tf.constant(room.bytes, tf.int64)
     most = tf.minimum(wanted, most)
-    begin = tf.bitcast(_low_word(step), tf.int64) * most % tf.maximum(wanted, 1)
+    begin = tf.bitcast(low_word(step), tf.int64) * most % tf.maximum(wanted, 1)
     rank = tf.cast(_ranks(tags == 1), tf.int64)
     from_begin = tf.where(rank >= begin, rank - begin, rank + wanted - begin)
     tags = tf.where((tags == 1) & (from_begin >= most), 0, tags)
-    bytes_ = _compacted(_cut(x, 16 + half + shift - e, 7), tags == 1, room.bytes)
-    halves = _compacted(_cut(x, 8 + whole + shift - e, 15), tags == 2, room.halves)
-    wholes = _compacted(x, tags == 3, room.wholes)
+    bytes_ = compacted(_cut(x, 16 + half + shift - e, 7), tags == 1, room.bytes)
+    halves = compacted(_cut(x, 8 + whole + shift - e, 15), tags == 2, room.halves)
+    wholes = compacted(x, tags == 3, room.wholes)
     counts = tf.stack([shift, *found])
-    words = reference._pack(tags, 2), _pack_fields(bytes_, 8), _pack_fields(halves, 16)
+    words = pack(tags, 2), pack_fields(bytes_, 8), pack_fields(halves, 16)
     return *words, wholes, counts
 
 
@@ -96,13 +90,13 @@ def _decode(parts, n: int, bound: int, room) -> tf.Tensor:
     tags, bytes_, halves, wholes, counts = parts
     _, half, whole = _edges(bound)
     shift = tf.clip_by_value(counts[0], 0, largest_shift(bound))
-    tags = reference._unpack(tags, n, 2)
+    tags = unpack(tags, n, 2)
     byte_unit = _unit(half + shift - 7)
     half_unit = _unit(tf.minimum(whole + shift - 15, 254))
     return (
-        _taken(_numbers(_unpack_fields(bytes_, 8, room.bytes), 7, byte_unit), tags == 1)
-        + _taken(_numbers(_unpack_fields(halves, 16, room.halves), 15, half_unit), tags == 2)
-        + _taken(_flush(wholes), tags == 3)
+        _taken(_numbers(unpack_fields(bytes_, 8, room.bytes), 7, byte_unit), tags == 1)
+        + _taken(_numbers(unpack_fields(halves, 16, room.halves), 15, half_unit), tags == 2)
+        + _taken(flush(wholes), tags == 3)
     )
 
 

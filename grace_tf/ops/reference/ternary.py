@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grace_tf.ops.reference import (
-    _MAGNITUDE,
+from grace_tf.ops.reference.arithmetic import (
+    MAGNITUDE,
     SMALLEST_SCALE,
-    _bits,
-    _flush,
-    _pad_to,
-    _pairwise_sum,
-    _quotient,
-    uniform,
+    bits_of,
+    flush,
+    pad_to,
+    pairwise_sum,
+    quotient,
 )
+from grace_tf.ops.reference.random import uniform
 
 _WORDS = 16  # of a group
 _CHUNK = 2048
@@ -31,16 +31,16 @@ def digits_of(bits: int | None) -> int:
 def _sum(x: tf.Tensor) -> tf.Tensor:
     """The sum of float64 x [n] in its own order."""
     chunks = -(-x.shape[0] // _CHUNK)
-    rows = tf.reshape(_pad_to(x, chunks * _CHUNK), [chunks, _CHUNK // _LANES, _LANES])
+    rows = tf.reshape(pad_to(x, chunks * _CHUNK), [chunks, _CHUNK // _LANES, _LANES])
     lanes = tf.foldl(tf.add, tf.transpose(rows, [1, 0, 2]), tf.zeros([chunks, _LANES], x.dtype))
-    return _pairwise_sum(_pairwise_sum(lanes)[tf.newaxis])[0]
+    return pairwise_sum(pairwise_sum(lanes)[tf.newaxis])[0]
 
 
 def scale(x: tf.Tensor, clip: float) -> tf.Tensor:
     x = tf.reshape(x, [-1])
-    largest = tf.bitcast(tf.reduce_max(_bits(x) & _MAGNITUDE), tf.float32)
+    largest = tf.bitcast(tf.reduce_max(bits_of(x) & MAGNITUDE), tf.float32)
     if clip:
-        exact, each = tf.cast(_flush(x), tf.float64), 1.0 / x.shape[0]
+        exact, each = tf.cast(flush(x), tf.float64), 1.0 / x.shape[0]
         mean, square = _sum(exact) * each, _sum(exact * exact) * each
         variance = square - mean * mean
         bound = tf.cast(tf.sqrt(tf.maximum(variance, tf.zeros_like(variance))) * clip, tf.float32)
@@ -60,7 +60,7 @@ def _in_groups(x: tf.Tensor, digits: int) -> tf.Tensor:
     if not rest:
         return rows
     words = -(-rest // digits)
-    last = tf.reshape(_pad_to(x[whole * group :], words * digits), [digits, words])
+    last = tf.reshape(pad_to(x[whole * group :], words * digits), [digits, words])
     return tf.concat([rows, tf.transpose(last)], 0)
 
 
@@ -82,12 +82,12 @@ def _worths(bits: int | None) -> list[int]:
 
 def encode(x: tf.Tensor, own: tf.Tensor, scale: tf.Tensor, bits: int | None, key) -> tf.Tensor:
     x = tf.reshape(x, [-1])
-    inverse = tf.where(scale < SMALLEST_SCALE, 0.0, _flush(_quotient(tf.ones([]), scale)))
-    size = _flush(tf.abs(x))
+    inverse = tf.where(scale < SMALLEST_SCALE, 0.0, flush(quotient(tf.ones([]), scale)))
+    size = flush(tf.abs(x))
     # Comparisons are false for NaN.
     size = tf.where(size < own, size, own)
     digit = tf.where(size * inverse + uniform(x.shape[0], key) < 1.0, 0, 1)
-    digit = tf.where(_bits(x) < 0, -digit, digit)
+    digit = tf.where(bits_of(x) < 0, -digit, digit)
     rows = tf.cast(_in_groups(digit, digits_of(bits)), tf.int64)
     numbers = tf.reduce_sum(rows * tf.constant(_worths(bits), tf.int64), 1)
     if bits is None:

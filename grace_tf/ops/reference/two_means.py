@@ -7,17 +7,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf.ops.backend.words import packed_words
-from grace_tf.ops.reference import (
-    _MAGNITUDE,
-    _SMALLEST_NORMAL,
-    _bits,
-    _pack,
-    _pairwise_sum,
-    _unpack,
-    index_sets,
-    scatter_sum,
-)
+from grace_tf.ops.reference import index_sets
+from grace_tf.ops.reference.arithmetic import MAGNITUDE, SMALLEST_NORMAL, bits_of, pairwise_sum
 from grace_tf.ops.reference.lists import encode_each
+from grace_tf.ops.reference.one_tensor import scatter_sum
+from grace_tf.ops.reference.words import pack, unpack
 
 Parts = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
@@ -35,9 +29,9 @@ def _shares(sizes: Sequence[tf.Tensor], k: int) -> list[tf.Tensor]:
 
 def encode(x: tf.Tensor, k: int) -> Parts:
     """(means [2], signs [packed_words(k, 1)], indices [k], count [1]) of float32 x [n]."""
-    n, bits = x.shape[0], _bits(x)
-    keys = bits & _MAGNITUDE
-    normal = keys >= _SMALLEST_NORMAL
+    n, bits = x.shape[0], bits_of(x)
+    keys = bits & MAGNITUDE
+    normal = keys >= SMALLEST_NORMAL
     sides = [normal & (bits >= 0), normal & (bits < 0)]
     shares = _shares([tf.reduce_sum(tf.cast(side, tf.int32)) for side in sides], k)
     chosen = []
@@ -51,13 +45,13 @@ def encode(x: tf.Tensor, k: int) -> Parts:
     values = tf.where(used, tf.gather(x, indices), 0.0)
     rows = tf.stack([tf.where(values > 0, values, 0.0), tf.where(values < 0, values, 0.0)])
     sizes = tf.cast(tf.maximum(tf.stack(shares), 1), tf.float64)
-    means = tf.cast(_pairwise_sum(tf.cast(rows, tf.float64)) / sizes, tf.float32)
-    return means, _pack(tf.cast(values > 0, tf.int32), 1), indices, count[tf.newaxis]
+    means = tf.cast(pairwise_sum(tf.cast(rows, tf.float64)) / sizes, tf.float32)
+    return means, pack(tf.cast(values > 0, tf.int32), 1), indices, count[tf.newaxis]
 
 
 def decode(means: tf.Tensor, signs: tf.Tensor, k: int) -> tf.Tensor:
     """The values of the entries, float32 [k]."""
-    return tf.where(_unpack(signs, k, 1) == 1, means[0], means[1])
+    return tf.where(unpack(signs, k, 1) == 1, means[0], means[1])
 
 
 def encode_list(xs: Sequence[tf.Tensor], residuals, multiplier: float, ks: Sequence[int]):

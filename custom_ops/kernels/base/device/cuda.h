@@ -48,7 +48,7 @@ __device__ inline float PlainFlush(float x) {
   return (__float_as_uint(x) & kMagnitude) < kSmallestNormal ? 0.0f : x;
 }
 
-// x >= 0, true for zero of either sign and false for NaN, as NotNegative.
+// x >= 0: true for zero of either sign, false for NaN.
 __device__ inline bool NotNegativeBits(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits <= kInfinity || bits == kSignBit;

@@ -10,7 +10,6 @@
 // starts its kernels on the stream, and returns 0 or the number of a CUDA error.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 extern "C" {

@@ -75,11 +75,6 @@ struct Selected {
   }
 };
 
-// The range of keys that may be sent: from `floor` up to `most`.
-struct KeyRange {
-  uint32_t floor, most;
-};
-
 // The keys above a bound in the lower half, those equal to it in the upper one.
 __device__ inline uint64_t Tally(bool above, bool tie) {
   return static_cast<uint64_t>(tie) << 32 | (above ? 1 : 0);
