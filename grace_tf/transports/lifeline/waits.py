@@ -7,7 +7,7 @@ also where the collective has ended long before.
 
 A meeting is an eager call in which all workers compare something, as before a first step.  Where
 one worker waits in a meeting and another one in a collective, and each would come to the other's
-place only afterwards, both would wait for ever: that is found at once, see `_crossing`.
+place only afterwards, both would wait for ever: that is found in seconds, see `_crossing`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _SHARE = 20  # a worker that has not said for so much of a timeout that it waits
 _SHORTEST, _LONGEST = 0.25, 1.0  # seconds between two checks of the marks
 _UNDER_WAY = 0.5  # what a mark holds beyond the number of its uses, until the last has ended
 KEY = "grace_tf_key"  # attribute of a mark, the key of a collective of all workers
+# Seconds of a wait until it counts as one for each other.  A check that knows more of the cause,
+# such as that of the numbers of steps, ends it sooner.
+_CROSSED = 3.0
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
 
 
@@ -144,6 +147,7 @@ class Waits:
         longest = self._longest()
         if longest >= self._pause:
             self._lifeline.tell("waits", self._place())
+        if longest >= min(_CROSSED, self._timeout / 2):
             if crossing := self._crossing():
                 self._lifeline.stop(crossing)
         if longest >= self._timeout:
