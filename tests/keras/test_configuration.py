@@ -150,9 +150,13 @@ CASES = [("group", fault) for fault in SAID] + [("strategy", "loss"), ("strategy
 def test_what_is_compiled_otherwise_on_one_worker_ends_both_at_once(engine, fault):
     code, printed, said = faulty(engine, fault, program="compiled.py")
     assert code not in (0, launcher.TIMED_OUT), said
+    sentence = (
+        rf"^(\w+Error: )?Workers cannot train together, {SAID[fault]}: make and compile the same"
+    )
     for rank in "01":
-        sentence = rf"^Workers cannot train together, {SAID[fault]}: make and compile the same"
-        assert re.search(sentence, last(said[rank])), said
+        # Under a strategy TensorFlow 2.15 may still write of the other's end after it.
+        lines = said[rank] if engine == "strategy" else said[rank][-1:]
+        assert any(re.search(sentence, line) for line in lines), said
     assert "trained" not in printed
 
 

@@ -175,6 +175,21 @@ def test_a_worker_that_does_not_take_part_is_named(how):
     assert re.search("worker 1 (did not take part|has not answered)", run.err[0][-1]), run.text
 
 
+@needs_horovod
+@pytest.mark.parametrize(
+    "fault, sentence",
+    [
+        ("loss", "Workers cannot train together, the loss is mse on worker 0 and mae on worker 1"),
+        ("batches", "worker 1 of 2 waits in the first step's comparison, but worker 0 waits in a"),
+    ],
+)
+def test_what_one_worker_alone_compiles_is_told_by_both(fault, sentence):
+    run = launch_horovod("under_horovod.py", "compiled.py", "group", fault)
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    for lines in run.err:
+        assert sentence in lines[-1], run.text
+
+
 def test_elastic_is_refused(monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", mock.Mock())
