@@ -308,7 +308,7 @@ def lines(drawn: Frames, protocol: str, secret: str, count: int) -> None:
             send_all(there, drawn.said())
             while line._peers:
                 line._receive(peer)
-            assert line.broken or line.left, "a lost worker is not told"
+            assert line.broken is not None or line.left, "a lost worker is not told"
         line._selector.close()
 
 
