@@ -272,8 +272,9 @@ def _install_restore_without_a_step() -> None:
             if hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
                 self.model.optimizer.build(self.model.trainable_variables)
             states = [each._aggregator().state for each in reducing(optimizer)]
-            saved = _state_in(path)
-            if saved and len(states) == 1 and not states[0].variables:
+            # After a step the file may have been superseded, and is not needed.
+            lacks = len(states) == 1 and not states[0].variables
+            if lacks and tf.io.gfile.exists(f"{path}.index") and (saved := _state_in(path)):
                 states[0].restore(saved)
         original(self, logs)
 
