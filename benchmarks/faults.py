@@ -1,323 +1,279 @@
-"""Faults of one of several workers at random moments: what the others say, when, and what is kept.
+"""Faults of one of several workers: what the others say, when, what is kept, and what is silent.
 
-    python benchmarks/faults.py --engines group strategy --json faults.jsonl
+    python benchmarks/faults.py --faults 500 --json faults.jsonl
+    python benchmarks/faults.py --table faults.jsonl           prints the tables of the docs
 
-For each engine (a process group, MultiWorkerMirroredStrategy, Horovod), number of workers and kind
-of fault, one worker of a small training is killed, stopped or raises, at a random place of a random
-step.  A run holds if every other worker ends with an exit code other than 0 within 30 s, of a
-stopped worker within the workers' timeout and 5 s, and its last line on stderr is the sentence that
-names that worker and the cause.  Every `--resume-every`th training is then started again with
-BackupAndRestore: it must end with the bits of one that nothing has interrupted, of weights,
-optimizer and residuals.  A run that does not hold is printed with what its workers have said.
+Small trainings of two or three workers in a process group, under MultiWorkerMirroredStrategy and
+under Horovod.  Each has one fault: a worker is lost at a random place of a random step, its program
+differs, a callback decides on it alone, its backups are damaged, strangers come to the ports, or it
+is lost as the workers meet.  injection/kinds.py has the kinds, and what must follow each: all other
+workers stop within the timeout and 10 s with a sentence that names worker and cause; or the
+training ends as without the fault.  Every `--resume-every`th training that lost a worker is started
+again with BackupAndRestore: it must end with the bits of one that nothing has interrupted, of
+weights, optimizer and residuals.  A run that does not hold is printed with what its workers say.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
+import concurrent.futures
+import functools
+import itertools
 import json
-import os
 import pathlib
 import random
-import re
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from injection import kinds, tables
+from injection.kinds import ENGINES, KINDS, PLACES, Stops
+from injection.runs import Run, Server, backups_in, worker_of
+from injection.strangers import strangers, taken
+from injection.verdict import SAVED, Facts, judge, resumed
+
 from grace_tf.cli.bench.machine import machine
-from grace_tf.cli.run.addresses import environments
-from grace_tf.cli.run.local_and_ssh import Local
-from grace_tf.cli.tables import print_table
 
-ENGINES = ("group", "strategy", "horovod")
-FAULTS = ("SIGKILL", "SIGSTOP", "raise")
-# For each kind of fault, a pattern of the cause that the other workers must report.
-SAID = {
-    "SIGKILL": "is gone without a word: it was killed, crashed or lost its machine",
-    "SIGSTOP": r"(has not answered for \d+ s: it is stopped, or its machine hangs"
-    r"|did not take part within \d+ s)",
-    "raise": "(failed|left fit){after}: ValueError: boom",
-}
-SOON = 30.0  # seconds within which the others end
-LATER = 5.0  # seconds beyond the timeout, where a worker is stopped
-HANGS = 20.0  # seconds beyond that, after which a run is given up
-STARTED = 180.0  # seconds for a training until its fault, or its end
-# After how many steps of the two epochs of four a place comes.
-PLACES = {
-    "training begins": (0,),
-    "epoch begins": (0, 4),
-    "step begins": range(8),
-    "in a step": range(8),
-    "step ends": range(1, 9),
-    "validation": (4, 8),
-    "epoch ends": (4, 8),
-    "training ends": (8,),
-}
+TEMPLATE_STEPS = 5  # of the training whose backups are damaged, until it is killed
+UNHURRIED = 60.0  # seconds, the timeout of workers without a fault
+STAYS = ("SIGSTOP", "stopped at the start")  # such a worker never ends by itself
 
 
-class Server:
-    """Forks workers off a process that has imported TensorFlow; see faulty.py."""
-
-    def __init__(self, engine: str) -> None:
-        self.engine = engine
-        program = pathlib.Path(__file__).with_name("faulty.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), engine],
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        self._left = b""
-
-    def start(self, job: dict[str, Any]) -> None:
-        self._process.stdin.write(json.dumps(job).encode() + b"\n")
-
-    def told(self, seconds: float) -> list[dict[str, Any]]:
-        """What the server says next, within so many seconds."""
-        if not select.select([self._process.stdout], [], [], seconds)[0]:
-            return []
-        data = os.read(self._process.stdout.fileno(), 1 << 16)
-        if not data:
-            raise RuntimeError("The server of workers has ended.")
-        *lines, self._left = (self._left + data).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def stop(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-
-class Run:
-    """One training of several processes, and when and how each of them ended."""
-
-    def __init__(
-        self, server: Server, folder: str, workers: int, timeout: float, fault: dict | None = None
-    ) -> None:
-        self.folder, self.workers, self.fault, self.timeout = folder, workers, fault, timeout
-        self._server = server
-        self._pids: dict[int, int] = {}  # by rank
-        self.ended: dict[int, tuple[int, float]] = {}  # by rank: the exit code, and when
-        self.hung: list[int] = []
-
-    def go(self) -> Run:
-        """Returns itself when all workers have ended; one that is stopped or hangs is killed."""
-        faulty = self.fault and self.fault["worker"]
-        waited = set(range(self.workers)) - ({faulty} if self.fault else set())
-        places = [Local("localhost") for _ in range(self.workers)]
-        with environments(places, False, self._server.engine == "horovod") as of_workers:
-            for place in places:
-                place.close()
-            for rank, environment in enumerate(of_workers):
-                new = {k: v for k, v in environment.items() if os.environ.get(k) != v}
-                fault = self.fault if rank == faulty else None
-                job = dict(rank=rank, workers=self.workers, environment=new, fault=fault)
-                self._server.start({**job, "folder": self.folder, "timeout": self.timeout})
-            self._wait(waited, time.time() + STARTED, give_up=True)
-            self.hung = sorted(waited - set(self.ended))
-            for rank in self.hung:
-                os.kill(self._pids[rank], signal.SIGUSR1)  # its stacks
-            if self.hung:
-                time.sleep(1.0)
-            if self.fault and self.fault["kind"] != "SIGSTOP":
-                self._wait({faulty}, time.time() + SOON)
-            for rank in set(range(self.workers)) - set(self.ended):
-                os.kill(self._pids[rank], signal.SIGKILL)
-            self._wait(set(range(self.workers)), time.time() + STARTED)
-        return self
-
-    def _wait(self, ranks: set[int], deadline: float, give_up: bool = False) -> None:
-        """Waits for these workers to end; with `give_up` no longer than HANGS after their time."""
-        while not ranks <= set(self.ended) and time.time() < deadline:
-            for told in self._server.told(0.2):
-                if "rank" in told:
-                    self._pids[told["rank"]] = told["pid"]
-                else:
-                    rank = {pid: rank for rank, pid in self._pids.items()}[told["pid"]]
-                    self.ended[rank] = told["code"], told["at"]
-            if give_up and self.fault and self.at is not None:
-                deadline = min(deadline, self.at + self.limit + HANGS)
-
-    @property
-    def at(self) -> float | None:
-        """When the fault was."""
-        told = pathlib.Path(self.folder, "fault")
-        text = told.read_text() if told.exists() else ""
-        return float(text) if text else None
-
-    @property
-    def limit(self) -> float:
-        """Seconds from the fault within which the others must end."""
-        return self.timeout + LATER if self.fault["kind"] == "SIGSTOP" else SOON
-
-    def lines(self, rank: int, stream: str = "stderr") -> list[str]:
-        """What a worker has written."""
-        path = pathlib.Path(self.folder, f"{stream}-{rank}")
-        return path.read_text(errors="replace").rstrip().splitlines() if path.exists() else []
-
-    def wrong(self) -> list[str]:
-        """What does not hold after a fault."""
-        if self.at is None:
-            return ["there was no fault"]
-        found, faulty, steps = [], self.fault["worker"], self.fault["steps"]
-        # Before the first step the variable that counts steps may not exist.
-        after = f" after {steps} step{'s' * (steps > 1)}" if steps else "( after 0 steps)?"
-        cause = SAID[self.fault["kind"]].replace("{after}", after)
-        for rank in sorted(set(range(self.workers)) - {faulty}):
-            code, at = self.ended[rank]
-            last = (self.lines(rank) or [""])[-1]
-            sentence = f"Worker {rank} of {self.workers} cannot go on, worker {faulty} {cause}; "
-            sentence += "start all of them again\\."
-            if rank in self.hung:
-                found.append(f"worker {rank} hangs")
-            elif not re.fullmatch(rf"(\w+Error: )?{sentence}", last):
-                found.append(f"worker {rank} says: {last!r}")
-            elif code == 0:
-                found.append(f"worker {rank} ends with exit code 0")
-            elif at - self.at > self.limit:
-                found.append(f"worker {rank} ends after {at - self.at:.0f} s")
-        own = (self.lines(faulty) or [""])[-1]
-        if self.fault["kind"] == "raise" and (not self.ended[faulty][0] or "boom" not in own):
-            found.append(f"worker {faulty}, which raises, ends with {own!r}")
-        return found
-
-    def seconds(self) -> float:
-        """From the fault to the end of the last of the others."""
-        others = [at for rank, (_, at) in self.ended.items() if rank != self.fault["worker"]]
-        return max(others) - self.at if self.at else 0.0
-
-    def ends(self) -> list[dict[str, str]] | None:
-        """The digests with which all workers have ended, None where one has not."""
-        if any(code for code, _ in self.ended.values()):
-            return None
-        said = [self.lines(rank, "stdout") for rank in range(self.workers)]
-        return [json.loads(lines[-1]) for lines in said] if all(said) else None
-
-
-def drawn(draw: random.Random, kind: str, workers: int) -> dict[str, Any]:
-    """Chooses a fault at random.  Places in and around a step are chosen more often."""
-    places = [place for place in PLACES if (kind, place) != ("raise", "in a step")]
-    weights = [3 if "step" in place else 1 for place in places]
-    (place,) = draw.choices(places, weights)
-    steps = draw.choice(PLACES[place])
+def drawn(seed: str, engine: str, kind: str, workers: tuple[int, ...]) -> dict[str, Any]:
+    """Chooses a fault at random: `workers` of the run, and all that its worker is told."""
+    draw, what = random.Random(f"{seed} {engine} {kind}"), KINDS[kind]
+    size = draw.choice(workers)
+    if what.template:  # of one worker more or less, and of two at least
+        size = 2 if what.template > 0 else 3
+    place, steps = what.place, 0
+    if place == kinds.ANYWHERE:
+        # Places in and around a step are chosen more often.
+        places = [each for each in PLACES if (kind, each) != ("raise", "in a step")]
+        (place,) = draw.choices(places, [3 if "step" in each else 1 for each in places])
+        steps = draw.choice(PLACES[place])
+    elif place == kinds.MIDWAY:
+        place, steps = "step ends", draw.randrange(1, 8)
+    elif place in PLACES:
+        steps = max(PLACES[place])
+    worker = size - 1 if what.template else draw.randrange(size)
+    if kind.endswith("in worker 0's place"):
+        worker = 0
     return {
         "kind": kind,
-        "worker": draw.randrange(workers),
+        "workers": size,
+        "worker": worker,
         "place": place,
         "steps": steps,
-        "late": draw.random() < 0.5,
+        # After the last epoch it comes after what others' callbacks do.
+        "late": draw.random() < 0.5 or what.family == "callback",
         # The first step is traced, the others take some milliseconds.
         "delay": draw.uniform(0.0, 0.01 if steps else 2.0),
+        "seed": draw.randrange(2**31),
+        "phase": "start" if engine == kinds.HOROVOD else draw.choice(["start", "training"]),
+        "says": draw.choice(["ssh", "HTTP", "noise"]) if "another program" in kind else "",
+        "stops": any(isinstance(each, Stops) for each in what.outcomes(engine)),
+        "stays": kind in STAYS,
     }
 
 
-def one(server: Server, workers: int, fault: dict, resume: bool, whole: list, args) -> dict:
-    """Runs a training with a fault and returns its row.
+def plan(args: argparse.Namespace, engine: str) -> Iterator[dict[str, Any]]:
+    """The faults of an engine, the kinds in turn, as often as their weights say."""
+    names = [name for name in args.kinds if engine in KINDS[name].engines]
+    for repeat in itertools.count():
+        for name in names:
+            # Twice in each round of two for weight 2, once for weight 1, and so on.
+            for again in range((KINDS[name].weight + repeat % 2) // 2):
+                seed = f"{args.seed} {repeat} {again}"
+                yield {**drawn(seed, engine, name, tuple(args.workers)), "repeat": repeat}
 
-    With `resume` it also starts the training again, and compares the final state with `whole`.
+
+class Measurement:
+    """Runs faults under one engine, several at once, each lane with a server of its own.
+
+    A row of each goes to the list `told` and to the file that `args.json` names, as it ends.
     """
-    folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
-    run = Run(server, folder, workers, args.timeout, fault).go()
-    row = {"engine": server.engine, "workers": workers, **fault, "seconds": run.seconds()}
-    row.update(wrong=run.wrong(), resumed=None)
+
+    def __init__(self, engine: str, args: argparse.Namespace, told: list[dict[str, Any]]) -> None:
+        self._engine, self._args, self._told = engine, args, told
+        self._own, self._servers = threading.local(), []
+        self._lock, self._print = threading.RLock(), threading.Lock()
+
+    def inject(self, faults: list[dict[str, Any]]) -> None:
+        lanes = concurrent.futures.ThreadPoolExecutor(self._args.lanes)
+        with lanes:
+            try:
+                for _ in lanes.map(self.one, faults):
+                    pass
+            finally:
+                for server in self._servers:
+                    server.stop()
+
+    def _run(self, folder: str, workers: int, fault: dict | None, **keywords: Any) -> Run:
+        if not hasattr(self._own, "server"):
+            self._own.server = Server(self._engine)
+            self._servers.append(self._own.server)
+        timeout = self._args.timeout if fault else max(self._args.timeout, UNHURRIED)
+        return Run(self._own.server, folder, workers, timeout, fault, **keywords).go()
+
+    @functools.cache  # noqa: B019  of one measurement, which lives as long as its rows
+    def _whole(self, workers: int) -> list[dict[str, Any]]:
+        """The digests at the end of a training without a fault."""
+        with self._lock, tempfile.TemporaryDirectory(prefix="grace_tf-faults-") as folder:
+            run = self._run(folder, workers, None)
+            if len(run.ends()) < workers:
+                show(run, {"engine": self._engine, "workers": workers})
+                raise RuntimeError("The training without a fault does not end well.")
+            return [run.ends()[rank] for rank in range(workers)]
+
+    @functools.cache  # noqa: B019
+    def _template(self, workers: int, width: bool) -> str:
+        """A folder with the backups of a training that was killed."""
+        folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
+        fault = {"kind": "SIGKILL", "worker": 0, "place": "step begins", "steps": TEMPLATE_STEPS}
+        fault.update(late=True, delay=0.0, seed=0, stops=True, width=width)
+        self._run(folder, workers, fault)
+        return folder
+
+    def one(self, fault: dict[str, Any]) -> None:
+        """Runs a training with a fault."""
+        began = time.time()
+        folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
+        wrong, run = self._injected(folder, fault)
+        row = {"engine": self._engine, **fault, "seconds": run.seconds(), "resumed": None}
+        again = self._args.resume_every and fault["repeat"] % self._args.resume_every == 0
+        if again and KINDS[fault["kind"]].family == "lost" and not wrong:
+            run = self._run(folder, fault["workers"], None)
+            wrong = resumed(self._facts(run, fault, saved=max(0, fault["steps"] - SAVED)))
+            row["resumed"] = not wrong
+        row.update(wrong=wrong, took=round(time.time() - began, 1))
+        with self._print:
+            report(run, row)
+            keep(row, self._args.json)
+            self._told.append(row)
+            if self._args.keep and wrong:
+                print("kept in", folder)
+        if not (self._args.keep and wrong):
+            shutil.rmtree(folder)
+
+    def _injected(self, folder: str, fault: dict[str, Any]) -> tuple[list, Run]:
+        kind, workers = KINDS[fault["kind"]], fault["workers"]
+        keywords: dict[str, Any] = {}
+        if kind.family == "strangers":
+            keywords["around"] = strangers
+        elif fault["kind"] == "port in use" or fault["kind"].endswith("in worker 0's place"):
+            keywords["around"] = taken
+            keywords["absent"] = () if fault["kind"] == "port in use" else (0,)
+        before: dict[str, bytes] = {}
+        if kind.family == "backup":
+            with self._lock:
+                source = self._template(workers + kind.template, False)
+                other = self._template(workers, True) if "another model" in fault["kind"] else None
+            _copy_backups(source, folder)
+            if other:
+                _copy_backups(other, str(pathlib.Path(folder, "other")))
+            before = backups_in(folder)
+        run = self._run(folder, workers, fault, **keywords)
+        after = backups_in(folder) if before else {}
+        changed = [
+            name
+            for name, content in before.items()
+            if worker_of(name) != fault["worker"] and after.get(name) != content
+        ]
+        facts = self._facts(run, fault, saved=TEMPLATE_STEPS - 1, changed=changed)
+        return judge(facts), run
+
+    def _facts(self, run: Run, fault: dict[str, Any], saved: int, changed: Any = ()) -> Facts:
+        with self._lock:
+            whole = self._whole(fault["workers"])
+        return Facts(
+            engine=self._engine,
+            workers=fault["workers"],
+            timeout=self._args.timeout,
+            fault=fault,
+            at=run.at,
+            ended=run.ended,
+            hung=run.hung,
+            said=run.said(),
+            ends=run.ends(),
+            whole=whole,
+            saved=saved,
+            changed=changed,
+        )
+
+
+def _copy_backups(source: str, folder: str) -> None:
+    for path in pathlib.Path(source).rglob("backup"):
+        shutil.copytree(path, pathlib.Path(folder, path.relative_to(source)))
+
+
+def report(run: Run, row: dict[str, Any]) -> None:
+    """Prints a row, and where it does not hold what its workers have said at last."""
+    at = f"worker {row['worker']} of {row['workers']} {row['place']} ({row['steps']} steps)"
+    wrong = "; ".join(f"{category}: {text}" for category, text in row["wrong"])
+    print(
+        f"{row['engine']:9} {row['kind']:32} {row['repeat']:3} {at:42} {row['seconds']:5.1f} s "
+        f"{row['took']:5.1f} s  {wrong or 'holds'}{', goes on exactly' if row['resumed'] else ''}",
+        flush=True,
+    )
     if row["wrong"]:
         show(run, row)
-    if resume and not row["wrong"]:
-        again = Run(server, folder, workers, args.timeout).go()
-        row["resumed"] = again.ends() == whole
-        if not row["resumed"]:
-            row["wrong"] = [f"restarted, it ends with {again.ends()}, not {whole}"]
-            show(again, row)
-    if args.keep and row["wrong"]:
-        print("kept in", folder)
-    else:
-        shutil.rmtree(folder)
-    return row
 
 
 def show(run: Run, row: dict[str, Any]) -> None:
-    """Prints a run that has failed a check, with the last lines of its workers."""
-    print(f"\n{row}", flush=True)
+    print(f"{row}", flush=True)
     for rank in range(run.workers):
         print(f"worker {rank}, {run.ended.get(rank)}:", *run.lines(rank)[-40:], sep="\n    ")
 
 
+def keep(row: dict[str, Any], path: str | None) -> None:
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a run; each is printed as it ends."""
-    rows: list[dict[str, Any]] = []
-    for engine in args.engines:
-        server = Server(engine)
-        for workers in args.workers:
-            with tempfile.TemporaryDirectory(prefix="grace_tf-faults-") as folder:
-                unbroken = Run(server, folder, workers, args.timeout).go()
-                whole = unbroken.ends()
-                if whole is None:
-                    show(unbroken, {"engine": engine, "workers": workers})
-                    raise RuntimeError("The training without a fault does not end well.")
-            for kind in args.faults:
-                draw = random.Random(f"{args.seed} {engine} {workers} {kind}")
-                for repeat in range(args.repeats):
-                    fault = drawn(draw, kind, workers)
-                    if args.only is not None and repeat not in args.only:
-                        continue
-                    resume = args.resume_every and repeat % args.resume_every == 0
-                    row = one(server, workers, fault, resume, whole, args)
-                    rows.append({**row, "repeat": repeat})
-                    where = f"worker {fault['worker']} {fault['place']} ({fault['steps']} steps)"
-                    print(
-                        f"{engine:9} {workers} {kind:8} {repeat:3} {where:42} "
-                        f"{row['seconds']:5.1f} s  {'; '.join(row['wrong']) or 'holds'}"
-                        f"{', goes on exactly' if row['resumed'] else ''}",
-                        flush=True,
-                    )
-        server.stop()
+    """The machine, and one row a fault."""
+    head = machine(max(args.workers), 1, "a dense layer of 8 x 16 and one of 16 x 4")
+    rows = [{**head, "timeout": args.timeout, "seed": args.seed}]
+    keep(rows[0], args.json)
+    for number, engine in enumerate(args.engines):
+        share = args.faults // len(args.engines) + (number < args.faults % len(args.engines))
+        faults = itertools.islice(plan(args, engine), share)
+        chosen = [fault for i, fault in enumerate(faults) if args.only in (None, i)]
+        Measurement(engine, args, rows).inject(chosen)
     return rows
-
-
-def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """The rows of the table, one an engine, number of workers and kind of fault."""
-    groups = collections.defaultdict(list)
-    for row in rows:
-        groups[row["engine"], row["workers"], row["kind"]].append(row)
-    cells = []
-    for (engine, workers, kind), runs in groups.items():
-        held = sum(not row["wrong"] for row in runs)
-        resumed = [row["resumed"] for row in runs if row["resumed"] is not None]
-        longest = max(row["seconds"] for row in runs)
-        exact = f"{sum(resumed)} of {len(resumed)}"
-        cells.append(
-            [engine, str(workers), kind, f"{held} of {len(runs)}", f"{longest:.1f} s", exact]
-        )
-    return cells
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 3])
-    parser.add_argument("--faults", nargs="+", default=FAULTS, choices=FAULTS)
-    parser.add_argument("--repeats", type=int, default=20, help="runs of each")
-    parser.add_argument("--only", nargs="+", type=int, help="only these of them")
-    parser.add_argument("--resume-every", type=int, default=4, help="0: none is started again")
-    parser.add_argument("--timeout", type=float, default=15.0, help="of the workers, in seconds")
+    parser.add_argument("--kinds", nargs="+", default=[*KINDS], choices=[*KINDS], metavar="KIND")
+    parser.add_argument("--families", nargs="+", choices=[*kinds.FAMILIES], help="of kinds")
+    parser.add_argument("--faults", type=int, default=500, help="of all engines together")
+    parser.add_argument("--only", type=int, help="the fault of this number of each engine")
+    parser.add_argument("--resume-every", type=int, default=2, help="0: none is started again")
+    parser.add_argument("--timeout", type=float, default=10.0, help="of the workers, in seconds")
+    parser.add_argument("--lanes", type=int, default=3, help="trainings at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="the folders of runs that do not hold")
     parser.add_argument("--json", help="the file to which the runs are added, a line each")
+    parser.add_argument("--table", help="prints the tables of such a file, and injects nothing")
     args = parser.parse_args()
+    if args.table:
+        print(*tables.of_file(pathlib.Path(args.table)).values(), sep="\n\n")
+        return
+    if args.families:
+        args.kinds = [name for name in args.kinds if KINDS[name].family in args.families]
+    began = time.time()
     rows = measure(args)
-    columns = ["engine", "workers", "fault", "held", "longest", "went on exactly"]
-    print_table("Faults", columns, table(rows))
-    if args.json:
-        head = machine(max(args.workers), args.repeats, "a dense layer of 8 x 16 and one of 16 x 4")
-        with open(args.json, "a", encoding="utf-8") as file:
-            for line in ({**head, "timeout": args.timeout}, *rows):
-                file.write(json.dumps(line) + "\n")
-    sys.exit(any(row["wrong"] for row in rows))
+    print(f"{len(rows) - 1} faults in {time.time() - began:.0f} s")
+    print(*tables.of_rows(rows).values(), sep="\n\n")
+    sys.exit(any(row["wrong"] for row in rows[1:]))
 
 
 if __name__ == "__main__":

@@ -273,8 +273,8 @@ def _install_restore_without_a_step() -> None:
                 self.model.optimizer.build(self.model.trainable_variables)
             states = [each._aggregator().state for each in reducing(optimizer)]
             # After a step the file may have been superseded, and is not needed.
-            there = tf.io.gfile.exists(f"{path}.index") and not states[0].variables
-            if there and len(states) == 1 and (saved := _state_in(path)):
+            lacks = len(states) == 1 and not states[0].variables
+            if lacks and tf.io.gfile.exists(f"{path}.index") and (saved := _state_in(path)):
                 states[0].restore(saved)
         original(self, logs)
 

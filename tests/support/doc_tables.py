@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import statistics
+import sys
 from pathlib import Path
 
 from cell_runs import CELLS, ENGINES
@@ -15,6 +16,9 @@ from grace_tf.cli import describe, tables
 from grace_tf.cli.bench import codecs
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))  # last: tests have programs of the same names
+from injection import tables as injected  # noqa: E402
+
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 DIGITS = RESULTS / "digits.jsonl"
@@ -28,7 +32,6 @@ CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
 TRAINING = RESULTS / "training.jsonl"
 MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
-ENGINES_OF_FAULTS = {"group": "process group", "strategy": "MWMS", "horovod": "Horovod"}
 KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
 TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
 
@@ -95,28 +98,9 @@ def _beside_half(row, rows):
     return f"{1000 * row['seconds']:.0f} ms", f"{half / row['seconds']:.1f}"
 
 
-def faults_table():
-    """The committed runs of benchmarks/faults.py."""
-    groups, version = {}, None
-    for line in FAULTS.read_text(encoding="utf-8").splitlines():
-        run = json.loads(line)
-        if run["kind"] == "machine":
-            version = run["tensorflow"].rpartition(".")[0]
-            continue
-        groups.setdefault((version, run["engine"], run["workers"], run["kind"]), []).append(run)
-    rows = []
-    for (version, engine, workers, kind), runs in sorted(groups.items(), reverse=True):
-        resumed = [run["resumed"] for run in runs if run["resumed"] is not None]
-        rows.append(
-            [
-                *(version, ENGINES_OF_FAULTS[engine], f"{workers}", kind),
-                f"{sum(not run['wrong'] for run in runs)} of {len(runs)}",
-                f"{max(run['seconds'] for run in runs):.1f} s",
-                f"{sum(resumed)} of {len(resumed)}",
-            ]
-        )
-    columns = ["TensorFlow", "engine", "workers", "fault", "held", "longest", "went on exactly"]
-    return tables.markdown(columns, rows)
+def faults_table(name):
+    """The committed runs of benchmarks/faults.py; `--table` prints the same."""
+    return injected.of_file(FAULTS)[name]
 
 
 def codec_table():
@@ -237,7 +221,8 @@ TABLES = {
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
-    "faults": faults_table,
+    "faults": functools.partial(faults_table, "faults"),
+    "fault-kinds": functools.partial(faults_table, "fault-kinds"),
     "cells-2.21": functools.partial(matrix_table, "2.21"),
     "cells-2.15": functools.partial(matrix_table, "2.15"),
 }
