@@ -21,7 +21,8 @@ from grace_tf.transports.lifeline.connections import Lifeline
 
 _PATHS = {keras.callbacks.CSVLogger: "filename", keras.callbacks.TensorBoard: "log_dir"}
 
-_told: dict[int, dict[int, list[str]]] = collections.defaultdict(dict)  # by call of fit and worker
+# By the number of the call of `fit`, then by worker.
+_paths_of: dict[int, dict[int, list[str]]] = collections.defaultdict(dict)
 
 
 @contextlib.contextmanager
@@ -36,24 +37,26 @@ def one_writer(line: Lifeline, call: int, model: Any, callbacks: Iterable[Any]) 
         yield
         return
     found = [(each, _PATHS[cls]) for each in callbacks for cls in _PATHS if isinstance(each, cls)]
-    line.on("logs", lambda worker, message: _told[message[0]].__setitem__(worker, message[1]))
+    line.on("logs", lambda worker, message: _paths_of[message[0]].__setitem__(worker, message[1]))
     line.tell("logs", [call, [_absolute(getattr(each, name)) for each, name in found]])
     if found:
-        line.until(lambda: all(w in _told[call] for w in range(rank)), line.patience)
+        line.until(lambda: all(w in _paths_of[call] for w in range(rank)), line.patience)
         line.check()
     with line.changed:
-        told = dict(_told.pop(call, {}))
-        for past in [each for each in _told if each < call]:
-            del _told[past]
+        paths = dict(_paths_of.pop(call, {}))
+        for past in [each for each in _paths_of if each < call]:
+            del _paths_of[past]
     with contextlib.ExitStack() as nothing:
         for each, name in found:
             given = getattr(each, name)
-            owners = [w for w in range(rank) if _absolute(given) in told.get(w, [_absolute(given)])]
+            owners = [
+                w for w in range(rank) if _absolute(given) in paths.get(w, [_absolute(given)])
+            ]
             if owners:
                 _say(rank, count, each, given, owners[0])
                 is_file = isinstance(each, keras.callbacks.CSVLogger)
-                own = os.devnull if is_file else nothing.enter_context(_folder())
-                setattr(each, name, own)
+                unread = os.devnull if is_file else nothing.enter_context(_folder())
+                setattr(each, name, unread)
                 nothing.callback(setattr, each, name, given)
         yield
 

@@ -75,6 +75,8 @@ def _note(connected: Any, path: str, held: contextlib.ExitStack) -> Any:
     while True:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
+            if os.stat(folder).st_uid != os.getuid():
+                return None  # another user has made it, and could make this process write anywhere
             note = open(name, "a+")
         except OSError:
             return None
