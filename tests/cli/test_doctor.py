@@ -27,7 +27,7 @@ def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
         name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
     }
     assert set(guards) == set(
-        "backups guards lifeline paths_by_worker pickling synchronised training".split()
+        "backups guards lifeline paths_by_worker pickling saving_once synchronised training".split()
     )
     assert "in BackupAndRestore." in guards["backups"]
     assert (
