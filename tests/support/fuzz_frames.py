@@ -360,6 +360,15 @@ def fuzz(count: int, seed: int, batch: int = BATCH) -> dict[tuple, list]:
         count -= batch
 
 
+def free_port() -> int:
+    """A free port that no connection gets as its own: Linux takes these from 32768 on."""
+    for port in random.SystemRandom().sample(range(20000, 32768), 100):
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            return port
+    raise OSError("There is no free port from 20000 to 32767.")
+
+
 def train(seed: int, count: int, secret: str | None = None) -> str:
     """A training of two workers, beside which so many frames come in at each door of worker 0's.
 
@@ -367,9 +376,8 @@ def train(seed: int, count: int, secret: str | None = None) -> str:
     the launcher's.
     """
     drawn, sent = {name: Frames(seed, name) for name in MAGICS}, []
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(hold()) as free:
-        there, master = f"{folder}/doors", f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
+    with tempfile.TemporaryDirectory() as folder:
+        there, master = f"{folder}/doors", f"127.0.0.1:{free_port()}"
         with socket.create_server(there, family=socket.AF_UNIX) as doors:
 
             def attack() -> None:
