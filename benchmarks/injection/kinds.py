@@ -116,7 +116,7 @@ DIFFERS = {
     "activation": _differs("activation|layer|model"),
     "regulariser": _differs("regulari[sz]er|layer|model"),
     "dtype policy": _differs("polic|dtype|precision|float16"),
-    "loss scale": _differs("LossScale|loss scale|optimizer"),
+    "loss scale": _differs("LossScale|loss scal|optimizer"),
     "method": _differs("plans differ|method|compressor"),
     "seed of the method": _differs("seed"),
     "optimizer": _differs("optimizers differ|Adam"),
