@@ -24,7 +24,7 @@ def folder_of(job: dict[str, Any]) -> pathlib.Path:
 
 
 def backups(folder: pathlib.Path) -> list[list[pathlib.Path]]:
-    """The files of each complete backup but for its checksums, the newest backup last."""
+    """The files of each complete backup, without its checksums; the newest backup comes last."""
     found: dict[int, list[pathlib.Path]] = {}
     for path in sorted(folder.rglob("*")):
         number = re.search(r"(?:/|ckpt-)(\d+)(?:/|\.)", str(path.relative_to(folder.parent)))

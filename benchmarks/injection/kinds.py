@@ -169,10 +169,10 @@ STRANGERS = {
 }
 _OF_A_START = r"did not (come|start)|has not answered|did not take part|what listens there"
 START = {
-    # Between the meeting of all and the moment in which TensorFlow or Horovod has connected them.
+    # The workers have met, and TensorFlow or Horovod has not connected them yet.
     "killed at the start": Kind("start", Stops(GONE)),
     "stopped at the start": Kind("start", Stops(_OF_A_START), weight=1),
-    # Only the ports of a process group are given before.
+    # Only the ports of a process group are known before it starts.
     "port in use": Kind("start", Stops("listen"), engines=(GROUP,), weight=3),
     "silence in worker 0's place": Kind(
         "start", Stops("what listens there"), engines=(GROUP,), weight=2

@@ -165,7 +165,7 @@ class Steps:
     def compare_data(self, x: np.ndarray) -> None:
         """Warns, on worker 0, if all workers train on the same rows.
 
-        Shares count as different, even where their values are equal, such as zeros.
+        Arrays that `grace_tf.shard` has made count as different, also where their values are equal.
         """
         rows = [repr(x.shape).encode(), x[:1].tobytes(), x[-1:].tobytes()]
         if data_shards.is_share(x):

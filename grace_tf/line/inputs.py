@@ -32,7 +32,8 @@ def spec_of(grad: tf.Tensor | tf.IndexedSlices, variable: Any) -> tf.TensorSpec:
 def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     """The gradient as rows or one tensor; without a static shape it gets its variable's.
 
-    Raises TypeError for what is no gradient, ValueError for a gradient of another shape.
+    Raises TypeError if `grad` is no dense tensor or rows of numbers, ValueError if its shape does
+    not fit the variable.
     """
     _check(grad, variable)
     if is_rows(grad):

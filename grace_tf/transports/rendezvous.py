@@ -50,7 +50,7 @@ def meet(
 
 
 def _refusal(theirs: dict[str, Any], here: dict[str, Any]) -> str | None:
-    """Why another worker cannot train with this one; None if it can, "" for a stranger."""
+    """The reason why another worker is refused; None if it fits, "" if it is no worker."""
     installed, rank = theirs.get("versions"), theirs["rank"]
     if not isinstance(installed, str) or not (installed.isascii() and installed.isprintable()):
         return ""

@@ -36,7 +36,7 @@ def together(*functions):
 
 @pytest.fixture
 def eager_switches():
-    """Python changes threads so often that steps which may overlap do."""
+    """Makes Python switch threads very often, so that steps overlap unless they take turns."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

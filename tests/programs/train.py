@@ -161,7 +161,7 @@ def training_step(net, used, scaled: bool):
 
 
 def callback() -> None:
-    """Weights that differ at first, BatchNorm and metrics, kept alike by `fit`."""
+    """Workers start with different weights; `fit` makes weights, BatchNorm and metrics equal."""
     group = grace_tf.init(timeout=60)
     keras.utils.set_random_seed(group.rank)
     net = keras.Sequential(

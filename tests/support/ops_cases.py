@@ -107,6 +107,7 @@ class SameOnEveryISA(SameBits):
     def same_on_threads(self, function, threads):
         """The same on the best instruction set, where these numbers of threads share the work."""
         if not native.available():
+            # Only native operations use threads; the reference would be compared with itself.
             self.skipTest(native.why_not())
         with ops.using("reference"):
             wanted = function()

@@ -7,7 +7,7 @@ import time
 
 
 def strange(address, said):
-    """A connection on which these bytes were said; waits until something listens there."""
+    """Waits until a server listens at the address, sends the bytes, and returns the connection."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + 20
     while True:

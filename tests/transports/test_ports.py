@@ -14,7 +14,7 @@ ALL = {"::", "0.0.0.0"}
 
 
 def meaning(**names):
-    """Lets names have these addresses, as a resolver has them."""
+    """Replaces the resolver: each name has the given addresses, and no other name exists."""
 
     def found(host, *_, **__):
         if host not in names:

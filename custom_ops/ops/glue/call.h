@@ -18,8 +18,9 @@
 
 namespace grace {
 
-// One reference to a tensor. TensorFlow has its own to the inputs and outputs of a call, so a
-// pointer to their elements stays valid until the call ends, even after the Tensor is gone.
+// One reference to a tensor. TensorFlow holds references of its own to the inputs and outputs of
+// a call, so a pointer to their elements stays valid until the call ends. This object may be
+// destroyed before.
 class Tensor {
  public:
   explicit Tensor(TF_Tensor* tensor) : tensor_(tensor) {}

@@ -1,9 +1,10 @@
-"""The door of each port of a worker: who comes in must prove that it knows the secret of the job.
+"""Protects a port of a worker: a caller must prove that it knows the secret of the job.
 
 The server gives a caller a challenge.  The caller answers with its hello, which is signed by the
 secret and the challenge, and has a challenge of its own, by which the server's answer is signed.
-All are lines of JSON (frames.py), and no other byte counts before.  Callers without the proof are
-few, have little time and a short line, and are sent away without a word.
+All are lines of JSON (frames.py), and nothing else is read before.  The number of callers without
+a proof, their time and the length of their line are limited.  A caller that fails is disconnected
+without an answer.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Door:
         return min((caller.until for caller in self._callers.values()), default=float("inf"))
 
     def look(self, ready: socket.socket) -> tuple[socket.socket, Words] | None:
-        """Serves what is ready; the connection and the hello of a worker that has proved itself."""
+        """Reads from a socket that is ready; returns the connection and hello of a proved worker."""
         if self.closed:
             return None  # since the event came
         if ready is not self._server:
@@ -71,7 +72,7 @@ class Door:
         return None
 
     def expire(self) -> None:
-        """Sends away the callers whose time is over."""
+        """Closes the connections of callers that have not proved themselves in time."""
         for peer, caller in list(self._callers.items()):
             if caller.until <= time.monotonic():
                 self._send_away(peer)
