@@ -63,7 +63,7 @@ class Door:
         return min((caller.until for caller in self._callers.values()), default=float("inf"))
 
     def look(self, ready: socket.socket) -> tuple[socket.socket, Words] | None:
-        """Reads from a socket that is ready; returns the connection and hello of a proved worker."""
+        """Reads a socket that is ready; returns the connection and hello of a proved worker."""
         if self.closed:
             return None  # since the event came
         if ready is not self._server:
