@@ -76,14 +76,14 @@ def watch(
         _begin(plan, label, [plain(v) for v in variables])
     steps = _watched[label].steps
 
-    def send(done: np.ndarray, digest: np.ndarray) -> np.ndarray:
+    def send(done: np.ndarray, *values: np.ndarray) -> np.ndarray:
         when = f"after {counted(int(done))} of this run"
         info = optimizer_info()
-        compare_weights(line, f"{label}/{int(done)}", when, int(digest), [info])
+        compare_weights(line, f"{label}/{int(done)}", when, _digest(values), [info])
         return np.bool_(True)
 
     def compare():
-        sent = tf.numpy_function(send, [done, digest_of_weights(variables)], tf.bool)
+        sent = tf.numpy_function(send, [done, *_values(variables)], tf.bool)
         with tf.control_dependencies([sent]):
             return tf.constant(True)
 
@@ -142,7 +142,7 @@ def compare_in_fit(
             watched.compared = int(watched.steps.numpy())
             steps.append(watched.compared)
     label = f"{label}/{sum(steps)}"
-    compare_weights(line, label, when, int(digest_of_weights(weights)), infos)
+    compare_weights(line, label, when, digest_of_weights(weights), infos)
 
 
 # When the process ends.  Nobody waits, but for worker 0, which outlives the others by some seconds:
@@ -157,7 +157,7 @@ def _tell_the_end() -> None:
     for label, watched in [*_watched.items()][-_MOST:]:
         steps, variables = int(watched.steps.numpy()), watched.variables()
         if variables and steps > watched.compared:
-            digests[f"{label}/{steps}"] = int(digest_of_weights(variables))
+            digests[f"{label}/{steps}"] = digest_of_weights(variables)
     with line.changed:
         line.on("end", _ends.__setitem__)
         line.tell("end", digests)
@@ -177,43 +177,47 @@ def _verdict() -> str | None:
     return _sentence(odd, line.size, "at the end of the program") if odd else None
 
 
-def digest_of_weights(variables: Sequence[Any]) -> tf.Tensor:
-    """A digest of the variables' bits, an int64: a sum of their words, each with an odd weight.
+def digest_of_weights(variables: Sequence[Any]) -> int:
+    """A digest of the variables' bits, 64 of them: a sum of their words, each with an odd weight.
 
     Every place of every variable has a weight of its own, so words that change places count too.
     A difference in one word always changes the digest; others escape it about once in 2^32.  All
     is exact modulo 2^64, so no order of additions matters, and every machine gets the same.
     """
-    # In the host's memory: TensorFlow has no products of integers on GPUs.
+    return _digest([value.numpy() for value in _values(variables)])
+
+
+def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
+    """The variables' values, in the host's memory and of types that NumPy can get."""
     with tf.device("CPU:0"):
-        digests = [_summed(_words(local(plain(v)).read_value()), "words") for v in variables]
-        return _summed(tf.stack(digests or [tf.constant(0, tf.int64)]), "variables")
+        values = [local(plain(v)).read_value() for v in variables]
+        # The types of 8 bits for floats become float32, which is exact.
+        narrow = [value.dtype.size == 1 and value.dtype.is_floating for value in values]
+        return [tf.cast(v, tf.float32) if is_one else v for v, is_one in zip(values, narrow)]
 
 
-def _summed(words: tf.Tensor, what: str) -> tf.Tensor:
-    """The weighted sum of int64 words: of rows first, then of their sums, likewise."""
+def _digest(values: Sequence[np.ndarray]) -> int:
+    words = [value.ravel().view(f"i{min(value.itemsize, 4)}") for value in values]
+    return _summed(np.array([_summed(each, "words") for each in words], np.int64), "variables")
+
+
+def _summed(words: np.ndarray, what: str) -> int:
+    """The weighted sum of integers modulo 2^64: of rows first, then of their sums, likewise."""
     for level in itertools.count():
-        size = words.shape[0]
-        if missing := -size % _ROW or _ROW * (not size):
-            words = tf.pad(words, [[0, missing]])
-        words = tf.linalg.matvec(tf.reshape(words, [-1, _ROW]), _weights(f"{what} {level}"))
-        if words.shape[0] == 1:
-            return words[0]
+        weights = _weights(f"{what} {level}")
+        rows, rest = np.split(words, [words.size // _ROW * _ROW])
+        # Unlike a product of matrices it makes no int64 of all words first.
+        words = np.einsum("ij,j->i", rows.reshape([-1, _ROW]), weights)
+        if rest.size or not words.size:
+            words = np.append(words, np.int64(np.einsum("j,j->", rest, weights[: rest.size])))
+        if words.size == 1:
+            return int(words[0])
 
 
 @functools.cache
 def _weights(name: str) -> np.ndarray:
     """The weights of a row: bits of a hash, so the same on every machine."""
     return np.frombuffer(hashlib.shake_128(name.encode()).digest(8 * _ROW), "<i8") | 1
-
-
-def _words(value: tf.Tensor) -> tf.Tensor:
-    """All bits of a tensor as a vector of int64, a word of at most 32 bits in each."""
-    if value.dtype.size == 1 and value.dtype.is_floating:
-        value = tf.cast(value, tf.float32)  # exact; tf.bitcast refuses these types
-    if value.dtype.size > 1:
-        value = tf.bitcast(value, tf.int16 if value.dtype.size == 2 else tf.int32)
-    return tf.reshape(tf.cast(value, tf.int64), [-1])
 
 
 _received: dict[tuple[int, str], dict[int, Any]] = {}  # (lifeline, label): messages by worker
