@@ -4,9 +4,9 @@
     python benchmarks/comparisons.py --engine mirrored
 
 A comparison is a part of every second exchange here, so exchanges with and without one are measured
-in turn; their difference is stated as a fraction of `--check-every` whole training steps.  What the
-end of an epoch takes longer than without means and comparisons is stated as a fraction of as many.  On a device that computes a step faster, the
-fraction is larger by that much, so the times are printed too.
+in turn; their difference is stated as a fraction of `--check-every` whole training steps.  So is
+the time that the end of an epoch takes longer than without means and comparisons.  On a device that
+computes a step faster the fraction is larger by that much, so the times are printed too.
 """
 
 from __future__ import annotations
