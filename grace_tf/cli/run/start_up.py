@@ -45,7 +45,7 @@ def is_start_up_line(line: str) -> bool:
 
 def of_command_line() -> bool:
     """Whether this process is `python -m grace_tf` or `grace-tf`, and not a user's program."""
-    words = getattr(sys, "orig_argv", [])  # Python 3.9 does not have it
+    words = sys.orig_argv
     words = words[words.index("-m") + 1 :] if "-m" in words else []
     return words[:1] == ["grace_tf"] or os.path.basename(sys.argv[0]) == "grace-tf"
 
