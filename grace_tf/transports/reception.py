@@ -151,8 +151,8 @@ class Reception:
 
 def call(
     address: str, hello: Words, size: int, timeout: float, deadline: float, secret: str = ""
-) -> tuple[socket.socket, Words]:
-    """Worker 0's answer to a hello, and the connection, which stays open.
+) -> tuple[socket.socket, Words, bytes]:
+    """The connection to worker 0, which stays open, its answer to a hello, and what came after it.
 
     Raises: RuntimeError with worker 0's refusal, or where it gives no answer in time.
     """
@@ -169,12 +169,12 @@ def call(
                 why = f" ({error})"
             else:
                 words = {**hello, "seconds": left}
-                answer, line, _ = introduce(peer, words, secret, deadline + _ANSWERING)
+                answer, line, rest = introduce(peer, words, secret, deadline + _ANSWERING)
                 if answer is not None and "refused" in answer:
                     raise RuntimeError(str(answer["refused"]))
                 if answer is not None:
                     held.pop_all()
-                    return peer, answer
+                    return peer, answer, rest
                 why = f": {_foreign(line)}"
         time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
     raise RuntimeError(
