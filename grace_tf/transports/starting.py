@@ -75,6 +75,7 @@ class Starting:
             if not self._watch(selector, lambda: bool(outcome), deadline):
                 self._late(timeout)
             end.close()
+            selector.unregister(done)  # it stays ready
             value, error = outcome[0]
             if error is not None:
                 if any(tensorflow_engine.may_have_failed(e) for e in (error, error.__cause__) if e):
