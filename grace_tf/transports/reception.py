@@ -21,7 +21,7 @@ from grace_tf.transports.lifeline.door import Door, Words, introduce, report
 from grace_tf.transports.lifeline.sockets import listen
 
 _ANSWERING = 5.0  # seconds after its own deadline that a worker waits for worker 0's answer
-_LONGEST_WAIT = 1e9  # seconds
+LONGEST_WAIT = 1e9  # seconds
 _IMPOSTOR = (
     "a worker with another secret of the job was sent away: all get the same from the launcher, or "
     "by init(secret=…)"
@@ -146,7 +146,7 @@ class Reception:
     def _is_worker(hello: Words) -> bool:
         seconds = hello.get("seconds")
         numbers = type(hello.get("rank")) is int and type(seconds) in (int, float)
-        return numbers and 0 < seconds < _LONGEST_WAIT
+        return numbers and 0 < seconds < LONGEST_WAIT
 
 
 def call(
