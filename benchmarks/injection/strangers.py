@@ -39,8 +39,8 @@ def words(kind: str, draw: random.Random) -> bytes:
     if kind == "a byte at a time":
         return b'{"magic": "grace_tf rendezvous", "rank": 1'
     if kind == "a hello without the secret":
-        magic = draw.choice(["grace_tf rendezvous", "grace_tf meeting", "grace_tf"])
-        hello = {"magic": magic, "rank": 1, "size": 2, "seconds": 1.0, "token": 0, "worker": 1}
+        magic = draw.choice(["grace_tf rendezvous", "grace_tf meeting", "grace_tf lifeline"])
+        hello = {"magic": magic, "rank": 1, "size": 2, "seconds": 1.0}
         return json.dumps(hello).encode() + b"\n"
     return b""
 

@@ -21,7 +21,7 @@ from grace_tf.transports.lifeline.door import Door, Words, introduce, report
 from grace_tf.transports.lifeline.sockets import listen
 
 _ANSWERING = 5.0  # seconds after its own deadline that a worker waits for worker 0's answer
-_LONGEST_WAIT = 1e9  # seconds
+LONGEST_WAIT = 1e9  # seconds
 _IMPOSTOR = (
     "a worker with another secret of the job was sent away: all get the same from the launcher, or "
     "by init(secret=…)"
@@ -146,13 +146,13 @@ class Reception:
     def _is_worker(hello: Words) -> bool:
         seconds = hello.get("seconds")
         numbers = type(hello.get("rank")) is int and type(seconds) in (int, float)
-        return numbers and 0 < seconds < _LONGEST_WAIT
+        return numbers and 0 < seconds < LONGEST_WAIT
 
 
 def call(
     address: str, hello: Words, size: int, timeout: float, deadline: float, secret: str = ""
-) -> tuple[socket.socket, Words]:
-    """Worker 0's answer to a hello, and the connection, which stays open.
+) -> tuple[socket.socket, Words, bytes]:
+    """The connection to worker 0, which stays open, its answer to a hello, and what came after it.
 
     Raises: RuntimeError with worker 0's refusal, or where it gives no answer in time.
     """
@@ -169,12 +169,12 @@ def call(
                 why = f" ({error})"
             else:
                 words = {**hello, "seconds": left}
-                answer, line, _ = introduce(peer, words, secret, deadline + _ANSWERING)
+                answer, line, rest = introduce(peer, words, secret, deadline + _ANSWERING)
                 if answer is not None and "refused" in answer:
                     raise RuntimeError(str(answer["refused"]))
                 if answer is not None:
                     held.pop_all()
-                    return peer, answer
+                    return peer, answer, rest
                 why = f": {_foreign(line)}"
         time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
     raise RuntimeError(

@@ -40,8 +40,8 @@ def meet(
     hello = {"magic": _MAGIC, "rank": rank, "size": size, "addresses": digest}
     hello["versions"] = versions.HERE
     if rank > 0:
-        peer, _ = reception.call(addresses[0], hello, size, timeout, deadline, secret)
-        return Starting(rank, size, {0: peer})
+        peer, _, rest = reception.call(addresses[0], hello, size, timeout, deadline, secret)
+        return Starting(rank, size, {0: peer}, rest)
     here = on_one_machine([address.rpartition(":")[0] for address in addresses])
     with reception.Reception(addresses[0], _MAGIC, size, secret, here) as all_others:
         all_others.gather(timeout, deadline, lambda theirs: _refusal(theirs, hello))

@@ -28,18 +28,23 @@ _SENDING = 2.0  # seconds that a worker may take to accept what is sent to it
 
 
 class _Peer:
-    def __init__(self, worker: int, connection: socket.socket) -> None:
+    def __init__(self, worker: int, connection: socket.socket, said: bytes) -> None:
         connection.settimeout(_SENDING)
-        self.worker, self.connection, self.said = worker, connection, b""
+        self.worker, self.connection, self.said = worker, connection, said
         self.heard, self.started = time.monotonic(), False
 
 
 class Starting:
-    """The connections of worker `rank` of `size`: to all workers for worker 0, else to worker 0."""
+    """The connections of worker `rank` of `size`: to all workers for worker 0, else to worker 0.
 
-    def __init__(self, rank: int, size: int, connections: dict[int, socket.socket]) -> None:
+    `said`: what worker 0 has said already, behind its answer.
+    """
+
+    def __init__(
+        self, rank: int, size: int, connections: dict[int, socket.socket], said: bytes = b""
+    ) -> None:
         self._rank, self._size = rank, size
-        self._peers = [_Peer(worker, peer) for worker, peer in connections.items()]
+        self._peers = [_Peer(worker, peer, said) for worker, peer in connections.items()]
 
     def close(self) -> None:
         for peer in self._peers:
@@ -70,6 +75,7 @@ class Starting:
             if not self._watch(selector, lambda: bool(outcome), deadline):
                 self._late(timeout)
             end.close()
+            selector.unregister(done)  # it stays ready
             value, error = outcome[0]
             if error is not None:
                 if any(tensorflow_engine.may_have_failed(e) for e in (error, error.__cause__) if e):
@@ -82,6 +88,8 @@ class Starting:
     def _watch(self, selector: Any, true: Callable[[], bool], deadline: float) -> bool:
         """Waits until `true()`; False at the deadline, RuntimeError where a worker is lost."""
         beat = time.monotonic()
+        for peer in self._peers:
+            self._take(peer, b"")  # the lines that came with worker 0's answer
         while not true():
             now = time.monotonic()
             if now >= deadline:
@@ -107,6 +115,11 @@ class Starting:
                 self._lose(peer.worker, GONE)
             return False
         peer.heard = time.monotonic()
+        self._take(peer, more)
+        return True
+
+    def _take(self, peer: _Peer, more: bytes) -> None:
+        """Takes in all lines that are whole with these bytes."""
         *lines, peer.said = (peer.said + more).split(b"\n")
         for line in lines:
             try:
@@ -117,7 +130,6 @@ class Starting:
             if type(lost) is int and isinstance(how, str):
                 self._lose(lost, how)
             peer.started = peer.started or "started" in words
-        return True
 
     def _late(self, timeout: float) -> NoReturn:
         silent = min((p for p in self._peers if not p.started), key=lambda p: p.heard, default=None)

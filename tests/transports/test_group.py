@@ -110,6 +110,8 @@ class SurroundingsTest(tf.test.TestCase):
             ({"timeout": 0}, "positive number of seconds"),
             ({"timeout": "x"}, "timeout is a positive number of seconds, not 'x'"),
             ({"timeout": True}, "positive number of seconds"),
+            ({"timeout": float("inf")}, "positive number of seconds, not inf"),
+            ({"workers": ["a:1", "b:99999"], "rank": 1}, "host:port, not 'b:99999'"),
             ({"workers": "a:1,b:2", "rank": 0}, r"not a string: give \['a:1', 'b:2'\]"),
             ({"workers": ["a:1"]}, "or neither"),
             ({"workers": ["a:1", "b:1"], "rank": -1}, "There is no worker -1"),

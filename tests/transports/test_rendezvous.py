@@ -188,6 +188,8 @@ class StrangersTest(unittest.TestCase):
         self.assertTrue(frames.proved(again, "secret", "challenge"))
         self.assertFalse(frames.proved(again, "secret", "another"))
         self.assertFalse(frames.proved(again, "other", "challenge"))
+        # Half a character: what Python makes of a variable that holds bytes which are no text.
+        self.assertTrue(frames.proved(frames.signed({}, "\udcff", "c"), "\udcff", "c"))
         self.assertFalse(frames.proved({**again, "rank": 2}, "secret", "challenge"))
         self.assertFalse(frames.proved({"rank": 1, "proof": "\u00e9"}, "secret", "challenge"))
 

@@ -184,6 +184,7 @@ def test_the_first_host_of_a_list(nodes, first):
         ({"workers": ["a:1"], "rank": 0, "master": "a:1"}, "or neither"),
         ({"master": "node3"}, "master is worker 0's host:port, not 'node3'"),
         ({"master": "29500"}, "master is worker 0's host:port, not '29500'"),
+        ({"master": "node3:295000"}, "master is worker 0's host:port, not 'node3:295000'"),
         ({"size": 2}, "or size=1; or neither, not size"),
         ({"rank": 2, "size": 2, "master": "a:1"}, "There is no worker 2 among 2"),
     ],

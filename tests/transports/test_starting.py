@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from grace_tf.transports import starting
+from grace_tf.transports import rendezvous, starting
 from grace_tf.transports.lifeline import frames
 from grace_tf.transports.starting import Starting
 
@@ -35,11 +35,14 @@ class StartingTest(tf.test.TestCase):
         return [first, *others]
 
     def run_all(self, starts, seconds=SOON):
-        """What each of these (worker, start) gives, or the sentence that it raises."""
+        """What each of these (worker, start) gives, or the sentence that it raises.
+
+        The time of worker 0 is over first, so that it is the one that finds who is late.
+        """
 
         def one(worker, start):
             try:
-                return worker.run(start, 7.0, time.monotonic() + seconds)
+                return worker.run(start, 7.0, time.monotonic() + seconds + 5 * worker._rank)
             except RuntimeError as error:
                 return str(error)
 
@@ -96,11 +99,12 @@ class StartingTest(tf.test.TestCase):
             mock.patch.object(starting, "_SILENT", 0.5),
         ):
             said = self.run_all([(first, self.hang), (third, self.hang)], seconds=1.0)
-        # Worker 2 is told by worker 0, or finds by itself what it knows.
-        self.assertRegex(
-            said[0], "^Worker 0 of 3 cannot go on, worker 1 has not answered for . s: it is stopped"
-        )
-        self.assertStartsWith(said[1], "Worker 2 of 3 ")
+        for worker, sentence in zip((0, 2), said):
+            self.assertRegex(
+                sentence,
+                f"^Worker {worker} of 3 cannot go on, worker 1 has not answered for . s: it is "
+                "stopped",
+            )
 
     def test_servers_that_do_not_find_each_other(self):
         first, second = self.workers(2)
@@ -117,6 +121,27 @@ class StartingTest(tf.test.TestCase):
                 "all of them again."
             ],
         )
+
+
+def test_what_worker_0_says_together_with_its_answer_counts():
+    """Else worker 0 is blamed, which ends because of worker 2."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        hosts = [f"127.0.0.1:{server.getsockname()[1]}", "a:1", "b:1"]
+        second = pool.submit(rendezvous.meet, hosts, 1, SOON)
+        first, _ = server.accept()
+        with first:
+            magic = {"magic": rendezvous._MAGIC}
+            first.sendall(frames.encode({**magic, "challenge": "c"}))
+            hello = frames.decode(first.makefile("rb").readline())
+            answer = frames.signed({**magic, "go": True}, "", f"answer {hello['challenge']}")
+            lost = {"lost": 2, "how": "is gone"}
+            first.sendall(frames.encode(answer) + frames.encode(lost))
+        watch = second.result(SOON)
+        with pytest.raises(RuntimeError, match="^Worker 1 of 3 cannot go on, worker 2 is gone; "):
+            watch.run(threading.Event().wait, 7.0, time.monotonic() + SOON)
 
 
 def test_rubbish_of_a_worker_ends_the_start_with_its_sentence():

@@ -46,7 +46,8 @@ def proved(words: dict[str, Any], secret: str, challenge: str) -> bool:
 
 def _proof(words: dict[str, Any], secret: str, challenge: str) -> str:
     text = json.dumps([challenge, words], sort_keys=True)
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+    key = secret.encode(errors="surrogatepass")  # a variable may hold bytes that are no text
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def _too_deep(line: bytes) -> bool:

@@ -45,7 +45,7 @@ def addresses_of_all(
         hello = {"magic": _MAGIC, "job": job, "rank": rank, "size": size}
         hello.update(port=held.getsockname()[1], host=master.rpartition(":")[0])
         if rank > 0:
-            peer, answer = reception.call(master, hello, size, timeout, deadline, secret)
+            peer, answer, _ = reception.call(master, hello, size, timeout, deadline, secret)
             peer.close()
             found = answer.get("addresses")
             if not isinstance(found, list):

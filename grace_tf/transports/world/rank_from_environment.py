@@ -90,7 +90,7 @@ def sizes() -> list[int]:
 
 def _master(first: Launch) -> tuple[str | None, str]:
     host, port = (os.environ.get(name, "").strip() for name in ("MASTER_ADDR", "MASTER_PORT"))
-    if port and not (port.isdecimal() and 0 < int(port) < 2**16):
+    if port and not is_port(port):
         return None, f"MASTER_PORT is a number from 1 to {2**16 - 1}, not {port!r}"
     if host and port:
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -143,6 +143,11 @@ def _number(name: str) -> int | None:
     return int(text) if text else None
 
 
+def is_port(text: str) -> bool:
+    """Whether this is the number of a TCP port."""
+    return text.isdecimal() and 0 < int(text) < 2**16
+
+
 def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
     """The addresses and the rank; raises ValueError where they are impossible."""
     if isinstance(workers, str):
@@ -150,7 +155,7 @@ def checked(workers: Sequence[str], rank: int) -> tuple[tuple[str, ...], int]:
         raise ValueError(f"workers is a list of addresses, not a string: give {meant}.")
     addresses = tuple(workers)
     for address in addresses:
-        if not isinstance(address, str) or not address.rpartition(":")[2].isdigit():
+        if not isinstance(address, str) or not is_port(address.rpartition(":")[2]):
             raise ValueError(f"A worker's address is host:port, not {address!r}.")
     if len(set(addresses)) != len(addresses):
         raise ValueError(f"Two workers have the same address among {list(addresses)}.")

@@ -11,6 +11,7 @@ Importing this module starts nothing.
 
 from __future__ import annotations
 
+import numbers
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from grace_tf.transports.horovod import group as horovod
 from grace_tf.transports.lifeline.secret import of_job
 from grace_tf.transports.process_group import ProcessGroup, runtime_started
 from grace_tf.transports.process_group import local_rank as _local_rank
+from grace_tf.transports.reception import LONGEST_WAIT
 from grace_tf.transports.world import rank_from_environment
 from grace_tf.transports.world.data_shards import share
 from grace_tf.transports.world.meeting import addresses_of_all
@@ -95,8 +97,8 @@ def _join(timeout, workers, rank, size, master, secret) -> ProcessGroup:
 
 
 def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
-    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if timeout is not None and not (number and timeout > 0):
+    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and 0 < timeout < LONGEST_WAIT):
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}.")
     given = {"workers": workers, "rank": rank, "size": size, "master": master}
     names = {name for name, value in given.items() if value is not None}
@@ -110,7 +112,7 @@ def _check_arguments(timeout, workers, rank, size, master, process_set) -> None:
             f"{', '.join(sorted(names))}."
         )
     host, _, port = (master or "host:1").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not rank_from_environment.is_port(port):
         raise ValueError(f"master is worker 0's host:port, not {master!r}.")
     if rank is not None and size is not None and not 0 <= rank < size:
         raise ValueError(f"There is no worker {rank} among {size}.")
