@@ -84,6 +84,8 @@ def _note(connected: Any, path: str, held: contextlib.ExitStack) -> Any:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(name) and os.path.samestat(os.fstat(note.fileno()), os.stat(name)):
                 break
+        except FileNotFoundError:
+            pass  # removed between the two looks at it, so it is made anew
         except BlockingIOError:
             if connected.lifeline is not None:
                 connected.lifeline.check()

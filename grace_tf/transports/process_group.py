@@ -75,6 +75,10 @@ class ProcessGroup(Ring, Group):
         deadline = max(deadline, time.monotonic() + _STARTING)
         try:
             table = starting.run(lambda: self._connect(port, token), self.timeout, deadline)
+        except BaseException:
+            if server is not None:
+                server.close()
+            raise
         finally:
             if threading.current_thread() is threading.main_thread():
                 # TensorFlow's server has set a signal handler after which the process would go on.

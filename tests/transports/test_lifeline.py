@@ -63,6 +63,12 @@ class LifelineTest(LifelineCase):
                 line.check()
         self.assertEqual(self.aborted.mock_calls, [mock.call("They differ.")] * 3)
 
+    def test_an_error_with_a_very_long_line_is_told_in_short(self):
+        first, second = self.lines(2)
+        second.stop(f"Worker 1 failed: {lifeline.first_line(ValueError('x' * 100_000))}.")
+        first.until(lambda: False, SOON)
+        self.assertRegex(first.broken, "^Worker 1 failed: ValueError: x{1000}.$")
+
     def test_what_a_handler_raises_stops_all(self):
         def refuse(worker, data):
             raise RuntimeError(f"Worker {worker} has {data}.")

@@ -27,6 +27,7 @@ SENDING = 2.0  # seconds that a peer may take to accept what is sent to it
 STRANGERS = 64  # connections without a hello, at most; the oldest one goes
 LONGEST_HELLO = 4096  # bytes
 REPORTS = 60.0  # seconds between two lines of the log about strangers
+_PAUSE = 0.05  # seconds, where this process may open no more files
 _HELLO, _ANSWER = "hello ", "answer "  # so that no hello can be given back as an answer
 
 
@@ -99,6 +100,8 @@ class Door:
             peer = None
         if self._callers and (peer is None or len(self._callers) >= STRANGERS):
             self._send_away(next(iter(self._callers)))
+        elif peer is None:
+            time.sleep(_PAUSE)  # others of this process hold the files; the caller still waits
         if peer is not None:
             peer.setblocking(False)
             challenge = secrets.token_hex(16)

@@ -34,6 +34,7 @@ _KEY = "grace/lifeline"  # in the coordination service's store: worker 0's port 
 
 _JOINING = 10.0  # seconds for the connections, once all workers are there
 _SLICE = 0.5  # seconds between two checks of the others' messages
+_MOST_OF_A_LINE = 1000  # characters of an error that the others are told
 
 _current: Lifeline | None = None
 _plain: dict[int, list[str]] = collections.defaultdict(list)  # by worker: unwrapped optimizers
@@ -281,9 +282,9 @@ def _cause(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The class of an error and the first line of its message."""
+    """The class of an error and the first line of its message, shortened as a frame demands."""
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0].rstrip('. ')}".rstrip(": ")
+    return f"{type(error).__name__}: {lines[0][:_MOST_OF_A_LINE].rstrip('. ')}".rstrip(": ")
 
 
 def _forget() -> None:
