@@ -1,6 +1,7 @@
 """Small trainings, for one process or one of several: prints one line of JSON per result.
 
 train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
+train.py fit_once METHOD…     the same, once
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by fit
 train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
 train.py counted STEPS        launches that on two workers, and says what the loopback device
@@ -96,12 +97,12 @@ def say(**result) -> None:
     print(json.dumps(result), flush=True)
 
 
-def fit(methods: list[str]) -> None:
+def fit(methods: list[str], times: int = 2) -> None:
     grace_tf.init(timeout=60)
     share = data(grace_tf.rank(), grace_tf.size())
     for method in methods:
         shas = []
-        for _ in range(2):
+        for _ in range(times):
             net = compiled(model(), optimizer(**spec_of(method)))
             net.fit(share, epochs=1, shuffle=False, verbose=0)
             shas.append(sha(net))
@@ -243,6 +244,7 @@ def wrapped_once() -> None:
 if __name__ == "__main__":
     {
         "fit": lambda: fit(sys.argv[2:]),
+        "fit_once": lambda: fit(sys.argv[2:], times=1),
         "nan": nan,
         "callback": callback,
         "counted": lambda: counted(sys.argv[2]),
