@@ -41,9 +41,8 @@ VENV_TF215 := .venv-tf215
 VENV_WHEEL := .venv-wheel
 VENV_BUILD := .venv-build
 PYTEST ?=
-# Tests are dealt out to half as many processes again as there are cores: those that wait for workers, timeouts or
-# sockets leave a sixth of the cores idle else.
-JOBS := -n $(shell echo $$((($(shell nproc) * 3 + 1) / 2))) --maxprocesses 8 --dist worksteal
+# Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
+JOBS := -n auto --maxprocesses 8 --dist worksteal
 TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 C_FILES := $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
 NATIVE := setup.py pyproject.toml $(filter custom_ops/kernels/% custom_ops/ops/%,$(C_FILES))
