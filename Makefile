@@ -1,7 +1,7 @@
 # A fresh machine needs make, g++ and Python 3.10 or 3.11; everything else comes into two folders here.
 #
 #   make demo         two workers train a CNN on real digits through every method; table and picture
-#   make test         both legs of the tests, for every commit: of large families a quarter, in turn
+#   make test         both legs of the tests, for every commit: of large families an eighth, in turn
 #   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
 #   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11;
 #                     what meets TensorFlow and Keras

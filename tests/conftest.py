@@ -1,23 +1,22 @@
 """Quiet TensorFlow, virtual devices, and which tests run.
 
-A test marked `rotated` is one of a large family, of which every commit runs a quarter and
-`--everything` runs all.  The quarter is chosen by the number of the commit, or by `--turn`.  Where
-the mark names a parameter, tests with the same value of it run together.
+A test marked `rotated` is one of a large family, of which every commit runs an eighth, or one, and
+`--everything` runs all (support/turns.py).  The turn is the number of the commit, or `--turn`.
+Where the mark names a parameter, tests with the same value of it run together.
 A test that is not marked `slow` may take 20 seconds of a processor.
 """
 
 import os
 import pathlib
 import subprocess
-import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import launch
 import pytest
+import turns
 from replicas import mirrored
 
-QUARTERS = 4
 MOST_SECONDS = 20.0
 
 
@@ -26,7 +25,7 @@ def pytest_addoption(parser):
         "--everything", action="store_true", help="run all tests of the families that take turns"
     )
     parser.addoption(
-        "--turn", type=int, help="which quarter of them to run (the number of the commit)"
+        "--turn", type=int, help="which part of them to run (the number of the commit)"
     )
 
 
@@ -39,27 +38,35 @@ def pytest_configure(config):
 def pytest_report_header(config):
     if config.getoption("--everything"):
         return "turn: all tests"
-    turn = config.option.turn % QUARTERS
-    return f"turn: {turn} of {QUARTERS} (repeat it with --turn={turn}; --everything runs all)"
+    turn = config.option.turn % turns.COUNT
+    return f"turn: {turn} of {turns.COUNT} (repeat it with --turn={turn}; --everything runs all)"
 
 
+@pytest.hookimpl(tryfirst=True)  # before -k leaves out members of a family
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--everything") or len(items) == 1:
         return
-    turn, others = config.option.turn % QUARTERS, []
+    families = {}
     for item in items:
-        mark = item.get_closest_marker("rotated")
-        if mark and zlib.crc32(_turns_by(item, mark).encode()) % QUARTERS != turn:
-            others.append(item)
+        if mark := item.get_closest_marker("rotated"):
+            family, member = _member(item, mark)
+            families.setdefault(family, {}).setdefault(member, []).append(item)
+    others = set()
+    for members in families.values():
+        chosen = turns.chosen(members, config.option.turn)
+        others.update(item for member in set(members) - chosen for item in members[member])
     if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+        config.hook.pytest_deselected(items=[item for item in items if item in others])
+        items[:] = [item for item in items if item not in others]
 
 
-def _turns_by(item, mark):
-    if mark.args:
-        return str(item.callspec.params[mark.args[0]])
-    return item.nodeid.rpartition("/")[2]  # alike from every folder that pytest is started in
+def _member(item, mark):
+    """The family of a test and its name there: all parameters of a function, or tests of a file."""
+    name = item.nodeid.rpartition("/")[2]  # alike from every folder that pytest is started in
+    if not hasattr(item, "callspec"):
+        return name.partition("::")[0], name
+    parameter = str(item.callspec.params[mark.args[0]]) if mark.args else name
+    return name.partition("[")[0], parameter
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -69,6 +69,7 @@ class Workers:
         """
         return self._step([[tf.convert_to_tensor(g) for g in mine] for mine in grads])
 
+    @tf.autograph.experimental.do_not_convert
     def step(self, grads: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """The same without a tf.function: eager, or part of the caller's graph."""
         stage_plans = self._place(grads[0])

@@ -33,6 +33,7 @@ def strategy_of(name):
     return None if name == 1 else mirrored(name)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("where", [1, 2, 3, "default"])
 @pytest.mark.parametrize("make", [sgd, adam])
 def test_none_is_the_unwrapped_optimizer_bit_for_bit(make, where):

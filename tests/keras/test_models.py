@@ -82,6 +82,7 @@ def test_xla_under_a_strategy_is_refused_in_a_sentence(door):
         real_models.train("jit_compile", method, DOORS[door](method))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("method", METHODS)
 def test_xla_alone(method):
     check(real_models.train("jit_compile", method), replicas=1)

@@ -99,6 +99,7 @@ DOORS = {
 }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
     "method, name", [("none", next(iter(MODELS))), *(("qsgd", name) for name in MODELS)]

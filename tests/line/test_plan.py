@@ -1,5 +1,6 @@
 """Variables to lanes, groups and buckets."""
 
+import traceback
 from unittest import mock
 
 import numpy as np
@@ -121,6 +122,19 @@ def test_bucket_bytes_never_change_a_result(spec):
     for other in results[1:]:
         for a, b in zip(results[0], other):
             np.testing.assert_array_equal(a, b)
+
+
+def test_autograph_leaves_a_step_of_workers_alone():
+    """It would convert all that a step calls, which takes longer than the trace."""
+    files = []
+
+    def noting(*arguments):
+        files.extend(frame.filename for frame in traceback.extract_stack())
+        return make_plan(*arguments)
+
+    with mock.patch("grace_tf.testing.workers.make_plan", noting):
+        tf.function(Workers(2, "fp16").step)([[tf.ones([3])]] * 2)
+    assert files and not [file for file in files if "__autograph_generated" in file]
 
 
 class BucketsTest(tf.test.TestCase):

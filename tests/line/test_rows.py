@@ -96,6 +96,7 @@ def test_the_residual_of_rows_keeps_what_is_not_sent():
     assert aggregate.state.step == 4
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("number", [-1, 80])
 @pytest.mark.parametrize("way", ["eager", "traced", "XLA"])
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_chunks_hold_every_element_once_and_are_cut_at_blocks(size, block):
         assert max(sizes) <= fair + block
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 @pytest.mark.parametrize("spec", [*BLOCKED, *VOTES])
 def test_all_workers_get_the_same_bits(spec, size):

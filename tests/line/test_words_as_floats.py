@@ -36,6 +36,7 @@ def moved_words(size, spec, **keywords):
     return found
 
 
+@pytest.mark.rotated
 @pytest.mark.skipif(not native.available(), reason=native.why_not())
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in COMPUTED])
@@ -43,6 +44,7 @@ def test_no_operation_moves_words_as_int32(spec, size):
     assert moved_words(size, spec, exchange="gather") == []
 
 
+@pytest.mark.rotated
 @pytest.mark.skipif(not native.available(), reason=native.why_not())
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("spec", [*BLOCKED, *VOTES])

@@ -1,11 +1,11 @@
 """Small trainings, for one process or one of several: prints one line of JSON per result.
 
 train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
+train.py fit_once METHOD…     the same, once
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by fit
-train.py bytes STEPS          exchanges of a large gradient, for counting what a link carries
-train.py counted STEPS        launches that on two workers, and says what the loopback device
-carried train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss
-scaling train.py no_init | wrapped_once     what must end in one sentence
+train.py bytes STEPS STEPS    exchanges of a large gradient, and what the loopback device carried
+train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
+train.py no_init | wrapped_once     what must end in one sentence
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.cli import launcher
 
 STEPS = 20
 KERAS_3 = keras.__version__.startswith("3")
@@ -96,12 +95,12 @@ def say(**result) -> None:
     print(json.dumps(result), flush=True)
 
 
-def fit(methods: list[str]) -> None:
+def fit(methods: list[str], times: int = 2) -> None:
     grace_tf.init(timeout=60)
     share = data(grace_tf.rank(), grace_tf.size())
     for method in methods:
         shas = []
-        for _ in range(2):
+        for _ in range(times):
             net = compiled(model(), optimizer(**spec_of(method)))
             net.fit(share, epochs=1, shuffle=False, verbose=0)
             shas.append(sha(net))
@@ -196,28 +195,20 @@ def callback() -> None:
     )
 
 
-def link(steps: int) -> None:
-    """Exchanges a gradient of 2 M elements so many times, through qsgd."""
+def link(*steps: int) -> None:
+    """Exchanges a gradient of 2 M elements through qsgd, and says after each of these numbers of
+    steps what the loopback device has carried."""
     group = grace_tf.init(timeout=60)
     variable = tf.Variable(tf.zeros([2_000_000]))
     aggregate = grace_tf.Aggregator("qsgd")
-
-    @tf.function
-    def step(grad):
-        return aggregate([grad], [variable])[0]
-
+    step = tf.function(lambda grad: aggregate([grad], [variable])[0])
     grad = tf.random.stateless_normal([2_000_000], [group.rank, 1])
-    for _ in range(steps):
-        step(grad)
-    say(bytes=aggregate.bytes_per_step)
-
-
-def counted(steps: str) -> None:
-    """Launches `bytes` on two workers and says what the loopback device carried meanwhile."""
-    before = loopback_bytes()
-    command = [sys.executable, __file__, "bytes", steps]
-    code = launcher.run(command, 2, timeout=120)
-    say(code=code, carried=loopback_bytes() - before)
+    for before, after in zip((0, *steps), steps):
+        for _ in range(after - before):
+            step(grad)
+        group.barrier()  # so that no worker is still sending, nor has begun the next step
+        say(bytes=aggregate.bytes_per_step, carried=loopback_bytes())
+        group.barrier()
 
 
 def loopback_bytes() -> int:
@@ -243,10 +234,10 @@ def wrapped_once() -> None:
 if __name__ == "__main__":
     {
         "fit": lambda: fit(sys.argv[2:]),
+        "fit_once": lambda: fit(sys.argv[2:], times=1),
         "nan": nan,
         "callback": callback,
-        "counted": lambda: counted(sys.argv[2]),
-        "bytes": lambda: link(int(sys.argv[2])),
+        "bytes": lambda: link(*map(int, sys.argv[2:])),
         "no_init": no_init,
         "wrapped_once": wrapped_once,
     }[sys.argv[1]]()

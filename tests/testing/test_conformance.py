@@ -93,6 +93,7 @@ def test_the_honest_toys_pass(own_registry, cls):
     assert report.ok, str(report)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("cls", "check", "words"), LIES, ids=[cls.__name__ for cls, *_ in LIES])
 def test_what_is_wrong_is_named(own_registry, cls, check, words):
     registered = grace_tf.register(cls.__name__.lower(), family="toy", paper="-")(cls)

@@ -3,13 +3,17 @@
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+from concurrent import futures
 from unittest import mock
 
 import pytest
 import replicas
+from launch import WARM
+from launch import surroundings as common
 from test_meeting import free
 
 import grace_tf
@@ -19,7 +23,6 @@ from grace_tf.transports.world.current_workers import between_processes, refuse_
 from grace_tf.transports.world.rank_from_environment import first_host
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "started.py"
-ROOT = pathlib.Path(grace_tf.__file__).parents[1]
 NAMES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "HOROVOD_SIZE")
 PREFIXES = ("SLURM_", "OMPI_", "PMI_", "PMIX_")
 
@@ -194,27 +197,29 @@ def test_wrong_arguments(surroundings, keywords, words):
         grace_tf.init(**keywords)
 
 
-def started(environments, *arguments):
+def started(environments, *arguments, start=WARM.start):
     """(exit code, its JSON) of each process, started together."""
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    words = [sys.executable, "-u", str(PROGRAM)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), *(each.format(rank) for each in arguments)],
-            env={**bare(), **path, "CUDA_VISIBLE_DEVICES": "-1", **own},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start([*words, *(each.format(rank) for each in arguments)], {**bare(), **common(), **own})
         for rank, own in enumerate(environments)
     ]
-    try:
-        said = [process.communicate(timeout=180) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert all(out.strip() for out, _ in said), said
-    answers = [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
-    return [process.returncode for process in processes], answers
+    streams = [stream for process in processes for stream in (process.stdout, process.stderr)]
+    with futures.ThreadPoolExecutor(len(streams)) as pool:
+        try:
+            said = [read.result(180).decode() for read in [pool.submit(s.read) for s in streams]]
+        except BaseException:
+            for process in processes:
+                os.kill(process.pid, signal.SIGKILL)
+            raise
+    codes = [process.wait() for process in processes]
+    assert all(out.strip() for out in said[::2]), said
+    return codes, [json.loads(out.strip().splitlines()[-1]) for out in said[::2]]
+
+
+def cold(words, env):
+    """A process that imports TensorFlow itself."""
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def check(codes, answers, hosts):
@@ -246,4 +251,4 @@ def test_two_processes_by_mpirun_and_an_address():
 
 
 def test_two_processes_by_arguments_alone():
-    check(*started([{}, {}], "{}", "2", f"localhost:{free()}"), ["localhost"])
+    check(*started([{}, {}], "{}", "2", f"localhost:{free()}", start=cold), ["localhost"])
