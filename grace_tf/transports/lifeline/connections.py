@@ -162,6 +162,17 @@ class Lifeline:
         if peer is not None and peer.silent >= SILENT:
             self._lose(worker, peer.silence())
 
+    def lose_the_absent(self, worker: int | None, how: str) -> None:
+        """Blames this worker, of which the engine says that it is lost.
+
+        Without a number it is worker 0, where this worker has never had a connection to it.
+        """
+        with self.changed:
+            if worker is None and self.rank and 0 not in self._peers:
+                worker = 0
+            if worker not in (None, self.rank):
+                self._lose(worker, how)
+
     def close(self, failing: bool = False, steps: int | None = None) -> None:
         """Says goodbye.  Worker 0 waits for the others' end first: their TensorFlow needs it."""
         with self.changed:
