@@ -64,6 +64,8 @@ def _told(line: Lifeline, name: str, own: list, given: Any, kwargs: dict) -> Cal
             own.append(value)
             message = [_counts.get(line.rank, 0) + 1, name, f"{value.dtype.name} {value.shape}"]
             with line.changed:
+                if not _counts:
+                    line.looks.append(functools.partial(_look, line))
                 line.on(_TOPIC, functools.partial(_hear, line))
                 line.tell(_TOPIC, message)
                 _hear(line, line.rank, message)
@@ -98,7 +100,7 @@ def _first_value(extended: Any, line: Lifeline, name: str, own: list, make: Call
     try:
         value = make()
     except tf.errors.OpError as error:
-        sentence = _cause(extended, line, name, error) if own else None
+        sentence = _cause(extended, line, error) if own else None
         if sentence is None:
             raise
     else:
@@ -123,27 +125,44 @@ def _say(line: Lifeline, name: str, own: tf.Tensor, value: tf.Tensor) -> None:
             )
 
 
-def _cause(extended: Any, line: Lifeline, name: str, error: tf.errors.OpError) -> str | None:
+def _cause(extended: Any, line: Lifeline, error: tf.errors.OpError) -> str | None:
     """The sentence for an error of TensorFlow where a variable is made; None for other errors."""
     if tensorflow_engine.met_another(error):
-        others = [worker for worker in range(line.size) if worker != line.rank]
-        number = _counts[line.rank]
-
-        def behind() -> list[int]:
-            return [worker for worker in others if _counts.get(worker, 0) < number]
-
-        line.until(lambda: not behind(), _PATIENCE)
-        if missing := behind():
-            line.stop(
-                f"Workers cannot go on: worker {line.rank} of {line.size} makes a variable "
-                f"({name}), but worker {', '.join(map(str, missing))} runs something else, such "
-                "as a step; all workers must make, compile and train the same models in the same "
-                "order, and compile or change one again on all of them."
-            )
+        line.until(lambda: not _apart(line), _PATIENCE)  # the others may be about to make it
+        _name_the_maker(line)
     sentence = line.why(error)
     if sentence is None and tensorflow_engine.lost_a_peer(error):
         line.lose_the_absent(_unheard(extended, error), _ABSENT)
     return line.broken or sentence
+
+
+def _apart(line: Lifeline) -> tuple[int, list[int]] | None:
+    """A worker that has made more variables than others, and these; None where all are alike."""
+    counts = [_counts.get(worker, 0) for worker in range(line.size)]
+    others = [worker for worker, count in enumerate(counts) if count < max(counts)]
+    return (counts.index(max(counts)), others) if others else None
+
+
+def _look(line: Lifeline, error: BaseException) -> None:
+    """Names the worker that makes a variable, where this one's collective has met that making."""
+    if tensorflow_engine.met_another(error):
+        line.until(lambda: _apart(line) is not None, _PATIENCE)
+        _name_the_maker(line)
+
+
+def _name_the_maker(line: Lifeline) -> None:
+    with line.changed:
+        apart = _apart(line)
+        if line.broken is not None or apart is None:
+            return
+        maker, others = apart
+        name, _ = _made[_counts[maker]][maker]
+        line.stop(
+            f"Workers cannot go on: worker {maker} of {line.size} makes a variable ({name}), but "
+            f"worker {', '.join(map(str, others))} runs something else, such as a step; all "
+            "workers must make, compile and train the same models in the same order, and compile "
+            "or change one again on all of them."
+        )
 
 
 def _unheard(extended: Any, error: tf.errors.OpError) -> int | None:

@@ -9,6 +9,7 @@ compiled.py group batches           `train_on_batch`: worker 1 compiles anew aft
 compiled.py loop plan|scaled        a custom loop: after some steps worker 1 trains another variable
                                     or inside a LossScaleOptimizer
 compiled.py strategy plan           the same under the strategy
+compiled.py strategy again 0        worker 0 compiles again, in place of worker 1
 """
 
 import os
@@ -37,7 +38,8 @@ else:
     rank = grace_tf.init(timeout=TIMEOUT).rank
     strategy = tf.distribute.get_strategy()
 X = np.random.default_rng(0).normal(size=[48, 8]).astype(np.float32)
-HERE = FAULT if rank == 1 else ""
+FAULTY = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+HERE = FAULT if rank == FAULTY else ""
 
 
 def wrapped():

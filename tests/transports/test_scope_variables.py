@@ -31,6 +31,14 @@ def test_what_one_worker_makes_otherwise_is_named_on_both(fault):
         assert re.match(SAID[fault], last(said[rank])), said
 
 
+def test_the_others_name_worker_0_which_waits_for_them_as_it_compiles_again():
+    code, _, said = faulty("strategy", "again", "0", program="compiled.py")
+    assert code not in (0, launcher.TIMED_OUT), said
+    sentence = re.sub("worker ([01])", lambda it: f"worker {1 - int(it[1])}", SAID["again"])
+    for rank in "01":
+        assert re.match(sentence, last(said[rank])), said
+
+
 def test_a_rate_that_worker_0_s_replaces_is_told_by_the_worker_that_had_another():
     code, printed, said = faulty("strategy", "rate", program="compiled.py")
     assert code == 0, said

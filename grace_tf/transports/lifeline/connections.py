@@ -73,6 +73,8 @@ class Lifeline:
         self._peers: dict[int, Peer] = {}
         self._calling: socket.socket | None = None  # at worker 0's door
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
+        # Called with an error that another worker may have caused; they may know why, and `stop`.
+        self.looks: list[Callable[[BaseException], None]] = []
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
         self._waiting: list[bytes] | None = []  # sent before all connections existed
@@ -147,6 +149,8 @@ class Lifeline:
         """The sentence for an error that a lost worker has caused; None for other errors."""
         if not self.engine.may_have_failed(error):
             return None
+        for look in self.looks:
+            look(error)
         # TensorFlow may report the loss some moments before the lifeline does.
         self.tell("doubt")
         self.until(lambda: bool(self.left), SILENT)
