@@ -49,9 +49,10 @@ def compile_model(model: keras.Model, how: How) -> None:
 def _optimizer(how: How) -> Any:
     rate = 10 * RATE if how.kind == "learning rate" else RATE
     beta = 0.8 if how.kind == "setting of the optimizer" else 0.9
-    plain = keras.optimizers.Adam(rate, beta_1=beta)
-    if how.kind == "optimizer":
+    if how.kind == "optimizer":  # one alone: under a strategy each makes variables
         plain = keras.optimizers.SGD(rate)
+    else:
+        plain = keras.optimizers.Adam(rate, beta_1=beta)
     if how.kind == "no wrap":
         return plain
     method = ("qsgd", "topk:ratio=0.2", "fp16")[how.seed % 3] if how.kind == "method" else METHOD

@@ -170,7 +170,10 @@ STRANGERS = {
 _OF_A_START = r"did not (come|start)|has not answered|did not take part|what listens there"
 START = {
     # The workers have met, and TensorFlow or Horovod has not connected them yet.
-    "killed at the start": Kind("start", Stops(GONE)),
+    # TensorFlow cannot tell it from one that is stopped.
+    "killed at the start": Kind(
+        "start", Stops(GONE), elsewhere={STRATEGY: Stops(f"{_OF_A_START}|{GONE}")}
+    ),
     "stopped at the start": Kind("start", Stops(_OF_A_START), weight=1),
     # Only the ports of a process group are known before it starts.
     "port in use": Kind("start", Stops("listen"), engines=(GROUP,), weight=3),

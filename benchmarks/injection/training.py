@@ -229,6 +229,8 @@ def train(job: dict[str, Any], strategy: tf.distribute.Strategy) -> None:
     how = differences.How(fault["kind"] if mine else "", fault["seed"] if fault else 0)
     if fault and fault.get("width"):  # all workers train another model
         how = differences.How("width", 0)
+    if how.kind in KINDS and KINDS[how.kind].family == "differs" and how.kind not in CHANGES:
+        injected(job)  # as the model is made, which may end all; `fit` tells it once more
     keras.utils.set_random_seed(2 if how.kind == "first weights" else 1)
     with contextlib.ExitStack() as held:
         held.enter_context(strategy.scope())

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-from grace_tf.aggregation.consistency import plan_comparison
+from grace_tf.aggregation.consistency import crossing, plan_comparison
 from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo, described
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.line.inputs import is_rows, spec_of
@@ -74,6 +74,7 @@ class Plans:
                 if others is not None:
                     plan = keyed(plan)
                     info = dataclasses.replace(described(optimizer_info), scaled=scaled)
+                    crossing.tell_comparison(others)
                     plan_comparison.compare_plans(others, plan, info, reduce)
                     self.compared += 1
                 self._plans[known] = plan

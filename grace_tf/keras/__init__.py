@@ -19,12 +19,14 @@ from grace_tf.keras import (
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.paths_by_worker import own_path
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
+from grace_tf.transports import scope_variables
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.world.current_workers import several
 
 __all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
 
 lifeline.begin_in_scopes()
+scope_variables.install()
 guards.install()
 training.install()
 stopping.install()

@@ -25,6 +25,7 @@ import numpy as np
 
 from grace_tf.aggregation.consistency.plan_comparison import digest_of_text
 from grace_tf.keras.classes import reducing
+from grace_tf.keras.optimizers import innermost
 from grace_tf.transports.lifeline.connections import Lifeline
 
 _TOPIC = "configuration"
@@ -113,6 +114,7 @@ def _of_outputs(name: str, model: Any) -> Any:
 
 _COMPILED = {
     "class of the model": lambda model: type(model).__name__,
+    "class of the optimizer": lambda model: type(innermost(model.optimizer)).__name__,
     "loss scaling": _loss_scaling,
     "steps_per_execution": lambda model: model._compile_config.config["steps_per_execution"] or 1,
     "loss": functools.partial(_of_outputs, "loss"),

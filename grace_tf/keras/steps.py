@@ -41,6 +41,7 @@ _EQUAL_STOPS = (
     "fit gives all workers alike unless average_logs=False; those of a batch are each worker's own"
 )
 _FIT = -1  # stands for the end of `fit`, where 0, 1, … stand for epochs
+_BETWEEN = -2  # stands for the time between two epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +162,23 @@ class Steps:
     def begin_epoch(self, epoch: int) -> None:
         """Call it where the epoch of this number begins."""
         self._epoch, self._in_epoch = epoch, True
+
+    @contextlib.contextmanager
+    def between_epochs(self) -> Iterator[None]:
+        """A context around what waits for the other workers before an epoch, and takes no step.
+
+        Where another worker has ended `fit` instead, it ends all workers as a step does.
+        """
+        self._epoch, before = _BETWEEN, self._epoch
+        self._begun = self._done + 1
+        self._tries += 1
+        with self._line.changed:
+            self._look(_FIT)
+        try:
+            yield
+        finally:
+            self.take_back()
+            self._epoch = before
 
     def compare_data(self, x: np.ndarray) -> None:
         """Warns, on worker 0, if all workers train on the same rows.

@@ -279,6 +279,15 @@ def _get_metrics_result(original: Callable, self: Any) -> Any:
     return original(self)
 
 
+def _reset_metrics(original: Callable, self: Any) -> None:
+    """Under a strategy Keras resets metrics by collectives, where an epoch begins."""
+    taken = steps.now()
+    if taken is None or several() is not None or _evaluating or tf.inside_function():
+        return original(self)
+    with taken.between_epochs():
+        return original(self)
+
+
 def install() -> None:
     """Wraps the methods of `keras.Model`."""
     initial_values.model_in_training = lambda: first_step.values_of(trained_model())
@@ -289,4 +298,5 @@ def install() -> None:
         for name in names:
             setattr(keras.Model, name, _around(getattr(keras.Model, name), held))
     in_place_of(keras.Model, "get_metrics_result")(_get_metrics_result)
+    in_place_of(keras.Model, "reset_metrics")(_reset_metrics)
     in_place_of(keras.Model, "make_train_function")(_make_train_function)

@@ -162,7 +162,7 @@ def test_what_is_compiled_otherwise_on_one_worker_ends_both_at_once(engine, faul
 
 @pytest.mark.parametrize(
     "engine, fault",
-    [("group", "batches"), ("loop", "plan"), *[("loop", "scaled")] * KERAS_3],
+    [("group", "batches"), ("loop", "plan"), ("strategy", "plan"), *[("loop", "scaled")] * KERAS_3],
 )
 def test_a_first_step_that_only_one_worker_takes_is_found_while_the_others_wait(engine, fault):
     code, printed, said = faulty(engine, fault, program="compiled.py")

@@ -3,11 +3,17 @@
 compiled.py group|strategy FAULT    `fit`: worker 1 compiles otherwise, before the first training
                                     or, with "layer" and "again", before the second; or it has half
                                     as many batches
+compiled.py strategy FAULT          the same with "rate", "width" or "optimizer", which the making
+                                    of variables shows; "killed": worker 0 is, before the scope
 compiled.py group batches           `train_on_batch`: worker 1 compiles anew after some batches
 compiled.py loop plan|scaled        a custom loop: after some steps worker 1 trains another variable
                                     or inside a LossScaleOptimizer
+compiled.py strategy plan           the same under the strategy
+compiled.py strategy again 0        worker 0 compiles again, in place of worker 1
 """
 
+import os
+import signal
 import sys
 
 import tensorflow as tf
@@ -32,11 +38,13 @@ else:
     rank = grace_tf.init(timeout=TIMEOUT).rank
     strategy = tf.distribute.get_strategy()
 X = np.random.default_rng(0).normal(size=[48, 8]).astype(np.float32)
-HERE = FAULT if rank == 1 else ""
+FAULTY = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+HERE = FAULT if rank == FAULTY else ""
 
 
 def wrapped():
-    return grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd", min_elements=1)
+    kind = keras.optimizers.Adam if HERE == "optimizer" else keras.optimizers.SGD
+    return grace_tf.wrap(kind(0.2 if HERE == "rate" else 0.1), "qsgd", min_elements=1)
 
 
 def scaling(optimizer):
@@ -68,8 +76,12 @@ def batches():
 def fit():
     if HERE == "policy":
         keras.mixed_precision.set_global_policy("mixed_float16")
+    if FAULT == "killed" and rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
     with strategy.scope():
-        model = compiled(keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)]), wrapped())
+        hidden = [keras.layers.Dense(6 if HERE == "width" else 5)] * (FAULT == "width")
+        layers = [keras.Input((8,)), *hidden, keras.layers.Dense(4)]
+        model = compiled(keras.Sequential(layers), wrapped())
     if FAULT in ("layer", "again"):
         model.fit(batches(), verbose=0)
         if HERE == "layer":
@@ -88,9 +100,10 @@ def by_batch():
 
 
 def loop():
-    weights = [tf.Variable(tf.zeros([64]), name=name) for name in "ab"]
-    plain = wrapped()
-    plain.build(weights)
+    with strategy.scope():
+        weights = [tf.Variable(tf.zeros([64]), name=name) for name in "ab"]
+        plain = wrapped()
+        plain.build(weights)
     train, trained = plain, weights
     for i in range(6):
         if HERE and i == 3:
@@ -98,10 +111,11 @@ def loop():
 
         @tf.function(autograph=False)
         def step(train=train, trained=trained):
-            train.apply_gradients([(tf.ones([64]), w) for w in trained])
+            strategy.run(lambda: train.apply_gradients([(tf.ones([64]), w) for w in trained]))
 
         step()
 
 
-{"loop": loop}.get(ENGINE, by_batch if FAULT == "batches" else fit)()
+by_fault = {"batches": by_batch, "plan": loop, "scaled": loop}
+by_fault.get(FAULT, fit)()
 print("trained", flush=True)

@@ -54,6 +54,10 @@ class Fault(keras.callbacks.Callback):
         if rank == FAULTY and batch == 2 and FAULT in FAULTS:
             FAULTS[FAULT](self.model)
 
+    def on_epoch_end(self, epoch, logs=None):
+        if rank == FAULTY and FAULT == "stop after an epoch":
+            self.model.stop_training = True
+
 
 def optimizer():
     plain = keras.optimizers.SGD(0.1)
@@ -80,8 +84,9 @@ def fit():
     with strategy.scope():
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
         model.compile(optimizer(), "mse")
+    epochs = 2 if FAULT == "stop after an epoch" else 1
     for _ in range(2):  # where nothing is wrong, workers may end the first at different times
-        model.fit(batches(), epochs=1, verbose=0, callbacks=[Fault()])
+        model.fit(batches(), epochs=epochs, verbose=0, callbacks=[Fault()])
 
 
 def loop():

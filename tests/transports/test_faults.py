@@ -60,6 +60,17 @@ def test_a_worker_with_fewer_batches_is_told_though_nothing_tells_their_number()
         assert re.search(UNEVEN, last(said[rank])), said
 
 
+@pytest.mark.parametrize("engine", ["group", "strategy"])
+def test_a_worker_that_stops_after_an_epoch_is_named_with_its_callback(engine):
+    """Under a strategy Keras 3 waits for the others before the next epoch's first step."""
+    code, printed, said = faulty(engine, "stop after an epoch")
+    assert code not in (0, launcher.TIMED_OUT), said
+    assert "trained" not in printed
+    sentence = STOPPED.replace("epoch 1 after 3", "fit after 6").replace("step 4", "step 7")
+    for rank in "01":
+        assert re.search(sentence, last(said[rank])), said
+
+
 @pytest.mark.parametrize("engine, fault", [("group", "SIGKILL"), ("strategy", "exit")])
 def test_the_fault_may_be_worker_0_s_on_whom_tensorflow_s_services_depend(engine, fault):
     code, _, said = faulty(engine, fault, "0")

@@ -104,6 +104,12 @@ def _begin(plan: Plan, label: str, variables: list[Any]) -> None:
     lifeline.at_goodbye(_tell_the_end, _verdict)
 
 
+def steps_begun() -> dict[str, int]:
+    """The number of steps that have begun with each plan, by a label that all workers share."""
+    with tf.init_scope():  # a step may be traced here
+        return {label: int(watched.steps.numpy()) for label, watched in [*_watched.items()]}
+
+
 def checked(variable: Any) -> bool:
     """Whether steps of this process compare the variable between processes."""
     return getattr(plain(variable), _MARK, False)

@@ -73,6 +73,8 @@ class Lifeline:
         self._peers: dict[int, Peer] = {}
         self._calling: socket.socket | None = None  # at worker 0's door
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
+        # Called with an error that another worker may have caused; they may know why, and `stop`.
+        self.looks: list[Callable[[BaseException], None]] = []
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
         self._waiting: list[bytes] | None = []  # sent before all connections existed
@@ -147,6 +149,8 @@ class Lifeline:
         """The sentence for an error that a lost worker has caused; None for other errors."""
         if not self.engine.may_have_failed(error):
             return None
+        for look in self.looks:
+            look(error)
         # TensorFlow may report the loss some moments before the lifeline does.
         self.tell("doubt")
         self.until(lambda: bool(self.left), SILENT)
@@ -161,6 +165,17 @@ class Lifeline:
         worker, peer = max(self._peers.items(), key=lambda item: item[1].silent, default=(0, None))
         if peer is not None and peer.silent >= SILENT:
             self._lose(worker, peer.silence())
+
+    def lose_the_absent(self, worker: int | None, how: str) -> None:
+        """Blames this worker, of which the engine says that it is lost.
+
+        Without a number it is worker 0, where this worker has never had a connection to it.
+        """
+        with self.changed:
+            if worker is None and self.rank and 0 not in self._peers:
+                worker = 0
+            if worker not in (None, self.rank):
+                self._lose(worker, how)
 
     def close(self, failing: bool = False, steps: int | None = None) -> None:
         """Says goodbye.  Worker 0 waits for the others' end first: their TensorFlow needs it."""

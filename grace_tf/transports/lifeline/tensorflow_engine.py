@@ -24,8 +24,13 @@ def may_have_failed(error: BaseException) -> bool:
     InvalidArgumentError is caused by the arguments of an operation, not by another worker.  The
     exception is a collective that met another collective: then another worker runs other code.
     """
-    met = isinstance(error, tf.errors.InternalError) and "Collective instance" in str(error)
-    return met or isinstance(error, _OF_A_LOSS)
+    return met_another(error) or isinstance(error, _OF_A_LOSS)
+
+
+def met_another(error: BaseException) -> bool:
+    """Whether a collective has met another one, or one of another shape, of another worker."""
+    kinds = tf.errors.InternalError, tf.errors.InvalidArgumentError
+    return isinstance(error, kinds) and "ollective instance" in str(error)
 
 
 def lost_a_peer(error: BaseException) -> bool:

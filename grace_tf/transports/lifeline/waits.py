@@ -198,12 +198,7 @@ class Waits:
             if place.key is None or place.meetings != self._meetings:
                 continue
             if begun.get(place.key, 0) < place.use:
-                return (
-                    f"Workers cannot go on: worker {rank} of {size} waits in {self._purpose}, but "
-                    f"worker {worker} waits in a step; all workers must make, compile and train "
-                    "the same models in the same order, and compile or change one again on all of "
-                    "them."
-                )
+                return crossed(size, rank, self._purpose, worker)
         return None
 
     def end(self) -> None:
@@ -221,6 +216,15 @@ class Waits:
                 how = f"did not take part within {self._timeout:g} s"
                 how += "".join(f", nor did worker {worker}" for worker in late[1:])
             self._lifeline.lay_to((late or others)[0], how)
+
+
+def crossed(size: int, meeting: int, purpose: str, stepping: int) -> str:
+    """The error message where one worker waits in a meeting and another in a step."""
+    return (
+        f"Workers cannot go on: worker {meeting} of {size} waits in {purpose}, but worker "
+        f"{stepping} waits in a step; all workers must make, compile and train the same models in "
+        "the same order, and compile or change one again on all of them."
+    )
 
 
 def _is_set(value: float) -> bool:
