@@ -99,6 +99,13 @@ def join(process_set: Any) -> None:
         )
 
 
+def _store() -> tuple[str, str]:
+    """Host and port of the store of Horovod's launcher; empty where there is none."""
+    names = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+    host, port = (os.environ.get(name, "") for name in names)
+    return host, port
+
+
 def _started() -> ModuleType | None:
     """The user's Horovod where it runs.  Raises RuntimeError under `hvd.elastic`."""
     hvd = sys.modules.get("horovod.tensorflow")
@@ -253,7 +260,7 @@ class HorovodGroup(HorovodSet, Group):
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
         mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
-        arrivals.note(self.ranks[self.rank])
+        arrivals.note(_store(), self.ranks[self.rank])
         began = time.monotonic()
         try:
             with tf.init_scope():
@@ -276,7 +283,7 @@ class HorovodGroup(HorovodSet, Group):
 
     def _not_met(self, late: bool, seconds: float) -> str:
         """Why the workers have not met, which Horovod has told after so many seconds."""
-        missing = arrivals.missing(self.ranks, 0.0 if late else _LATECOMERS)
+        missing = arrivals.missing(_store(), self.ranks, 0.0 if late else _LATECOMERS)
         workers = [self.ranks.index(rank) for rank in missing]
         if self.size == 2:
             workers = [1 - self.rank]
