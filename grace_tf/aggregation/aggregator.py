@@ -29,7 +29,8 @@ class Aggregator(Reduction, Trackable):
     its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
     Eager calls of several threads take turns; between processes they are refused.  A tf.function
-    that calls it must be run by one thread at a time.
+    that calls it must be run by one thread at a time: it runs without Python, so nothing notices
+    two threads, which then lose part of the gradient.
 
     Args:
       compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which

@@ -1,4 +1,4 @@
-"""`model.save` of several plain processes to one path: the file is of the worker of lowest rank.
+"""What several plain processes save to one path: the file is of the worker of lowest rank.
 
 Two processes that write one file break it.  Which files two workers of a host have in common shows
 only as they save them, and no worker waits for another there, since a script may save on one worker
@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import time
 from typing import Any
@@ -32,21 +33,28 @@ _said: set[str] = set()  # the paths of which a log line has spoken
 
 
 def install() -> None:
-    """Wraps `save` and `save_weights` of `keras.Model`."""
+    """Wraps the methods of `keras.Model` and the functions of `keras.saving` that save."""
     for name in ("save", "save_weights"):
         in_place_of(keras.Model, name)(_save)
+    for name in ("save_model", "save_weights"):
+        function = getattr(keras.saving, name, None)  # some versions lack the second
+        # Keras has a function in several modules, such as keras.models.
+        for module in [*sys.modules.values()] if function else ():
+            if getattr(module, "__dict__", {}).get(name) is function:
+                in_place_of(module, name)(_save)
 
 
-def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    path = args[0] if args else kwargs.get("filepath")
+def _save(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Saves as `original(model, filepath, …)`, unless the path is another worker's."""
+    path = args[1] if len(args) > 1 else kwargs.get("filepath")
     connected = several()
     remote = "://" in str(path)  # such a store replaces a file as a whole
     if connected is None or remote or not isinstance(path, (str, os.PathLike)):
-        return original(self, *args, **kwargs)
+        return original(*args, **kwargs)
     with contextlib.ExitStack() as held:
         note = _note(connected, os.path.realpath(path), held)
         if note is None:
-            return original(self, *args, **kwargs)
+            return original(*args, **kwargs)
         owner = _owner(note)
         if owner is not None and owner < connected.rank:
             _say(connected, path, owner)
@@ -55,7 +63,7 @@ def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         note.truncate()
         json.dump([connected.rank, os.getpid(), _began(os.getpid())], note)
         note.flush()
-        return original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
 
 def _note(connected: Any, path: str, held: contextlib.ExitStack) -> Any:

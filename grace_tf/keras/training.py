@@ -56,6 +56,7 @@ def _around(original: Callable, held: list[Any]) -> Callable:
         try:
             with _within(held, self):
                 if held is _models:
+                    line = line or _connected(self, original, args, kwargs)
                     _forget_old_steps(self)
                     if line is not None and original.__name__ == "train_on_batch":
                         configuration.compare_batches(line, self)
@@ -219,6 +220,23 @@ def _line(model: Any) -> Lifeline | None:
     """The lifeline to the other workers that train this model, or None."""
     others = together(getattr(model, "distribute_strategy", None))
     return None if others is None else others.lifeline
+
+
+def _connected(model: Any, original: Callable, args: Any, kwargs: Any) -> Lifeline | None:
+    """The lifeline between workers that meet in this call of `fit` or `train_on_batch`, or None.
+
+    Under Horovod workers that have not called `grace_tf.init()` would meet in the first step, and
+    what is compared before it needs the lifeline.
+    """
+    connected = several()
+    if connected is None or not reducing(getattr(model, "optimizer", None)):
+        return None
+    if original.__name__ == "fit":
+        given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+        if given.get("epochs", 1) <= given.get("initial_epoch", 0):
+            return None  # as in `_fit`
+    connected.connect()
+    return connected.lifeline
 
 
 def _sentence(error: Exception) -> str | None:

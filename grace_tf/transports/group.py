@@ -103,6 +103,12 @@ class Group(GathersRows):
         """
         raise RuntimeError(f"{type(self).__name__} cannot tell which workers share a host.")
 
+    def connect(self) -> None:
+        """Makes the lifeline where the processes have not met; all of them call it together.
+
+        Raises RuntimeError where one is lost or late.
+        """
+
     def part(self, ranks: Sequence[int]) -> Transport:
         """A transport with the same collectives among some of the processes, a part of the group.
 

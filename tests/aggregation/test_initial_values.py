@@ -38,15 +38,22 @@ class DecideTest(tf.test.TestCase):
     def test_resumed_workers_keep_their_own_statistics(self):
         self.assertFalse(any(decide([RESTORED, row(RESTORED, statistics=2)]).parts))
 
-    def test_restored_weights_that_differ_are_refused(self):
+    def test_restored_values_that_differ_are_refused(self):
         """Worker 0's may be the damaged ones, so nobody takes them."""
         with self.assertRaisesRegex(
             RuntimeError, "states of step 20 with different weights .worker 2 of 3 differs from"
         ):
             decide([RESTORED, RESTORED, row(RESTORED, weights=2)])
+        with self.assertRaisesRegex(
+            RuntimeError, "step 20 with different optimizer's variables .worker 1 of 2 differs from"
+        ):
+            decide([RESTORED, row(RESTORED, optimizer=2)])
+        with self.assertRaisesRegex(RuntimeError, "learning rates differ"):
+            decide([RESTORED, row(RESTORED, optimizer=2, rate=float_word(0.2))])
         # Variables that join a training that goes on may start from each worker's own seed.
         going_on = row(RESTORED, restored=0)
         self.assertTrue(decide([going_on, row(going_on, weights=2)]).weights)
+        self.assertTrue(decide([going_on, row(going_on, optimizer=2)]).optimizer)
 
     def test_what_only_worker_0_has_restored_is_taken_whole(self):
         for rate in (ROW.rate, float_word(0.5)):

@@ -62,6 +62,22 @@ def test_the_path_of_a_lower_rank_is_left_alone(place, other, caplog):
     assert (folder / "m1.keras").exists()
 
 
+FUNCTIONS = [keras.models.save_model, keras.saving.save_model]
+FUNCTIONS += [keras.saving.save_weights] if hasattr(keras.saving, "save_weights") else []
+
+
+@pytest.mark.parametrize("save", FUNCTIONS)
+def test_the_functions_of_keras_leave_the_path_of_a_lower_rank_alone(place, other, save):
+    made, _, folder = place
+    path = folder / ("m.weights.h5" if save.__name__ == "save_weights" else "m.keras")
+    save(made, path)
+    os.remove(path)
+    written(note_of(folder), 0, other.pid)
+    save(made, path)
+    save(made, filepath=path)
+    assert not path.exists()
+
+
 def test_worker_0_saves_where_another_has_saved_before(place, other):
     made, group, folder = place
     group.rank = 0

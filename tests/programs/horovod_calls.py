@@ -5,9 +5,14 @@ horovod_calls.py end         a collective after Horovod was shut down
 horovod_calls.py late        worker 1 does not come to the second step
 horovod_calls.py late eager  the same without a function
 horovod_calls.py late meet   worker 1 does not come to a barrier
+horovod_calls.py start SIGKILL|SIGSTOP init|fit
+                             worker 1 is lost between hvd.init() and grace_tf.init() or `fit`
+horovod_calls.py loss        worker 1 compiles with another loss
 """
 
 import json
+import os
+import signal
 import sys
 import time
 
@@ -24,9 +29,9 @@ if not hvd.is_initialized():
     hvd.init()
 
 
-def model(optimizer):
+def model(optimizer, loss="mse"):
     net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
-    net.compile(optimizer, "mse")
+    net.compile(optimizer, loss)
     return net
 
 
@@ -93,4 +98,22 @@ def late():
     group.barrier() if "meet" in sys.argv else step()
 
 
-{"calls": calls, "late": late, "end": end}[sys.argv[1]]()
+def start():
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    if sys.argv[3] == "init":
+        grace_tf.init(timeout=6)
+    fit()
+
+
+def fit(loss="mse"):
+    x = np.ones([16, 8], np.float32)
+    model(grace_tf.wrap(keras.optimizers.SGD(0.1), "qsgd"), loss).fit(x, x[:, :4], verbose=0)
+
+
+def loss():
+    fit(["mse", "mae"][hvd.rank()])
+    print("trained", flush=True)
+
+
+{"calls": calls, "late": late, "end": end, "start": start, "loss": loss}[sys.argv[1]]()

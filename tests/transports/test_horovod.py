@@ -173,6 +173,26 @@ def test_the_survivor_says_whose_fault_it_was(fault):
     assert "trained" not in run.out[0]
 
 
+GONE = SENTENCES["SIGKILL"] + ", before all workers had met"
+LOST_AT_START = {
+    ("SIGKILL", "init"): GONE,
+    ("SIGKILL", "fit"): GONE,  # of a program that never calls grace_tf.init()
+    ("SIGSTOP", "init"): "worker 1 did not take part within 6 s",
+}
+
+
+@needs_horovod
+@pytest.mark.parametrize("fault, where", LOST_AT_START)
+def test_a_worker_lost_before_its_first_call_is_named(fault, where):
+    linger = 1 if fault == "SIGSTOP" else 60
+    run = launch_horovod("horovod_calls.py", "start", fault, where, workers=3, linger=linger)
+    said = [lines[-1] for rank, lines in enumerate(run.err) if rank != 1 and lines]
+    assert run.code not in (0, launcher.TIMED_OUT) and said, run.text
+    for last in said:
+        sentence = f"cannot go on, {LOST_AT_START[fault, where]}{AGAIN}"
+        assert re.search(f"^RuntimeError: Worker [02] of 3 {sentence}", last), run.text
+
+
 @needs_horovod
 @pytest.mark.parametrize("how", [[], ["eager"], ["meet"]])
 def test_a_worker_that_does_not_take_part_is_named(how):
@@ -194,6 +214,14 @@ def test_what_one_worker_alone_compiles_is_told_by_both(fault, sentence):
     assert run.code not in (0, launcher.TIMED_OUT), run.text
     for lines in run.err:
         assert sentence in lines[-1], run.text
+
+
+@needs_horovod
+def test_the_first_fit_compares_models_also_without_init():
+    run = launch_horovod("horovod_calls.py", "loss")
+    assert run.code not in (0, launcher.TIMED_OUT), run.text
+    for lines in run.err:
+        assert "the loss is mse on worker 0 and mae on worker 1" in lines[-1], run.text
 
 
 def test_elastic_is_refused(monkeypatch):

@@ -101,18 +101,16 @@ def decide(rows: Sequence[Row], root: int = 0) -> Taken:
     if odd("step"):
         return Taken(True, True, True, True, restored=first.step)
     if first.restored and odd("weights"):
-        raise RuntimeError(
-            f"{_CANNOT}, they have restored training states of step {first.step} with different "
-            f"weights ({_differs(odd('weights'), size, root)}): a file is damaged or of another "
-            "training; restore undamaged files everywhere, or call "
-            "grace_tf.broadcast(model.variables) after restoring if the root's are right."
-        )
+        raise RuntimeError(_of_other_values("weights", first.step, odd("weights"), size, root))
     if odd("rate"):
         other = odd("rate")[0]
         raise RuntimeError(
             f"{_CANNOT}, their learning rates differ, {_rate(first)} on worker {root} and "
             f"{_rate(rows[other])} on worker {other}: give the optimizer the same one everywhere."
         )
+    if first.restored and odd("optimizer"):
+        what = "optimizer's variables"
+        raise RuntimeError(_of_other_values(what, first.step, odd("optimizer"), size, root))
     # The statistics of resumed workers may differ, as they do in a run without interruption.
     statistics = first.step == 0 and bool(odd("statistics"))
     return Taken(bool(odd("weights")), statistics, bool(odd("optimizer")), bool(odd("state")))
@@ -129,6 +127,16 @@ def _of_other_steps(rows: Sequence[Row], root: int, other: int) -> str:
         f"they have restored training states of different steps, worker {root} of step "
         f"{rows[root].step} and worker {other} of step {step}: restore files of the same step "
         "everywhere"
+    )
+
+
+def _of_other_values(what: str, step: int, odd: Sequence[int], size: int, root: int) -> str:
+    held = "model.variables" if what == "weights" else "model.optimizer.variables"
+    return (
+        f"{_CANNOT}, they have restored training states of step {step} with different {what} "
+        f"({_differs(odd, size, root)}): a file is damaged or of another training; restore "
+        f"undamaged files everywhere, or call grace_tf.broadcast({held}) after restoring if the "
+        "root's are right."
     )
 
 

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Callable
@@ -21,14 +22,19 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.transports.group import HANDSHAKE_WORDS, Group
+from grace_tf.transports.horovod import arrivals
 from grace_tf.transports.horovod.engine import Engine
 from grace_tf.transports.horovod.process_sets import HorovodSet, Part, parted, registered
 from grace_tf.transports.lifeline import lifeline
+from grace_tf.transports.lifeline.farewells import GONE
 from grace_tf.transports.lifeline.lifeline import first_line
 from grace_tf.transports.lifeline.secret import of_job
 from grace_tf.transports.lifeline.waits import Waits
 
 TIMEOUT = 120.0
+_OF_GLOO = 30.0  # seconds, after which Gloo gives up a stopped process unless the environment says
+_LATECOMERS = 3.0  # seconds in which live workers come, where one was lost before they have met
+_NAMED = 8  # workers in a sentence
 _LONGEST_NAME = 256  # bytes of a host's name; 253 are allowed
 
 _current: HorovodGroup | None = None
@@ -93,6 +99,13 @@ def join(process_set: Any) -> None:
         )
 
 
+def _store() -> tuple[str, str]:
+    """Host and port of the store of Horovod's launcher; empty where there is none."""
+    names = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+    host, port = (os.environ.get(name, "") for name in names)
+    return host, port
+
+
 def _started() -> ModuleType | None:
     """The user's Horovod where it runs.  Raises RuntimeError under `hvd.elastic`."""
     hvd = sys.modules.get("horovod.tensorflow")
@@ -153,6 +166,10 @@ class HorovodGroup(HorovodSet, Group):
         self.timeout = self.timeout if timeout is None else float(timeout)
         self._secret = secret
         self.handshake([], "init()")
+
+    def connect(self) -> None:
+        """See `Group.connect`."""
+        self._meet()
 
     @functools.cached_property
     def hosts(self) -> tuple[str, ...]:
@@ -233,6 +250,7 @@ class HorovodGroup(HorovodSet, Group):
             raise RuntimeError(self._missed)
         # Python runs the last registered function first: the lifeline ends before Horovod.
         self._engine.end_with_the_process(after_all=not self._has_all)
+        lifeline.watch_the_end()
         if self.size == 1:
             self._met = True
             return
@@ -242,12 +260,17 @@ class HorovodGroup(HorovodSet, Group):
         mine = np.zeros([HANDSHAKE_WORDS], np.int64)
         mine[:2], name = (port, token), self._host().encode()[: 8 * (HANDSHAKE_WORDS - 2)]
         mine[2:].view(np.uint8)[: len(name)] = np.frombuffer(name, np.uint8)
+        arrivals.note(_store(), self.ranks[self.rank])
+        began = time.monotonic()
         try:
             with tf.init_scope():
                 words = self._everyones(mine)[0]
-        except RuntimeError as error:
-            self._missed = str(error)
-            raise
+        except (RuntimeError, tf.errors.OpError) as error:
+            late = isinstance(error, RuntimeError)
+            if not late and not self._engine.lost_a_peer(error):
+                raise
+            self._missed = self._not_met(late, time.monotonic() - began)
+            raise RuntimeError(self._missed) from (None if late else error)
         first = words[2:].tobytes().rstrip(b"\0").decode(), int(words[0]), int(words[1])
         self.lifeline = lifeline.begin(
             *(self.rank, self.size, self.timeout),
@@ -257,6 +280,18 @@ class HorovodGroup(HorovodSet, Group):
         lifeline.join(self.lifeline)
         self._waits = Waits(self.lifeline, self.timeout)
         self._met = True
+
+    def _not_met(self, late: bool, seconds: float) -> str:
+        """Why the workers have not met, which Horovod has told after so many seconds."""
+        missing = arrivals.missing(_store(), self.ranks, 0.0 if late else _LATECOMERS)
+        workers = [self.ranks.index(rank) for rank in missing]
+        if self.size == 2:
+            workers = [1 - self.rank]
+        who = " or ".join(f"worker {worker}" for worker in workers[:_NAMED]) or "another worker"
+        of_gloo = float(os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS") or _OF_GLOO)
+        if late or seconds >= min(self.timeout, 0.9 * of_gloo):
+            return self._cannot(f"{who} did not take part within {seconds:.0f} s")
+        return self._cannot(f"{who} {GONE}, before all workers had met")
 
     def _host(self) -> str:
         """The name by which workers on other hosts find this one."""

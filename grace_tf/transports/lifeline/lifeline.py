@@ -70,7 +70,7 @@ def begin(rank: int, size: int, patience: float, **where: Any) -> Lifeline:
     if _current is None:
         _current = Lifeline(rank, size, max(patience, _LEAST_PATIENCE), **where)
         _current.on("plain", lambda worker, name: _plain[worker].append(name))
-        _watch_the_end()
+        watch_the_end()
     return _current
 
 
@@ -251,7 +251,9 @@ def _steps() -> int | None:
         return None
 
 
-def _watch_the_end() -> None:
+@functools.cache
+def watch_the_end() -> None:
+    """Notes whether an uncaught exception ends this process, and says goodbye at its end."""
     before = sys.excepthook
 
     def hook(kind, error, trace):
