@@ -39,9 +39,9 @@ import platform
 import runpy
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 from gpu_lists import WORKERS, Case, Lists

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Callable
+from collections.abc import Callable
 
 METHODS = ["none", "fp16", "qsgd", "signsgd", "topk", "randomk", "threshold", "powersgd"]
 

@@ -9,7 +9,6 @@ training without a fault.
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 GROUP, STRATEGY, HOROVOD = ENGINES = ("group", "strategy", "horovod")
 
@@ -52,7 +51,7 @@ class Ends:
 
 
 # Of two outcomes either holds.
-Outcome = Union[Stops, Ends, tuple[Stops, Ends]]
+Outcome = Stops | Ends | tuple[Stops, Ends]
 
 
 @dataclasses.dataclass(frozen=True)

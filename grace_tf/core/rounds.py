@@ -9,8 +9,8 @@ workers (`Sum`, `Max`), or every worker's part under a leading axis of workers (
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import tensorflow as tf
 

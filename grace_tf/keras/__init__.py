@@ -4,20 +4,11 @@ The import puts guards on Keras' optimizers, wraps `fit` and pickling, makes Bat
 refuse what it cannot synchronise, and applies the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import (
-    backups,
-    guards,
-    paths_by_worker,
-    pickling,
-    rate_setters,
-    repairs,
-    saving_once,
-    stopping,
-    synchronised,
-    training,
-)
+from grace_tf.keras import guards, repairs, training
 from grace_tf.keras.callback import Callback
-from grace_tf.keras.paths_by_worker import own_path
+from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
+from grace_tf.keras.files.paths_by_worker import own_path
+from grace_tf.keras.fit import rate_setters, stopping, synchronised
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.transports import scope_variables
 from grace_tf.transports.lifeline import lifeline

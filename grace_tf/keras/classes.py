@@ -22,6 +22,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras import repairs
+from grace_tf.keras.files.saved_state import InFiles, SavedState
 from grace_tf.keras.first_step import building, info_of
 from grace_tf.keras.momentum import refuse_second_momentum
 from grace_tf.keras.optimizers import (
@@ -36,7 +37,6 @@ from grace_tf.keras.optimizers import (
     unchanged_errors,
 )
 from grace_tf.keras.repairs import KERAS_3
-from grace_tf.keras.saved_state import InFiles, SavedState
 from grace_tf.line.settings import Settings, from_config
 
 _KEY = "grace"  # the key of the settings in the config of a wrapped optimizer

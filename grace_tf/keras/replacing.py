@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 
 def in_place_of(owner: Any, name: str) -> Callable[[Callable], Callable]:

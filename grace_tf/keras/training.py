@@ -14,22 +14,24 @@ import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Iterator
-from typing import Any, Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
-from grace_tf.keras import configuration, first_step, log_files, rate_setters, steps
+from grace_tf.keras import first_step
 from grace_tf.keras.classes import Wrapped, reducing
-from grace_tf.keras.epoch_means import EpochMeans
+from grace_tf.keras.files import log_files
+from grace_tf.keras.fit import configuration, rate_setters, steps
+from grace_tf.keras.fit.epoch_means import EpochMeans
+from grace_tf.keras.fit.stopping import stopped_by
+from grace_tf.keras.fit.synchronised import refuse_unsynchronised
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
-from grace_tf.keras.stopping import stopped_by
-from grace_tf.keras.synchronised import refuse_unsynchronised
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
 from grace_tf.transports.world import data_shards

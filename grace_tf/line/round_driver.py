@@ -7,8 +7,7 @@ bucket joins the requests of all its groups into one collective for each kind an
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 

@@ -8,8 +8,8 @@ chunks as fit, then of the next.  No chunk is padded, so no padding enters a qua
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 

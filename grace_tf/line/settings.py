@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 import grace_tf.compressors  # noqa: F401  (fills the registry)
 import grace_tf.memories  # noqa: F401
@@ -143,7 +143,7 @@ ANY = ".*"
 DENSE = (registry.get("none"), registry.get_memory("none"))
 # An instance, a spec, a spec of memories that follow each other (`residual@0;none@100`), or a
 # schedule of memories.
-MemoryLike = Union[str, Memory, Schedule]
+MemoryLike = str | Memory | Schedule
 
 
 def settings(

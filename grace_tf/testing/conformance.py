@@ -16,8 +16,8 @@ import logging
 import pathlib
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from grace_tf.core import registry
 from grace_tf.core.compressor import Compressor

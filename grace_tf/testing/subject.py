@@ -9,7 +9,7 @@ import pathlib
 import re
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,7 @@ from grace_tf.testing.workers import RoundsResult, Workers, run_rounds
 SIZE = 3  # workers
 SEED = 7
 VARIABLE = 5
-Verdict = Optional[str]  # what a check returns: why there was nothing to check, or None
+Verdict = str | None  # what a check returns: why there was nothing to check, or None
 NOT_CLAIMED = "not claimed"
 LINE_SHAPES = ((32, 16), (33,))  # the shapes for checks of the whole line
 

@@ -6,8 +6,7 @@ import abc
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 

@@ -199,7 +199,7 @@ def gone(peer: socket.socket) -> bool:
     try:
         peer.settimeout(1e-3)
         return peer.recv(1, socket.MSG_PEEK) == b""
-    except socket.timeout:
+    except TimeoutError:
         return False
     except OSError:
         return True

@@ -9,8 +9,7 @@ sizes.  A message consists of 32-bit words: for every lane the indices, then the
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable

@@ -14,7 +14,7 @@ from replicas import mirrored
 
 import grace_tf
 from grace_tf.keras import repairs
-from grace_tf.keras.epoch_means import EpochMeans
+from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.transports.world import world
 
 SGD = keras.optimizers.SGD

@@ -217,7 +217,7 @@ class StrangersTest(unittest.TestCase):
                     try:
                         if not stranger.recv(1):
                             raise ConnectionResetError
-                    except socket.timeout:
+                    except TimeoutError:
                         stranger.sendall(b"a")
             self.assertEqual(meet((hosts, 1)), [None])
             self.assertEqual(first.result(20), [None])

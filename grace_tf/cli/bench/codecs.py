@@ -12,8 +12,8 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 

@@ -23,7 +23,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Union
 
 from grace_tf.cli.run import remote_worker
 from grace_tf.cli.run.remote_worker import end_with, signal_all
@@ -156,7 +155,7 @@ class Remote:
         return CannotReach(f"cannot {what} host {self.host}: {reason}", code if code > 0 else 1)
 
 
-Place = Union[Local, Remote]
+Place = Local | Remote
 
 
 def wait_for_all(places: Sequence[Remote], deadline: float | None) -> None:

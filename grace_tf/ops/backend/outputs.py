@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Optional
 
 import tensorflow as tf
 
 Tensors = Sequence[tf.Tensor]
-ResidualsOut = Optional[list]
+ResidualsOut = list | None
 
 
 def shaped_like(outputs: Tensors, shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:

@@ -14,9 +14,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import abc
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 

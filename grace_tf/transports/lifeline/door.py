@@ -198,7 +198,7 @@ class _Lines:
             try:
                 self._peer.settimeout(left)
                 more = self._peer.recv(65536)
-            except socket.timeout:
+            except TimeoutError:
                 continue
             except OSError:
                 return self.rest

@@ -13,7 +13,7 @@ from models import KERAS_3
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.keras import configuration
+from grace_tf.keras.fit import configuration
 
 LAYERS = keras.layers
 

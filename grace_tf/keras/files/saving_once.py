@@ -21,7 +21,7 @@ from typing import Any
 
 import keras
 
-from grace_tf.keras.paths_by_worker import LOG
+from grace_tf.keras.files.paths_by_worker import LOG
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several
 

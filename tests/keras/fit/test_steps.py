@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.keras import steps
+from grace_tf.keras.fit import steps
 from grace_tf.transports.lifeline import connections
 from grace_tf.transports.world import data_shards
 

@@ -11,7 +11,8 @@ import pytest
 from models import KERAS_3, compiled, data, fit, sha
 
 import grace_tf
-from grace_tf.keras import aggregator_of, own_path, paths_by_worker
+from grace_tf.keras import aggregator_of, own_path
+from grace_tf.keras.files import paths_by_worker
 from grace_tf.transports.world import world as groups
 
 

@@ -12,7 +12,7 @@ from models import KERAS_3, model
 
 import grace_tf
 from grace_tf.cli import launcher
-from grace_tf.keras import backup_agreement, backups
+from grace_tf.keras.files import backup_agreement, backups
 
 METHOD = "topk:ratio=0.1"
 STEPS, SAVE_FREQ = 12, 3  # as in the program

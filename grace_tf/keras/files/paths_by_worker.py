@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from grace_tf.keras.classes import Wrapped
-from grace_tf.keras.epoch_means import averaged
+from grace_tf.keras.fit.epoch_means import averaged
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several, together
 

@@ -11,7 +11,7 @@ import pytest
 from models import compiled, fit
 
 import grace_tf
-from grace_tf.keras import saving_once
+from grace_tf.keras.files import saving_once
 
 
 def topk():

@@ -11,8 +11,8 @@ import collections
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import h5py
 import keras
@@ -20,11 +20,11 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.state.file_format import Table, from_keys, packed
-from grace_tf.keras import checksums
-from grace_tf.keras.backup_agreement import agree, begin, delete_superseded, end, leave_aside
 from grace_tf.keras.classes import reducing
+from grace_tf.keras.files import checksums
+from grace_tf.keras.files.backup_agreement import agree, begin, delete_superseded, end, leave_aside
+from grace_tf.keras.files.paths_by_worker import LOG, compresses, in_use, move, place
 from grace_tf.keras.optimizers import innermost
-from grace_tf.keras.paths_by_worker import LOG, compresses, in_use, move, place
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 
-from grace_tf.keras.paths_by_worker import LOG, place
+from grace_tf.keras.files.paths_by_worker import LOG, place
 from grace_tf.transports.lifeline.connections import Lifeline
 
 _PATHS = {keras.callbacks.CSVLogger: "filename", keras.callbacks.TensorBoard: "log_dir"}

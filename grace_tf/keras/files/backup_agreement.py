@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.keras import steps
-from grace_tf.keras.paths_by_worker import LOG, place
+from grace_tf.keras.files.paths_by_worker import LOG, place
+from grace_tf.keras.fit import steps
 from grace_tf.transports.group import Group
 from grace_tf.transports.world.current_workers import together
 

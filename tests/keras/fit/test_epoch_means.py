@@ -7,9 +7,10 @@ import tensorflow as tf
 from models import compiled, fit
 
 import grace_tf
-from grace_tf.keras import epoch_means, training
-from grace_tf.keras.epoch_means import EpochMeans
-from grace_tf.keras.stopping import stopped_by
+from grace_tf.keras import training
+from grace_tf.keras.fit import epoch_means
+from grace_tf.keras.fit.epoch_means import EpochMeans
+from grace_tf.keras.fit.stopping import stopped_by
 
 
 class Two:

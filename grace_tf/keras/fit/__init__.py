@@ -1,0 +1,1 @@
+"""What workers compare, average and tell each other while Keras' `fit` runs."""
