@@ -134,7 +134,15 @@ __device__ void FillZeros(T* numbers, int64_t from, int64_t until, int64_t share
   for (int64_t i = from; i < until; i += shares * kThreads) numbers[i] = 0;
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
+// How many blocks of EmitChunks a multiprocessor holds at a time, which bounds the registers of a
+// thread: to 80, too few for sm_120 and sm_121, where ptxas of CUDA 13.0 spills some, or to 128.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kEmitters = 2;
+#else
+constexpr int kEmitters = 3;
+#endif
+
+__global__ void __launch_bounds__(kThreads, kEmitters)
     EmitChunks(Table<EncodedItem> table, float multiplier, ErrorBound bound, Rooms rooms,
                bool* finite) {
   __shared__ uint64_t in_warps[kThreads / kWarp];
