@@ -100,7 +100,10 @@ def decide(rows: Sequence[Row], root: int = 0) -> Taken:
         )
     if odd("step"):
         return Taken(True, True, True, True, restored=first.step)
-    if first.restored and odd("weights"):
+    # Else a worker without a state of its own has just taken that of worker `root`, and variables
+    # that are made after that follow.
+    resumed = all(row.restored for row in rows)
+    if resumed and odd("weights"):
         raise RuntimeError(_of_other_values("weights", first.step, odd("weights"), size, root))
     if odd("rate"):
         other = odd("rate")[0]
@@ -108,7 +111,7 @@ def decide(rows: Sequence[Row], root: int = 0) -> Taken:
             f"{_CANNOT}, their learning rates differ, {_rate(first)} on worker {root} and "
             f"{_rate(rows[other])} on worker {other}: give the optimizer the same one everywhere."
         )
-    if first.restored and odd("optimizer"):
+    if resumed and odd("optimizer"):
         what = "optimizer's variables"
         raise RuntimeError(_of_other_values(what, first.step, odd("optimizer"), size, root))
     # The statistics of resumed workers may differ, as they do in a run without interruption.
