@@ -63,9 +63,18 @@ def _kinds(runs: Mapping[Any, list[_Row]], order: list[Any]) -> str:
             held = sum(not row["wrong"] for row in rows)
             found.append(f"{held} of {len(rows)}" if rows else "")
         if any(found):
-            cells.append([FAMILIES[kind.family], name, _demand(kind.follows), *found])
+            cells.append([FAMILIES[kind.family], name, _demands(kind), *found])
     columns = ["", "fault", "then", *(f"{NAMES[engine]}, {version}" for version, engine in order)]
     return markdown(columns, cells)
+
+
+def _demands(kind: Any) -> str:
+    """What must follow a kind, and under which engines something else."""
+    told, usual = [], _demand(kind.follows)
+    for engine, outcome in kind.elsewhere.items():
+        if (demand := _demand(outcome)) != usual:
+            told.append(f"{NAMES[engine]}: {demand}")
+    return f"{usual} ({', '.join(told)})" if told else usual
 
 
 def _demand(outcome: Any) -> str:
