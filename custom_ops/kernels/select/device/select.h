@@ -252,9 +252,15 @@ __global__ void __launch_bounds__(kThreads, Item::kSides == 1 ? 4 : 3)
   if (counts) counts[tensor] = static_cast<int32_t>(written);
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kSenders = 2;
+#else
+constexpr int kSenders = 3;
+#endif
+
 // Writes the sent elements to their places, and removes them from residual_out.
 template <class Item>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, kSenders)
     SendStretches(Table<Item> table, const Search<Item>* searches, const uint32_t* words,
                   KeyRange range, Tallies<Item::kSides> tallies) {
   const int32_t tensor = table.Find(blockIdx.x);
