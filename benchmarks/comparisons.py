@@ -127,7 +127,8 @@ def main() -> None:
         with open(args.out, "a") as file:
             head = {"machine": machine(size, args.pairs, "ResNet-50")}
             told = {"step": step, "comparison": compare, "end_of_epoch": means}
-            file.write(json.dumps({**head, **vars(args), **told}) + "\n")
+            given = {name: value for name, value in vars(args).items() if name != "out"}
+            file.write(json.dumps({**head, **given, **told}) + "\n")
 
 
 main()

@@ -74,7 +74,7 @@ class StrangersTest(LifelineCase):
             again.recv(1000)
             again.sendall(frames.encode(said[0]))
             self.assertEqual(again.recv(1), b"")
-        self.assertEqual(list(line._peers), [1])
+            self.assertEqual(list(line._peers), [1])
 
     def test_what_stands_in_worker_0_s_place_is_not_heard(self):
         says = [{"magic": connections._MAGIC, "challenge": "c"}, {"magic": connections._MAGIC}]
