@@ -114,7 +114,7 @@ DIFFERS = {
     "loss": _differs(r"\bloss"),
     "activation": _differs("activation|layer|model"),
     "regulariser": _differs("regulari[sz]er|layer|model"),
-    "dtype policy": _differs("polic|dtype|precision|float16"),
+    "dtype policy": _differs("polic|dtype|precision|float16|strategy's scope"),
     "loss scale": _differs("LossScale|loss scal|optimizer"),
     "method": _differs("plans differ|method|compressor"),
     "seed of the method": _differs("seed"),
