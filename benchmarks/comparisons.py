@@ -86,7 +86,7 @@ class Moments(keras.callbacks.Callback):
 
 
 def training(model, compared: bool) -> tuple[float, float]:
-    """Seconds of a whole step, and from the last step of an epoch to the epoch's end."""
+    """Returns two times, in seconds: of a whole step, and from an epoch's last step to its end."""
     check = {"check_every": args.check_every if compared else 0, "average_logs": compared}
     with strategy.scope():
         optimizer = grace_tf.wrap(keras.optimizers.SGD(1e-3), "none", **check)

@@ -1,4 +1,4 @@
-"""The workers of faults.py: each is one of several of a small training, and one has a fault.
+"""The program that faults.py starts: the workers of a small training, of which one has a fault.
 
     python benchmarks/faulty.py group|strategy|horovod      reads jobs, one line of JSON each
 

@@ -22,7 +22,7 @@ from injection.verdict import GRACE
 HANGS = 5.0  # seconds beyond their time, after which workers are given up
 STARTED = 180.0  # seconds for a training until its fault, or its end
 _OWN_END = 15.0  # seconds for a worker that has a fault to end by itself
-# Below those that a system deals out, so that no connection of others has the same.
+# Linux takes higher ports for outgoing connections, so no other connection has one of these.
 _PORTS = range(15_000, 30_000)
 
 
@@ -180,7 +180,7 @@ class Run:
         return found
 
     def seconds(self) -> float:
-        """From the fault to the end of the last of the others."""
+        """The seconds from the fault until the last worker without a fault has ended."""
         faulty = self.fault["worker"] if self.fault else None
         others = [at for rank, (_, at) in self.ended.items() if rank != faulty]
         return max(others) - self.at if self.at and others else 0.0

@@ -132,7 +132,8 @@ def strangers(run: Run) -> Iterator[None]:
 def taken(run: Run) -> Iterator[None]:
     """Something listens at the port of the faulty worker, and answers as the kind of fault says.
 
-    What stands in worker 0's place may say something, and may end the connection after it.
+    A program that listens in place of worker 0 may send some bytes, and may then close the
+    connection.
     """
     says = {"ssh": _SSH, "HTTP": _ANSWER, "noise": random.Random(run.fault["seed"]).randbytes(200)}
     said = says.get(run.fault.get("says", ""), b"")

@@ -185,7 +185,7 @@ class End(keras.callbacks.Callback):
 
 
 class Mark(keras.callbacks.Callback):
-    """Tells when training begins on this worker; with strangers, worker 0 lets them come."""
+    """Records when this worker begins to train.  Worker 0 also lets strangers begin."""
 
     def __init__(self, job: dict[str, Any]):
         super().__init__()

@@ -54,7 +54,11 @@ def install() -> None:
 
 
 def _told(line: Lifeline, name: str, own: list, given: Any, kwargs: dict) -> Callable:
-    """A function for the worker's own first value, which it also puts into `own`."""
+    """Returns a function that computes this worker's first value of the variable.
+
+    The function also appends the value to `own`, and tells the other workers the variable's name,
+    shape and dtype.
+    """
     dtype = kwargs.get("dtype")
 
     def tell() -> tf.Tensor:
@@ -112,7 +116,7 @@ def _first_value(extended: Any, line: Lifeline, name: str, own: list, make: Call
 
 
 def _say(line: Lifeline, name: str, own: tf.Tensor, value: tf.Tensor) -> None:
-    """Logs that a setting of the optimizer is worker 0's."""
+    """Logs a warning where worker 0's value has replaced this worker's setting of the optimizer."""
     setting = name.rpartition("/")[2]
     if line.rank and setting in _SETTINGS and not own.shape.rank and own.dtype.is_floating:
         here, first = float(own), float(value)

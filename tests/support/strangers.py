@@ -7,7 +7,7 @@ import time
 
 
 def strange(address, said):
-    """Waits until a server listens at the address, sends the bytes, and returns the connection."""
+    """Connects to the address once a server listens there, sends `said`; returns the connection."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + 20
     while True:

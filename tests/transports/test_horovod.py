@@ -39,7 +39,8 @@ def two():
 
 @pytest.fixture(scope="module")
 def three():
-    # Once, since among three workers sums may differ from run to run.
+    # Three workers train once: Horovod may add up their gradients in another order in each run, so
+    # the bits of two runs need not be equal.
     return one_after_the_other(CONTRACT, FIT_ONCE, "horovod_calls.py end", workers=3)
 
 

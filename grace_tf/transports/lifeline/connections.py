@@ -73,7 +73,8 @@ class Lifeline:
         self._peers: dict[int, Peer] = {}
         self._calling: socket.socket | None = None  # at worker 0's door
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
-        # Called with an error that another worker may have caused; they may know why, and `stop`.
+        # Functions that get an error which another worker may have caused.  One that knows the
+        # cause calls `stop`.
         self.looks: list[Callable[[BaseException], None]] = []
         self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
