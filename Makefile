@@ -41,8 +41,8 @@ VENV_TF215 := .venv-tf215
 VENV_WHEEL := .venv-wheel
 VENV_BUILD := .venv-build
 PYTEST ?=
-# Tests are dealt out to as many processes as there are cores, since most of them wait for Python, not for kernels.
-JOBS := -n auto --maxprocesses 8 --dist worksteal
+# Tests are dealt out to three processes for two cores: some of them wait for workers, or for a timeout, on purpose.
+JOBS := -n $(shell echo $$(( 3 * $$(nproc) / 2 ))) --maxprocesses 8 --dist worksteal
 TENSORFLOW := $(shell sed -n 's/^cpu = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 C_FILES := $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
 NATIVE := setup.py pyproject.toml $(filter custom_ops/kernels/% custom_ops/ops/%,$(C_FILES))

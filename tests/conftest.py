@@ -6,12 +6,14 @@ Where the mark names a parameter, tests with the same value of it run together.
 A test that is not marked `slow` may take 20 seconds of a processor.
 """
 
+import gc
 import os
 import pathlib
 import subprocess
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import fork_server
 import launch
 import pytest
 import turns
@@ -30,6 +32,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.set_threshold(*fork_server.RARELY)
     turn = config.getoption("--turn")
     # A process of xdist gets the options of the one that has started it, and so its turn.
     config.option.turn = _number_of_the_commit() if turn is None else turn

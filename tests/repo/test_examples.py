@@ -1,47 +1,35 @@
 """Every example, run as a user runs it, with short settings."""
 
-import io
 import json
-import os
 import re
 from pathlib import Path
-from unittest import mock
 
+import launch
 import pytest
 
-import grace_tf
-from grace_tf.cli import launcher
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.slow  # any of them may be the first, which runs the demo for all
 
 
 def run(workers, example, *arguments):
     """What a run of an example printed, on success."""
-    out, err = io.StringIO(), io.StringIO()
-    # The package of this test, wherever it is, serves the workers too.
-    path = [str(Path(grace_tf.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    surroundings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "CUDA_VISIBLE_DEVICES": "-1"}
-    with mock.patch.dict(os.environ, surroundings):
-        command = [str(EXAMPLES / example), *arguments]
-        code = launcher.run(command, workers, timeout=240, stdout=out, stderr=err)
-    assert code == 0, out.getvalue() + err.getvalue()
-    return out.getvalue()
+    return launch.launch(EXAMPLES / example, *arguments, workers=workers).succeeded().text
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory):
+def digits():
     """(what two workers printed, their results, the picture) of a short run of the demo."""
-    folder = tmp_path_factory.mktemp("digits")
+    folder = launch.SHARED / "digits"  # of all processes of pytest, as the run is
     picture, numbers = folder / "new" / "digits.png", folder / "digits.jsonl"
     methods = ["none", "qsgd", "powersgd", "topk:ratio=0.05|values=qsgd:bits=4,rounding=nearest"]
-    where = ["--out", str(picture), "--json", str(numbers)]
-    printed = run(2, "digits.py", "--epochs", "4", *where, "--methods", *methods)
+    where = ["--out", picture, "--json", numbers]
+    words = [str(EXAMPLES / "digits.py"), "--epochs", "4", *where, "--methods", *methods]
+    printed = launch.launch_once(*words, cold=True).succeeded().text  # as a user starts it
     results = [json.loads(line) for line in numbers.read_text().splitlines()]
     assert [r["method"] for r in results] == methods
     return printed, results, picture
 
 
-@pytest.mark.slow  # with the run that the tests below share
 def test_digits_hands_over_the_bytes_it_announces(digits):
     _, results, _ = digits
     for result in results:
@@ -89,7 +77,6 @@ def test_mirrored_learns_in_under_80_lines():
     assert len((EXAMPLES / "mirrored.py").read_text().splitlines()) < 80
 
 
-@pytest.mark.slow
 def test_custom_loop_learns_in_under_60_lines():
     printed = run(2, "custom_loop.py", "--epochs", "4")
     accuracy, sent = re.search(r"accuracy ([\d.]+), (\d+) bytes", printed).groups()

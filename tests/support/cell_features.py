@@ -42,7 +42,7 @@ class EachStep(keras.callbacks.Callback):
 
 
 def fit(engine, method):
-    made = engine.compiled(lambda: optimizer(method))
+    made = engine.compiled(lambda: optimizer(method), built=False)
     history = engine.fit(made, engine.batches())
     return {**told(made, history), "weights": values(made.trainable_variables)}
 
@@ -96,7 +96,7 @@ def syncbn(engine, method):
 def lossscale(engine, method):
     """Worker 1 (alone: 0) overflows in the third of five steps."""
     scale = 2.0**15
-    made = engine.compiled(lambda: loss_scaled(optimizer(method), initial_scale=scale))
+    made = engine.compiled(lambda: loss_scaled(optimizer(method), initial_scale=scale), built=False)
     batches = engine.batches()
     batches.insert(2, [(x, y) for x, y in batches[0]])
     x, y = batches[2][-1]
@@ -114,7 +114,7 @@ def lossscale(engine, method):
 def accumulation(engine, method):
     """Two steps make one; for `none` also what one step of both batches does."""
     seen = EachStep()
-    made = engine.compiled(lambda: optimizer(method, gradient_accumulation_steps=2))
+    made = engine.compiled(lambda: optimizer(method, gradient_accumulation_steps=2), built=False)
     before, batches = digests(made)[0], engine.batches()
     engine.fit(made, batches, [seen])
     facts = {**told(made), "before": before, "each": seen.shas}
@@ -140,7 +140,9 @@ def steps_per_execution(engine, method):
 def ema(engine, method):
     """At its end Keras' `fit` gives a model the averages."""
     seen, momentum = EachStep(), 0.75
-    made = engine.compiled(lambda: optimizer(method, use_ema=True, ema_momentum=momentum))
+    made = engine.compiled(
+        lambda: optimizer(method, use_ema=True, ema_momentum=momentum), built=False
+    )
     start = [np.array(w) for w in values(made.trainable_variables)]
     engine.fit(made, engine.batches(), [seen])
     average = seen.weights[0] if KERAS_3 else start  # Keras 3 forgets what was not trained
@@ -214,7 +216,7 @@ def decay(engine, method):
 
 def resume(engine, method):
     """Half of the steps, a file, and a model that is loaded from it."""
-    made = engine.compiled(lambda: optimizer(method))
+    made = engine.compiled(lambda: optimizer(method), built=False)
     engine.fit(made, engine.batches(), epochs=EPOCHS // 2)
     half = digests(made)
     path = own_path(os.path.join(engine.folder, f"{method}.keras"), engine.rank)
@@ -237,8 +239,6 @@ def callbacks(engine, method):
     ]
     history = engine.fit(made, engine.batches(), used)
     other = engine.compiled(lambda: optimizer(method))
-    with engine.scope():
-        other.optimizer.build(other.trainable_variables)
     other.load_weights(own_path(str(path), engine.rank))
     return {
         **told(made, history),
