@@ -86,7 +86,7 @@ class Moments(keras.callbacks.Callback):
 
 
 def training(model, compared: bool) -> tuple[float, float]:
-    """Returns two times, in seconds: of a whole step, and from an epoch's last step to its end."""
+    """Returns the seconds of a whole step, and those between an epoch's last step and its end."""
     check = {"check_every": args.check_every if compared else 0, "average_logs": compared}
     with strategy.scope():
         optimizer = grace_tf.wrap(keras.optimizers.SGD(1e-3), "none", **check)

@@ -1,4 +1,4 @@
-"""The program that faults.py starts: the workers of a small training, of which one has a fault.
+"""Runs the workers of a small training, one of which has a fault; faults.py starts this program.
 
     python benchmarks/faulty.py group|strategy|horovod      reads jobs, one line of JSON each
 

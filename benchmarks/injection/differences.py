@@ -72,7 +72,7 @@ def compile_again(model: keras.Model, how: How) -> None:
 
 
 def callbacks(kind: str) -> list[Any]:
-    """The callbacks of every worker; each decides by its worker's validation metrics."""
+    """The callbacks that every worker gives to `fit`; they decide by validation metrics."""
     made = keras.callbacks
     if kind == "EarlyStopping":
         return [made.EarlyStopping("val_loss", patience=0)]

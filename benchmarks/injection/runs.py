@@ -22,7 +22,8 @@ from injection.verdict import GRACE
 HANGS = 5.0  # seconds beyond their time, after which workers are given up
 STARTED = 180.0  # seconds for a training until its fault, or its end
 _OWN_END = 15.0  # seconds for a worker that has a fault to end by itself
-# Linux takes higher ports for outgoing connections, so no other connection has one of these.
+# By default Linux gives outgoing connections ports from 32,768 on, so none of them takes a port of
+# this range.
 _PORTS = range(15_000, 30_000)
 
 

@@ -185,7 +185,11 @@ class End(keras.callbacks.Callback):
 
 
 class Mark(keras.callbacks.Callback):
-    """Records when this worker begins to train.  Worker 0 also lets strangers begin."""
+    """On worker 0, creates the file `training` before the third step.
+
+    The file tells the strangers to connect.  If the fault's phase is "training", the step waits for
+    their file `attacked`, at most `_ATTACK` seconds.
+    """
 
     def __init__(self, job: dict[str, Any]):
         super().__init__()
@@ -202,7 +206,7 @@ class Mark(keras.callbacks.Callback):
 
 
 def digests(model: keras.Model) -> dict[str, str]:
-    """Of the weights, of the optimizer's variables and of this worker's residuals."""
+    """The digests of the weights, the optimizer's variables and this worker's residuals."""
     own = model.optimizer.variables
     own = own() if callable(own) else own
     wrapped = isinstance(innermost(model.optimizer), Wrapped)

@@ -78,8 +78,8 @@ def model():
 x, y = models.data(5)
 train, validation = (x[: -models.ROWS], y[: -models.ROWS]), (x[-models.ROWS :], y[-models.ROWS :])
 if group.rank == 1:
-    # With these labels worker 1's validation loss grows while the model learns.  It grows faster
-    # than worker 0's falls, so the mean of both is lowest after the first epoch.
+    # With these labels worker 1's validation loss grows while the model learns.  The loss of
+    # worker 0 falls more slowly, so the mean of both losses is lowest after the first epoch.
     validation = (validation[0], -30 * validation[1])
 
 logging.getLogger("grace_tf").addHandler(Said())

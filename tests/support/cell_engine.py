@@ -59,10 +59,11 @@ class Engine:
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
 
     def compiled(self, optimizer, make=model, built=True, **keywords):
-        """A model of `make`, and an optimizer of `optimizer`.
+        """The model that `make()` returns, compiled with the optimizer that `optimizer()` returns.
 
-        Where the optimizer has its variables already, TensorFlow traces the step once instead of
-        twice.  Cells whose subject is how `fit` makes them say `built=False`.
+        With `built=True` the optimizer's variables exist before `fit`, so TensorFlow traces the
+        step once instead of twice.  Cells that test how `fit` creates these variables pass
+        `built=False`.
         """
         with self.scope():
             self._model = made = make()

@@ -27,8 +27,9 @@ import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LARGEST_JOB = 1 << 20
-# For gc.set_threshold.  Traces make many objects that stay, and the collector looks at all of them
-# again: at Python's own 700, 10, 10 that takes a sixth of the time of a training of a small model.
+# The arguments of gc.set_threshold.  Tracing creates many objects that are not freed, and the
+# garbage collector examines all of them on each full run.  With Python's default thresholds (700,
+# 10, 10) this takes a sixth of the time in which a small model trains, so it runs more rarely.
 RARELY = 50_000, 20, 50
 
 

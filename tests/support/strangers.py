@@ -7,7 +7,7 @@ import time
 
 
 def strange(address, said):
-    """Connects to the address once a server listens there, sends `said`; returns the connection."""
+    """Waits for a server at the address, connects, sends `said`, and returns the connection."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + 20
     while True:

@@ -39,8 +39,8 @@ def two():
 
 @pytest.fixture(scope="module")
 def three():
-    # Three workers train once: Horovod may add up their gradients in another order in each run, so
-    # the bits of two runs need not be equal.
+    # With three workers there is one training.  Horovod may add up three gradients in another order
+    # in each run, so two runs may end with different bits, and comparing them would prove nothing.
     return one_after_the_other(CONTRACT, FIT_ONCE, "horovod_calls.py end", workers=3)
 
 

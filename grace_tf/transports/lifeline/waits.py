@@ -219,7 +219,7 @@ class Waits:
 
 
 def crossed(size: int, meeting: int, purpose: str, stepping: int) -> str:
-    """The error message for a worker that waits in a meeting while another one waits in a step."""
+    """The error message where one worker waits in `purpose` and another one in a training step."""
     return (
         f"Workers cannot go on: worker {meeting} of {size} waits in {purpose}, but worker "
         f"{stepping} waits in a step; all workers must make, compile and train the same models in "
