@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.aggregation.already_aggregated import mark
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.step import Reduction
 from grace_tf.core.hyperparameters import check_choice
 from grace_tf.line.inputs import gradient_of, is_gradient, plain
@@ -29,8 +29,8 @@ class Aggregator(Reduction, Trackable):
     its memory run on one worker's gradients.  `tf.train.Checkpoint(aggregator=…)` saves its state.
 
     Eager calls of several threads take turns; between processes they are refused.  A tf.function
-    that calls it must be run by one thread at a time: it runs without Python, so nothing notices
-    two threads, which then lose part of the gradient.
+    that calls it must be run by one thread at a time: where two threads run it at once, the later
+    step raises tf.errors.InvalidArgumentError and stores nothing.
 
     Args:
       compressor: an instance, a name, a spec such as "topk:ratio=0.01", a schedule of these, which

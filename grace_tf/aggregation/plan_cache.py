@@ -18,8 +18,8 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
-from grace_tf.aggregation.consistency import crossing, plan_comparison
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo, described
+from grace_tf.aggregation.consistency import crossing, plan_handshake
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, described
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.line.inputs import is_rows, spec_of
 from grace_tf.line.plan import Plan, keyed, make_plan
@@ -75,7 +75,7 @@ class Plans:
                     plan = keyed(plan)
                     info = dataclasses.replace(described(optimizer_info), scaled=scaled)
                     crossing.tell_comparison(others)
-                    plan_comparison.compare_plans(others, plan, info, reduce)
+                    plan_handshake.compare_plans(others, plan, info, reduce)
                     self.compared += 1
                 self._plans[known] = plan
             return self._plans[known]

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.plan_cache import Plans
 from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State

@@ -23,8 +23,8 @@ from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
-from grace_tf.keras.first_step import building, info_of
 from grace_tf.keras.momentum import refuse_second_momentum
+from grace_tf.keras.optimizer_info import building, info_of
 from grace_tf.keras.optimizers import (
     after_aggregates,
     bases,

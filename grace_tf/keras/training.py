@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values, weight_drift
-from grace_tf.keras import first_step
+from grace_tf.keras import optimizer_info
 from grace_tf.keras.classes import Wrapped, reducing
 from grace_tf.keras.files import log_files
 from grace_tf.keras.fit import configuration, rate_setters, steps
@@ -64,7 +64,7 @@ def _around(original: Callable, held: list[Any]) -> Callable:
                         configuration.compare_batches(line, self)
                     if several() is not None:
                         refuse_unsynchronised(self)
-                        first_step.agree_before(self, several())
+                        optimizer_info.agree_before(self, several())
                 outer = steps.now()
                 if held is _models and outer is not None and several() is not None:
                     with outer.inside():
@@ -151,9 +151,9 @@ class _Epochs(keras.callbacks.Callback):
 
 def _compare(line: Lifeline, taken: steps.Steps, model: Any, label: Any, when: str) -> None:
     """Compares the weights and the optimizers' settings of all workers, without waiting."""
-    weights = first_step.compared_weights(model)
+    weights = optimizer_info.compared_weights(model)
     if weights:
-        infos = [first_step.info_of(each) for each in reducing(model.optimizer)]
+        infos = [optimizer_info.info_of(each) for each in reducing(model.optimizer)]
         weight_drift.compare_in_fit(line, f"fit {taken.call}/{label}", when, weights, infos)
 
 
@@ -310,7 +310,7 @@ def _reset_metrics(original: Callable, self: Any) -> None:
 
 def install() -> None:
     """Wraps the methods of `keras.Model`."""
-    initial_values.model_in_training = lambda: first_step.values_of(trained_model())
+    initial_values.model_in_training = lambda: optimizer_info.values_of(trained_model())
     for held, names in (
         (_models, ("fit", "train_on_batch")),
         (_evaluating, ("evaluate", "predict", "test_on_batch")),

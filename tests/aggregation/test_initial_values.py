@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from grace_tf.aggregation.consistency import initial_values
 from grace_tf.aggregation.consistency.initial_values import InitialValues, Row, Taken, decide
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo, float_word
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, float_word
 from grace_tf.aggregation.state.state import State
-from grace_tf.keras.first_step import values_of
+from grace_tf.keras.optimizer_info import values_of
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.testing import Workers
 

@@ -14,7 +14,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import grace_tf
 from grace_tf.aggregation.consistency import weight_drift
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.core import registry
 from grace_tf.line.settings import settings

@@ -10,9 +10,10 @@ from replicas import mirrored
 
 import grace_tf
 from grace_tf import ops
+from grace_tf.memories.residual import Residual
 from grace_tf.transports.world import world
 
-WAIT = 60.0
+WAIT = 20.0
 
 
 def together(*functions):
@@ -100,6 +101,39 @@ def test_threads_that_run_a_strategy_lose_nothing_and_do_not_wait_for_ever():
     together(*(lambda i=i: train(i) for i in range(threads)))
     assert aggregate.state.step == threads * steps
     np.testing.assert_array_equal(came.sum(0) + residuals(aggregate), given.sum((0, 1, 2)))
+
+
+def test_a_traced_step_that_another_thread_has_overtaken_raises_and_stores_nothing():
+    begun, overtaken = threading.Event(), threading.Event()
+
+    def waits_in_the_first_step(residual, step):
+        if not begun.is_set():
+            begun.set()
+            overtaken.wait(WAIT)
+        return residual
+
+    class WaitsBeforeItIsStored(Residual):
+        def settle(self, carry, sent, total, state, ctx):
+            after_reading = [carry - sent, ctx.step]
+            residual = tf.numpy_function(waits_in_the_first_step, after_reading, tf.float32)
+            return total, {"residual": tf.reshape(residual, total.shape)}
+
+    memory = grace_tf.register("waits_for_another_thread")(WaitsBeforeItIsStored)()
+    variable = tf.Variable(tf.zeros([5000]), name="of_traced_threads")
+    aggregate = grace_tf.Aggregator("topk:ratio=0.01", memory=memory, min_elements=1)
+    step = tf.function(lambda grad: aggregate([grad], [variable])[0], autograph=False)
+    first, second = (tf.constant(grad) for grad in integers(5, 2, 5000))
+    graph, came = step.get_concrete_function(first), []
+
+    def overtake():
+        begun.wait(WAIT)
+        came.append(graph(second).numpy())
+        overtaken.set()
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Another thread of this process"):
+        together(lambda: graph(first), overtake)
+    assert aggregate.state.step == 1
+    np.testing.assert_array_equal(came[0] + residuals(aggregate), second.numpy())
 
 
 def test_between_processes_a_second_thread_is_refused(monkeypatch):

@@ -9,7 +9,7 @@ import pathlib
 import tensorflow as tf
 
 import grace_tf
-from grace_tf.aggregation.consistency.plan_comparison import digest_of_variables
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_variables
 
 group = grace_tf.init(timeout=60)
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from launch import launch
 
-from grace_tf.aggregation.consistency.plan_comparison import digest_of_arrays, digest_of_variables
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_arrays, digest_of_variables
 from grace_tf.transports.pieces import boxes, packed
 
 SHAPES = [(), (0,), (7,), (3, 5), (1, 40), (2, 3, 11), (4, 0, 2), (1, 1, 1, 30)]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_comparison import (
+from grace_tf.aggregation.consistency.plan_handshake import (
     OptimizerInfo,
     digests_of_settings,
     float_word,

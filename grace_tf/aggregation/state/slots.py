@@ -289,12 +289,15 @@ class PlanSlots:
 
     def assign(
         self, kind: str, position: int, values: Mapping[int, Mapping[str, tf.Tensor]]
-    ) -> None:
-        """Assigns the next values of the worker at this position."""
+    ) -> list[tf.Operation]:
+        """Assigns the next values of the worker at this position.
+
+        Returns the operations that do so; eagerly they have run, and the list is empty.
+        """
+        written = []
         for ordinal, leaves in values.items():
             for name, value in leaves.items():
                 variable = self._leaves[kind][ordinal][name].variables[position]
-                if isinstance(value, tf.IndexedSlices):
-                    variable.scatter_update(value)
-                else:
-                    variable.assign(value)
+                rows = isinstance(value, tf.IndexedSlices)
+                written.append((variable.scatter_update if rows else variable.assign)(value))
+        return [] if tf.executing_eagerly() else [each.op for each in written]

@@ -33,6 +33,11 @@ from grace_tf.line.exchange import Share
 from grace_tf.line.plan import LaneGroup
 from grace_tf.line.sparse_gradients import values_of, with_values
 
+_TWO_THREADS = (
+    "Another thread of this process has run the same step of one Aggregator meanwhile, so a part "
+    "of the gradient would be lost: let one thread at a time run a tf.function that calls an "
+    "Aggregator, or give each thread an Aggregator and variables of its own."
+)
 _FORMAT_1 = re.compile(r"(\d+)\.(memory|compressor)\.(.+)")  # names in checkpoints of format 1
 
 
@@ -108,10 +113,16 @@ class State(Trackable):
         """Stores the next states of a finite step and returns its gradients; else returns NaN."""
         grads = [values_of(g) for g in result.grads]
 
+        counter = self._leaves["step"].variables[position]
+        alone = self._alone(counter, result)
+
         def store():
-            slots.assign("memory", position, result.memory)
-            slots.assign("compressor", position, result.compressor)
-            self._leaves["step"].variables[position].assign_add(1)
+            checked = [] if alone is None else [tf.debugging.Assert(alone, [_TWO_THREADS])]
+            with tf.control_dependencies(checked):
+                stored = slots.assign("memory", position, result.memory)
+                stored += slots.assign("compressor", position, result.compressor)
+            with tf.control_dependencies(stored):
+                counter.assign_add(1)
 
         def report():
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
@@ -119,6 +130,20 @@ class State(Trackable):
 
         committed = self._nonfinite.gradients(grads, result.finite, store, report) if grads else []
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
+
+    @staticmethod
+    def _alone(counter: tf.Variable, result: Share) -> tf.Tensor | None:
+        """Whether no other thread has run the same traced step meanwhile; None for an eager step.
+
+        A traced step runs without Python, so only its own operations can find that out: the counter
+        of committed steps goes up last, and is compared when all results of this step are there.
+        Eager steps take turns (`aggregation.turns`).
+        """
+        if tf.executing_eagerly():
+            return None
+        results = tf.nest.flatten([result.memory, result.compressor], expand_composites=True)
+        with tf.control_dependencies(results):
+            return tf.equal(counter, result.step)
 
     @property
     def variables(self) -> list[tf.Variable]:

@@ -23,7 +23,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from grace_tf.aggregation.consistency.plan_comparison import digest_of_text
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_text
 from grace_tf.keras.classes import reducing
 from grace_tf.keras.optimizers import innermost
 from grace_tf.transports.lifeline.connections import Lifeline

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from grace_tf.aggregation.already_aggregated import aggregators_of
-from grace_tf.aggregation.consistency.plan_comparison import digest_of_variables
+from grace_tf.aggregation.consistency.plan_handshake import digest_of_variables
 from grace_tf.keras.classes import Wrapped
-from grace_tf.keras.first_step import values_of
+from grace_tf.keras.optimizer_info import values_of
 from grace_tf.keras.optimizers import innermost, parts
 from grace_tf.line import collective_keys
 from grace_tf.line.inputs import plain

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency import plan_comparison as handshake
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency import plan_handshake as handshake
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.line.plan import make_plan
 from grace_tf.line.settings import settings
 

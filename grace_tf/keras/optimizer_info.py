@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from grace_tf.aggregation.consistency.plan_comparison import OptimizerInfo
+from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.consistency.weight_drift import checked
 from grace_tf.keras.optimizers import innermost, is_horovods, parts
 from grace_tf.keras.repairs import KERAS_3
