@@ -13,6 +13,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -90,7 +91,17 @@ class KilledAtTheEnd(keras.callbacks.Callback):
 
 def kill():
     if rank == int(KILLED):
+        if SURROUNDINGS == "group" and KILL != "end":
+            until_worker_0_has_saved(int(KILL) // SAVE_FREQ)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def until_worker_0_has_saved(number, seconds=20):
+    """Else worker 0 may learn that this worker is gone, and end, before it has saved."""
+    whole = f"backup/{number}" if models.KERAS_3 else f"backup/**/ckpt-{number}.sha256"
+    end = time.monotonic() + seconds
+    while not [*pathlib.Path(FOLDER).glob(whole)] and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def digests(model):
