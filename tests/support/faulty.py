@@ -4,6 +4,9 @@ import re
 
 from launch import launch
 
+# Two forms: TensorFlow 2.15, and 2.16 and newer.
+_LOGGED_BY_TENSORFLOW = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+ ")
+
 
 def faulty(*arguments, workers=2, program="faults.py"):
     """The exit code, what was printed, and the lines on stderr of each worker and the launcher."""
@@ -15,5 +18,9 @@ def faulty(*arguments, workers=2, program="faults.py"):
 
 
 def last(lines):
-    """The last line on stderr, without the kind of the error before it."""
-    return re.sub(r"^\w+Error: ", "", lines[-1])
+    """The last line on stderr, without the kind of the error before it.
+
+    A thread of TensorFlow may log that its server has stopped after Python's last line.
+    """
+    (*_, line) = (line for line in lines if not _LOGGED_BY_TENSORFLOW.match(line))
+    return re.sub(r"^\w+Error: ", "", line)
