@@ -153,8 +153,10 @@ class Run:
                 else:
                     rank = {pid: rank for rank, pid in self._pids.items()}[told["pid"]]
                     self.ended[rank] = told["code"], told["at"]
-            if give_up and self.fault and self.fault["stops"] and self.at is not None:
-                deadline = min(deadline, self.at + self.timeout + GRACE + HANGS)
+            # Read once: a worker that writes the file anew empties it first.
+            at = self.at if give_up and self.fault and self.fault["stops"] else None
+            if at is not None:
+                deadline = min(deadline, at + self.timeout + GRACE + HANGS)
 
     @property
     def at(self) -> float | None:
