@@ -6,6 +6,7 @@ from grace_tf.compressors import bf16 as bf16
 from grace_tf.compressors import dgc as dgc
 from grace_tf.compressors import efsignsgd as efsignsgd
 from grace_tf.compressors import fp16 as fp16
+from grace_tf.compressors import gradzip as gradzip
 from grace_tf.compressors import gtopk as gtopk
 from grace_tf.compressors import inceptionn as inceptionn
 from grace_tf.compressors import natural as natural

@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.core import half_sums
 from grace_tf.core.compressor import Compressor
-from grace_tf.core.hyperparameters import check_integer
+from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.core.list_compressor import residuals_of, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
@@ -14,7 +15,12 @@ from grace_tf.ops import dispatch, low_rank, two_sided_low_rank
 from grace_tf.ops.two_sided_low_rank import Bases, Products
 
 
-@register("acpsgd", family="low rank", paper="arXiv:2306.08881", examples=("acpsgd:rank=2",))
+@register(
+    "acpsgd",
+    family="low rank",
+    paper="arXiv:2306.08881",
+    examples=("acpsgd:rank=2", "acpsgd:factors=bf16"),
+)
 class ACPSGD(Compressor):
     """Sends P = M B and Q = Mᵀ A of half the rank: C(M) = M − (1 − A Aᵀ) M (1 − B Bᵀ).
 
@@ -26,11 +32,17 @@ class ACPSGD(Compressor):
     second half goes on.  `sent` of a worker is C of its own matrix.  A variable whose P and Q of
     all columns would be no smaller than itself, such as every 1-D one, travels dense in the same
     buffer.
+    With `factors="bf16"` P and Q travel as bfloat16, and what rounding takes from them is not sent,
+    so a residual has it.  No all-reduce rounds them: up to three workers gather them, more exchange
+    them in two hops (`core/half_sums.py`), and the rounding of a sum is in the residual of the
+    worker that has formed it.
     Shapes: any float32 tensor.
     Wire: one all-reduce of p float32[a·r/2] and q float32[b·r/2]: 2r(a + b) bytes on every step, or
-    dense float32[n]: 4n bytes.
+    dense float32[n]: 4n bytes.  As bfloat16 r(a + b) bytes; dense stays float32, in an all-reduce
+    before.
     State: factors float32[(a + b)·r/2] per variable, p and then q, the same on every worker.
-    Raises: ValueError for a rank below 2, or an odd one.
+    Raises: ValueError for a rank below 2, or an odd one, and for other factors than float32 and
+    bf16.
     Paper: Zhang et al. 2023, Evaluation and Optimization of Gradient Compression for Distributed
     Deep Learning, ACP-SGD.
     Differs: the paper sends P of all columns in one step and Q of all in the next.  For a matrix of
@@ -42,6 +54,7 @@ class ACPSGD(Compressor):
     """
 
     rank: int = 4
+    factors: str = "float32"
 
     nonexpansive = True
     homogeneous = True
@@ -53,6 +66,7 @@ class ACPSGD(Compressor):
                 f"acpsgd: rank is even, not {self.rank}: half of the columns send P while the "
                 "other half send Q."
             )
+        check_choice("acpsgd", "factors", self.factors, ("float32", "bf16"))
 
     def _size(self, spec):
         """The matrix size with the rank of one half; a dense variable is a column of rank 0."""
@@ -63,9 +77,10 @@ class ACPSGD(Compressor):
         rows, columns, half = self._size(spec)
         if not half:
             return {"dense": tf.TensorSpec([rows], tf.float32)}
+        dtype = tf.float32 if self.factors == "float32" else tf.bfloat16
         return {
-            "p": tf.TensorSpec([rows * half], tf.float32),
-            "q": tf.TensorSpec([columns * half], tf.float32),
+            "p": tf.TensorSpec([rows * half], dtype),
+            "q": tf.TensorSpec([columns * half], dtype),
         }
 
     def init_state(self, spec, ctx):
@@ -78,13 +93,24 @@ class ACPSGD(Compressor):
         sizes = [self._size(spec) for spec in ctx.specs]
         bases = _bases(states, sizes)
         mine, _, _ = two_sided_low_rank.alternate(xs, None, 1.0, bases, sizes)
-        (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
-        sums = mine._replace(**reply)
+        sums, mine = yield from self._summed(mine, sizes, ctx)
         totals, _ = two_sided_low_rank.expand_sides(bases, sums, 1.0, sizes, ctx.shapes)
         sent = None
         if ctx.needs_sent:
             sent, _ = two_sided_low_rank.expand_sides(bases, mine, 1.0, sizes, ctx.shapes)
         return totals, sent, _states(sums, bases, sizes, ctx.step)
+
+    def _summed(self, mine, sizes, ctx):
+        """The sums of the products over workers, and what this one has sent of them."""
+        if self.factors == "float32":
+            (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)])
+            return mine._replace(**reply), mine
+        reply, sums, sent = {}, {}, {}
+        if mine.dense.shape[0]:
+            (reply,) = yield Sum([{"dense": mine.dense}])
+        if mine.p.shape[0]:
+            sums, sent = yield from half_sums.summed({"p": mine.p, "q": mine.q}, ctx)
+        return mine._replace(**reply, **sums), mine._replace(**sent)
 
 
 def _bases(states, sizes):
@@ -98,7 +124,11 @@ def _states(sums: Products, bases: Bases, sizes, step):
     return [{"factors": next(factors)} if size.rank else {} for size in sizes]
 
 
-@fuses(ACPSGD, NoMemory, Residual, when=lambda compressor, xs: dispatch.runs_here(xs))
+def _whole(compressor, xs):
+    return compressor.factors == "float32" and dispatch.runs_here(xs)
+
+
+@fuses(ACPSGD, NoMemory, Residual, when=_whole)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes = [compressor._size(spec) for spec in ctx.specs]

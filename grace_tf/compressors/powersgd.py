@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.core import half_sums
 from grace_tf.core.compressor import Compressor
-from grace_tf.core.hyperparameters import check_integer, check_number
+from grace_tf.core.hyperparameters import check_choice, check_integer, check_number
 from grace_tf.core.list_compressor import residuals_of, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
@@ -19,7 +20,13 @@ _MOST_ITERATIONS = 16  # of two rounds each; a plan has keys for this many
     "powersgd",
     family="low rank",
     paper="arXiv:1905.13727",
-    examples=("powersgd:rank=1", "powersgd:rank=2,iterations=2", "powersgd:min_compression=12"),
+    examples=(
+        "powersgd:rank=1",
+        "powersgd:rank=2,iterations=2",
+        "powersgd:min_compression=12",
+        "powersgd:factors=bf16",
+        "powersgd:ridge=0.1",
+    ),
 )
 class PowerSGD(Compressor):
     """Sends a rank-r factorisation: P = orth(Σ M Q), Q = Σ Mᵀ P, C(M) = P Qᵀ.
@@ -29,12 +36,20 @@ class PowerSGD(Compressor):
     workers.  `sent` of a worker is P Pᵀ M, the projection of its own matrix.  Further iterations
     start from the Q of the one before.  A variable that is not more than `min_compression` times
     as large as its factors, such as every 1-D one, travels dense in the first round's buffer.
+    With `ridge` λ > 0, Q is the ridge regression of M on P, Q = Mᵀ P (PᵀP + λ)⁻¹ = Mᵀ P / (1 + λ),
+    as P has orthonormal columns: the steps are shorter, and a residual keeps the rest.
+    With `factors="bf16"` the factors travel as bfloat16.  Any P is as good a start as its rounded
+    form; what rounding takes from Q is not sent, so a residual has it.  No all-reduce rounds the
+    last Q: up to three workers gather it, more exchange it in two hops (`core/half_sums.py`), and
+    the rounding of a sum is in the residual of the worker that has formed it.
     Shapes: any float32 tensor.
     Wire: two rounds of all-reduce an iteration, p float32[a·r] and q float32[b·r]: 4r(a + b) bytes,
-    in the second iteration named p2 and q2, and so on; or dense float32[n]: 4n bytes.
+    in the second iteration named p2 and q2, and so on; or dense float32[n]: 4n bytes.  As bfloat16
+    2r(a + b) bytes; dense stays float32.
     State: q float32[b, r] per variable, the same on every worker; its columns are scaled to a
     maximum of 1, which changes no result and keeps M Q in range.
-    Raises: ValueError for a rank below 1, iterations not from 1 to 16 or min_compression below 1.
+    Raises: ValueError for a rank below 1, iterations not from 1 to 16 (15 with bf16),
+    min_compression below 1, a ridge below 0 or other factors than float32 and bf16.
     Paper: Vogels et al. 2019, PowerSGD, algorithm 1 (rank-r update) and 2 (error feedback);
     `min_compression` is from the authors' package, where it is 2.
     Differs: the matrix keeps the last axis as columns, since TensorFlow's kernels end in the output
@@ -48,13 +63,21 @@ class PowerSGD(Compressor):
     rank: int = 4
     min_compression: float = 1.0
     iterations: int = 1
+    ridge: float = 0.0
+    factors: str = "float32"
 
     nonexpansive = True
     homogeneous = True
 
     def __post_init__(self):
         check_integer("powersgd", "rank", self.rank, 1)
-        check_integer("powersgd", "iterations", self.iterations, 1, _MOST_ITERATIONS)
+        check_choice("powersgd", "factors", self.factors, ("float32", "bf16"))
+        # In two hops the last factor takes one round more.
+        most = _MOST_ITERATIONS - (self.factors == "bf16")
+        check_integer("powersgd", "iterations", self.iterations, 1, most)
+        check_number("powersgd", "ridge", self.ridge)
+        if self.ridge < 0:
+            raise ValueError(f"powersgd: ridge is at least 0, not {self.ridge!r}.")
         check_number("powersgd", "min_compression", self.min_compression)
         if self.min_compression < 1:
             raise ValueError(
@@ -71,9 +94,13 @@ class PowerSGD(Compressor):
             return {"dense": tf.TensorSpec([rows], tf.float32)}
         parts = {}
         for i in range(self.iterations):
-            parts[_nth("p", i)] = tf.TensorSpec([rows * rank], tf.float32)
-            parts[_nth("q", i)] = tf.TensorSpec([columns * rank], tf.float32)
+            parts[_nth("p", i)] = tf.TensorSpec([rows * rank], self._dtype)
+            parts[_nth("q", i)] = tf.TensorSpec([columns * rank], self._dtype)
         return parts
+
+    @property
+    def _dtype(self):
+        return tf.float32 if self.factors == "float32" else tf.bfloat16
 
     def init_state(self, spec, ctx):
         _, b, r = self._size(spec)
@@ -83,21 +110,37 @@ class PowerSGD(Compressor):
 
     def rounds(self, xs, states, ctx):
         sizes = _sizes(self, ctx)
-        qs, reply = [state["q"] for state in states if state], {}
+        qs, total = [state["q"] for state in states if state], None
         for i in range(self.iterations):
             p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
-            (sums,) = yield Sum([_factors(p, "p", i) if i else low_rank.payload(sizes, dense, p=p)])
-            reply.update(sums)
-            basis = low_rank.orthonormal(reply.get(_nth("p", i), p), sizes)
+            start = tf.cast(p, self._dtype)
+            (sums,) = yield Sum(
+                [_factors(start, "p", i) if i else low_rank.payload(sizes, dense, p=start)]
+            )
+            total = sums.get("dense", dense) if total is None else total
+            p = tf.cast(sums.get(_nth("p", i), start), tf.float32)
+            basis = low_rank.orthonormal(p, sizes)
             mine, _ = low_rank.reproject(xs, None, 1.0, basis, sizes)
-            (sums,) = yield Sum([_factors(mine, "q", i)])
-            q = sums.get(_nth("q", i), mine)
+            if self.ridge:
+                mine = mine * (1 / (1 + self.ridge))
+            q, mine = yield from self._summed(mine, i, ctx)
             qs = low_rank.unit_columns(q, sizes)
-        totals, _ = low_rank.expand(basis, q, reply.get("dense", dense), 1.0, sizes, ctx.shapes)
+        totals, _ = low_rank.expand(basis, q, total, 1.0, sizes, ctx.shapes)
         sent = None
         if ctx.needs_sent:
             sent, _ = low_rank.expand(basis, mine, dense, 1.0, sizes, ctx.shapes)
         return totals, sent, _states(qs, sizes)
+
+    def _summed(self, q, iteration, ctx):
+        """The sum of q over workers, and what this one has sent of it."""
+        parts = _factors(q, "q", iteration)
+        if parts and self.factors == "bf16" and iteration == self.iterations - 1:
+            sums, sent = yield from half_sums.summed(parts, ctx)
+            (sent,) = sent.values()
+        else:
+            sent = q
+            (sums,) = yield Sum([{name: tf.cast(q, self._dtype) for name in parts}])
+        return tf.cast(sums.get(_nth("q", iteration), q), tf.float32), sent
 
 
 def _sizes(compressor, ctx):
@@ -120,7 +163,8 @@ def _states(units, sizes):
 
 
 def _once(compressor, xs):
-    return compressor.iterations == 1 and dispatch.runs_here(xs)
+    plain = compressor.iterations == 1 and not compressor.ridge and compressor.factors == "float32"
+    return plain and dispatch.runs_here(xs)
 
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
