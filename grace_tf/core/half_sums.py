@@ -1,7 +1,7 @@
 """Sums over workers of parts that travel as bfloat16, with nothing lost unseen.
 
-An all-reduce in bfloat16 rounds its partial sums, and no worker knows what that has lost.  Here sums
-are formed in float32, and rounding has an owner, whose residual takes it:
+An all-reduce in bfloat16 rounds its partial sums, and no worker knows what that has lost.  Here
+sums are formed in float32, and rounding has an owner, whose residual takes it:
 
     up to 3 workers   each sends its rounded part to all; all add the same numbers up
     from 4 on         each sends worker w chunk w of its rounded part; w adds its chunk up, rounds
