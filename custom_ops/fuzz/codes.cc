@@ -137,21 +137,17 @@ void FuzzClasses(Case* own) {
   const std::vector<int64_t> lengths = own->Lengths();
   std::vector<Room> rooms;
   const auto room = [own](int64_t n) { return own->OneIn(3) ? 0 : own->Below(n + 2); };
-  for (const int64_t n : lengths) rooms.push_back({room(n), room(n), room(n)});
-  const ErrorBound bound{static_cast<int32_t>(1 + own->Below(100))};
+  for (const int64_t n : lengths) rooms.push_back({room(n), 0});
   const int64_t workers = own->Workers();
   const ClassLengths row = ClassPlaces(lengths, rooms).back();
   const Guarded<uint32_t> tags = own->Words(workers * row.tags);
-  const Guarded<uint32_t> bytes = own->Words(workers * row.bytes);
-  const Guarded<uint32_t> halves = own->Words(workers * row.halves);
-  const Guarded<float> wholes = own->Floats(workers * row.wholes);
+  const Guarded<uint32_t> numbers = own->Words(workers * row.numbers);
   const Guarded<int32_t> counts = own->Counts(workers * row.counts, 300);
-  const ClassParts parts{tags.data(), bytes.data(), halves.data(), wholes.data(), counts.data()};
+  const ClassParts parts{tags.data(), numbers.data(), counts.data()};
   const float factor = own->Factor();
   own->Run([&](const Executor& executor) {
     const Outputs outputs(lengths);
-    const bool finite =
-        DecodeClasses(executor, outputs.targets, bound, rooms, parts, workers, factor);
+    const bool finite = DecodeClasses(executor, outputs.targets, rooms, parts, workers, factor);
     return Totals(finite, outputs);
   });
 }

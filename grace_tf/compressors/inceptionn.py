@@ -20,38 +20,40 @@ from grace_tf.ops.size_classes import Classes, Room
     examples=("inceptionn:error_bound=1e-06,bytes=1.0,halves=0.25,wholes=0.1",),
 )
 class Inceptionn(ListCompressor):
-    """Sends each element with as few bits as keep its error below the bound ε = 2^-b:
-    |x − C(x)| < ε, b = ⌈−log₂ error_bound⌉.
+    """Sends each element as nothing, 8, 16 or 32 bits, by its magnitude: with an origin 2^o that
+    follows from the tensor's largest exponents, a least size 2^l and a unit 2^u.
 
-    |x| < 2^-b is not sent; |x| < 2^(7−b) is a sign and 7 bits, a fixed-point number in units of
-    2^-b; |x| < 2^(15−b) is a sign and 15 bits, likewise; all others, and |x| ≥ 1, are float32.
-    Fixed-point numbers are below 1, so their units are smaller for large bounds.  Numbers are
-    truncated to their unit.
-    Overflow: `bytes`, `halves` and `wholes` are the fractions of the elements that a payload has
-    room for.  Where halves or floats of a variable do not fit, all elements take the classes of
-    elements 2^s times smaller, with the least s that makes them fit: ε is 2^s times larger.  Where
-    bytes do not fit, as many as fit are sent, in turns from step to step; the others stay in the
-    residual, if there is one.  The counts hold s and the number of elements of each class.
+    |x| < 2^l is not sent; |x| < 2^(u+7) is a sign and 7 bits, |x| < 2^(u+15) a sign and 15 bits,
+    fixed-point numbers in units of 2^u, to which they are truncated; all others are float32.
+    o is the least exponent beyond which, |x| ≥ 2^o, are at most `wholes`·n elements, so that
+    gradients of any scale, and with outliers, are coded alike.
+    l and u, l − 15 ≤ u ≤ l, are the exponents with the least error, as the number of elements of
+    each exponent lets it expect, whose numbers fit in the payload and with
+    2^l ≥ error_bound·2^o (the bound is rounded down to a power of two).
+    Overflow: `bytes`, `halves` and `wholes` are fractions of the elements, and a payload has room
+    for that many numbers of each kind together; what one kind leaves serves the others.  Room that
+    is left after all elements of 2^l and more takes some of 2^(l−1) and more, in turns from step
+    to step.  What finds no room stays in the residual, if there is one.  The counts hold u and the
+    number of elements of each class.
     Shapes: any float32 tensor.
-    Wire: tags int32[2·⌈n/32⌉], bytes int32[⌈B/4⌉], halves int32[⌈H/2⌉], wholes float32[W], counts
-    int32[4], gathered, with B = max(1, ⌊bytes·n⌋) and so on: n/4 + B + 2H + 4W + 16 bytes on
-    every step, 0.89·n by default.
+    Wire: tags int32[2·⌈n/32⌉], numbers int32[⌈(B + 2H + 4W)/4⌉], counts int32[4], gathered, with
+    B = max(1, ⌊bytes·n⌋) and so on: n/4 + B + 2H + 4W + 16 bytes on every step, 0.89·n by default.
     Raises: ValueError for an error_bound outside [2^-100, 1/2], or a fraction outside (0, 1].
     Paper: Li et al. 2018, A Network-Centric Hardware/Algorithm Co-Design to Accelerate
     Distributed Training of Deep Neural Networks: the compression of gradients.
-    Differs: the edges of the classes follow from the bound, so that it holds for every bound; the
-    payload has a fixed size, and the memory "residual" keeps what finds no room in it.
+    Differs: the paper's classes have fixed edges for |x| < 1, its bound is absolute and its payload
+    as long as it comes out; here edges and bound follow from the tensor, the payload has a fixed
+    size, and the memory "residual" keeps what finds no room in it.
     """
 
-    error_bound: float = 2.0**-10
+    error_bound: float = 2.0**-24
     bytes: float = 0.5
     halves: float = 0.05
     wholes: float = 0.01
 
     nonexpansive = True
     fixed_size = False
-    exact_parts = ("tags", "bytes", "halves", "counts")
-    element_parts = ("wholes",)
+    exact_parts = ("tags", "numbers", "counts")
 
     def __post_init__(self):
         check_number("inceptionn", "error_bound", self.error_bound)
@@ -69,14 +71,12 @@ class Inceptionn(ListCompressor):
 
     def _room(self, spec):
         n = spec.shape.num_elements()
-        return Room(*[max(1, int(each * n)) for each in (self.bytes, self.halves, self.wholes)])
+        each = [max(1, int(part * n)) for part in (self.bytes, self.halves, self.wholes)]
+        return Room(-(-(each[0] + 2 * each[1] + 4 * each[2]) // 4), outliers=each[2])
 
     def wire(self, spec):
         sizes = size_classes.lengths(spec.shape.num_elements(), self._room(spec))
-        return {
-            name: tf.TensorSpec([size], tf.float32 if name == "wholes" else tf.int32)
-            for name, size in sizes._asdict().items()
-        }
+        return {name: tf.TensorSpec([size], tf.int32) for name, size in sizes._asdict().items()}
 
     def encode(self, xs, residuals, multiplier, ctx):
         rooms = [self._room(spec) for spec in ctx.specs]
@@ -87,5 +87,4 @@ class Inceptionn(ListCompressor):
 
     def decode(self, payload, factor, ctx):
         rooms = [self._room(spec) for spec in ctx.specs]
-        parts = Classes(**payload)
-        return size_classes.decode_classes(parts, ctx.shapes, factor, self._bound, rooms)
+        return size_classes.decode_classes(Classes(**payload), ctx.shapes, factor, rooms)

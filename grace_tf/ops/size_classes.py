@@ -1,18 +1,24 @@
 """Elements in classes by their size, each with numbers of its own width, on whole lists of tensors.
 
 An element is sent as nothing, as a byte, as a half (16 bits) or as the float it is. With e its
-biased exponent, a bound of 2^-b and a shift s, and
+biased exponent, a least exponent l and a unit u, l - 15 <= u <= l, 1 <= u <= 253, it is
 
-    least_byte = 127 - b,  least_half = 127 + min(0, 7 - b),  least_whole = 127 + min(0, 15 - b)
+    nothing where e < l, a byte where e < u + 7, a half where e < u + 15, and else the float.
 
-it is nothing where e < least_byte + s, a byte where e < least_half + s, a half where
-e < least_whole + s, and else the float. A byte is a sign and 7 bits, in units of
-2^(least_half + s - 134); a half is a sign and 15 bits, in units of 2^(least_whole + s - 142); what
-is below a unit is cut off. So every error is below 2^(s - b).
+A byte is a sign and 7 bits, a half a sign and 15 bits, both in units of 2^(u - 127); what is below
+a unit is cut off.
 
-A payload has room for a fixed number of each. The shift is the least, from 0 on, with which the
-halves and the floats fit. Of w bytes of which only r fit, those are sent whose rank, from 0 on in
-order of index, is one of the r from (step * r) mod w on, in a circle; the others count as nothing.
+A tensor has a room of so many words for its numbers, whatever their classes. l and u are those
+whose numbers fit and whose error, as it is expected, is least: 7/3 * 4^(e - 127) for each element
+that is not sent, 4^(u - 127) / 3 for each byte and half. The estimate is an integer, 3 * 2^20 times
+the error over 4^(l - 127), and elements more than 25 exponents below l count as no error; among
+equals the least l counts, and then the largest u. Elements whose e is below both o - bound and
+the least normal exponent, 1, are never sent. o, the origin, is the least exponent that at most
+`outliers` elements reach, so that few huge elements move nothing.
+
+Room that is left, r bytes, takes elements whose e is l - 1, where l - 7 <= u < l: all w of them,
+or those whose rank, from 0 on in order of index, is one of the r from (step * r) mod w on, in a
+circle.
 
 The encoders and decoders are as those of `grace_tf.ops.byte_codes`.
 """
@@ -32,34 +38,29 @@ from grace_tf.ops.reference import size_classes as reference
 
 
 class Room(NamedTuple):
-    """How many numbers the payload of a tensor has room for, at least one of each."""
+    """What the payload of a tensor has room for."""
 
-    bytes: int
-    halves: int
-    wholes: int
+    words: int
+    """Of 32 bits, for all numbers; at least one."""
+    outliers: int
+    """How many elements may lie beyond the origin."""
 
 
 class Classes(NamedTuple):
-    """The parts of a payload; those of several tensors lie one behind the other.
-
-    Numbers that are not used are 0.
-    """
+    """The parts of a payload; those of several tensors lie one behind the other."""
 
     tags: tf.Tensor
     """int32: the classes, 0 to 3, in two bit planes."""
-    bytes: tf.Tensor
-    """int32: four numbers in a word, the first in its lowest byte."""
-    halves: tf.Tensor
-    """int32: two numbers in a word, the first in its lower half."""
-    wholes: tf.Tensor
-    """float32."""
+    numbers: tf.Tensor
+    """int32: the floats; the halves, two in a word, the first in its lower half; the bytes, four
+    in a word, the first in its lowest byte. What is not used is 0."""
     counts: tf.Tensor
-    """int32: for each tensor the shift, and how many elements were bytes, halves and floats."""
+    """int32: for each tensor u, and how many bytes, halves and floats it has."""
 
 
 def lengths(n: int, room: Room) -> Classes:
     """The lengths of the parts for a tensor of n elements."""
-    return Classes(packed_words(n, 2), -(-room.bytes // 4), -(-room.halves // 2), room.wholes, 4)
+    return Classes(packed_words(n, 2), room.words, 4)
 
 
 def encode_classes(
@@ -70,9 +71,11 @@ def encode_classes(
     rooms: Sequence[Room],
     step: int | tf.Tensor,
 ) -> tuple[Classes, ResidualsOut, tf.Tensor]:
-    """Each acc in classes, under a bound of 2^-bound: (parts, residuals_out, finite)."""
+    """Each acc in classes, none below 2^-bound of the origin: (parts, residuals_out, finite)."""
     xs, residuals = arguments.encoder_lists(xs, residuals)
-    _check(bound, rooms, len(xs))
+    if not 1 <= bound <= 100:
+        raise ValueError(f"bound must be from 1 to 100, for 2^-bound, not {bound}.")
+    _check(rooms, len(xs))
     if not dispatch.runs_here(xs):
         parts, residuals_out, finite = reference.encode_classes(
             xs, residuals, multiplier, bound, rooms, step
@@ -83,7 +86,9 @@ def encode_classes(
         residuals=residuals,
         step=native._int64(step),
         multiplier=multiplier,
-        **_attributes(bound, rooms),
+        bound=bound,
+        rooms=[room.words for room in rooms],
+        outliers=[room.outliers for room in rooms],
     )
     lengths = _sizes([x.shape for x in xs], rooms)
     *parts, residuals_out, finite = encoded(outputs, lengths, residuals)
@@ -91,45 +96,35 @@ def encode_classes(
 
 
 def decode_classes(
-    parts: Classes, shapes: Sequence, factor: float, bound: int, rooms: Sequence[Room]
+    parts: Classes, shapes: Sequence, factor: float, rooms: Sequence[Room]
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The sums of what workers sent, from rows of their parts, times factor: (totals, finite).
 
-    A number beyond its room counts as 0, and a shift counts as the nearest that there is.
+    A number beyond its count counts as 0. A u or a count that cannot be counts as the nearest that
+    can, the floats' first, then the halves'.
     """
     shapes = arguments.shape_list(shapes)
-    _check(bound, rooms, len(shapes))
-    dtypes = (tf.int32, tf.int32, tf.int32, tf.float32, tf.int32)
-    each = zip(parts, dtypes, _sizes(shapes, rooms))
+    _check(rooms, len(shapes))
+    each = zip(parts, (tf.int32, tf.int32, tf.int32), _sizes(shapes, rooms))
     parts = Classes(*arguments.rows(**dict(zip(Classes._fields, each))))
     if not dispatch.runs_here(parts):
-        return reference.decode_classes(parts, shapes, factor, bound, rooms)
+        return reference.decode_classes(parts, shapes, factor, rooms)
     outputs = native._ops().grace_decode_classes_list(
-        **parts._asdict(), factor=factor, **totals_of(shapes), **_attributes(bound, rooms)
+        **parts._asdict(),
+        factor=factor,
+        **totals_of(shapes),
+        rooms=[room.words for room in rooms],
     )
     return decoded(outputs, shapes)
 
 
-def _check(bound: int, rooms: Sequence[Room], tensors: int) -> None:
-    if not 1 <= bound <= 100:
-        raise ValueError(f"bound must be from 1 to 100, for 2^-bound, not {bound}.")
+def _check(rooms: Sequence[Room], tensors: int) -> None:
     if len(rooms) != tensors:
         raise ValueError(f"There are {len(rooms)} rooms for {tensors} tensors.")
-    if any(min(room) < 1 for room in rooms):
-        raise ValueError("There must be room for at least one number of each kind.")
+    if any(room.words < 1 or room.outliers < 0 for room in rooms):
+        raise ValueError("A room has at least one word, and no negative number of outliers.")
 
 
 def _sizes(shapes: Sequence[tf.TensorShape], rooms: Sequence[Room]) -> list[int]:
     each = [lengths(shape.num_elements(), room) for shape, room in zip(shapes, rooms)]
     return [sum(sizes) for sizes in zip(*each)]
-
-
-def _attributes(bound: int, rooms: Sequence[Room]) -> dict:
-    """The rooms as attributes of a node."""
-    bytes_room, halves_room, wholes_room = zip(*rooms)
-    return {
-        "bound": bound,
-        "bytes_room": list(bytes_room),
-        "halves_room": list(halves_room),
-        "wholes_room": list(wholes_room),
-    }

@@ -31,11 +31,10 @@ namespace {
 
 class Decoder {
  public:
-  Decoder(const Executor& executor, const std::vector<DecodeOutput>& targets, ErrorBound bound,
+  Decoder(const Executor& executor, const std::vector<DecodeOutput>& targets,
           const std::vector<Room>& rooms, const ClassParts& parts, int64_t workers, float factor)
       : executor_(executor),
         targets_(targets),
-        bound_(bound),
         rooms_(rooms),
         parts_(parts),
         workers_(workers),
@@ -70,8 +69,7 @@ class Decoder {
   ClassParts Row(size_t t, int64_t w) const {
     const ClassLengths& row = places_.back();
     ClassLengths at = places_[t];
-    at.tags += w * row.tags, at.bytes += w * row.bytes, at.halves += w * row.halves;
-    at.wholes += w * row.wholes, at.counts += w * row.counts;
+    at.tags += w * row.tags, at.numbers += w * row.numbers, at.counts += w * row.counts;
     return PartsAt(parts_, at);
   }
 
@@ -116,33 +114,32 @@ class Decoder {
     const ClassParts parts = Row(t, w);
     const ClassCounts& at = starts_[w * chunks_.count() + chunks_.At(t, begin)];
     const ClassCounts found = CountsOf(parts.tags + PackedWords(begin, 2), count);
-    const int32_t shift = std::min(std::max(parts.counts[0], 0), bound_.LargestShift());
-    const ClassEdges edges(bound_, shift);
+    const ClassRooms all(parts.counts, rooms_[t].words);
+    const float unit = ClassEdges::Power(static_cast<int32_t>(all.unit));
     // read(first, n, out) of those that there is room for.
     const auto take = [](int64_t first, int64_t wanted, int64_t room, float* out, auto read) {
       const int64_t n = std::min(wanted, std::max<int64_t>(0, room - first));
       if (n) read(first, n, out);
       std::fill(out + n, out + wanted, 0.0f);
     };
-    take(at.bytes, found.bytes, rooms_[t].bytes, out->bytes,
+    take(at.bytes, found.bytes, all.bytes, out->bytes,
          [&](int64_t first, int64_t n, float* numbers) {
-           const auto* bytes = reinterpret_cast<const uint8_t*>(parts.bytes);
-           GRACE_CHOOSE(ByteNumbers)(bytes + first, n, edges.ByteUnit(), numbers);
+           const auto* bytes = reinterpret_cast<const uint8_t*>(parts.numbers + all.first_byte);
+           GRACE_CHOOSE(ByteNumbers)(bytes + first, n, unit, numbers);
          });
-    take(at.halves, found.halves, rooms_[t].halves, out->halves,
+    take(at.halves, found.halves, all.halves, out->halves,
          [&](int64_t first, int64_t n, float* numbers) {
-           const auto* halves = reinterpret_cast<const uint16_t*>(parts.halves);
-           GRACE_CHOOSE(HalfNumbers)(halves + first, n, edges.HalfUnit(), numbers);
+           const auto* halves = reinterpret_cast<const uint16_t*>(parts.numbers + all.wholes);
+           GRACE_CHOOSE(HalfNumbers)(halves + first, n, unit, numbers);
          });
-    take(at.wholes, found.wholes, rooms_[t].wholes, out->wholes,
+    take(at.wholes, found.wholes, all.wholes, out->wholes,
          [&](int64_t first, int64_t n, float* numbers) {
-           std::memcpy(numbers, parts.wholes + first, n * sizeof(float));
+           std::memcpy(numbers, parts.numbers + first, n * sizeof(float));
          });
   }
 
   const Executor& executor_;
   const std::vector<DecodeOutput>& targets_;
-  const ErrorBound bound_;
   const std::vector<Room>& rooms_;
   const ClassParts& parts_;
   const int64_t workers_;
@@ -155,9 +152,9 @@ class Decoder {
 }  // namespace
 
 bool DecodeClasses(const Executor& executor, const std::vector<DecodeOutput>& targets,
-                   ErrorBound bound, const std::vector<Room>& rooms, const ClassParts& parts,
-                   int64_t workers, float factor) {
-  return Decoder(executor, targets, bound, rooms, parts, workers, factor).Run();
+                   const std::vector<Room>& rooms, const ClassParts& parts, int64_t workers,
+                   float factor) {
+  return Decoder(executor, targets, rooms, parts, workers, factor).Run();
 }
 
 }  // namespace grace

@@ -11,20 +11,19 @@ namespace {
 struct DecodedItem {
   float* total;
   int64_t n, chunks;
-  int64_t first;                                 // of its chunks
-  int64_t first_unit;                            // of what blocks count of them
-  int64_t bytes_room, halves_room, wholes_room;  // of numbers
-  int64_t tags, bytes, halves, wholes, counts;   // where its parts begin in a row
+  int64_t first;                  // of its chunks
+  int64_t first_unit;             // of what blocks count of them
+  int64_t words;                  // of its numbers
+  int64_t tags, numbers, counts;  // where its parts begin in a row
 
   __device__ int64_t Units() const { return (chunks + kCounted - 1) / kCounted; }
 };
 
 // The rows of all workers, and the lengths of one.
 struct ClassRows {
-  const uint32_t *tags, *bytes, *halves;
-  const float* wholes;
+  const uint32_t *tags, *numbers;
   const int32_t* counts;
-  int64_t tags_size, bytes_size, halves_size, wholes_size, counts_size, workers;
+  int64_t tags_size, numbers_size, counts_size, workers;
 };
 
 // The tags of a group, as its two planes; none beyond `left` elements.
@@ -68,29 +67,26 @@ __global__ void __launch_bounds__(kThreads)
   SumRowsBefore(starts, own.chunks, totals);
 }
 
-// The number of an element of class `which`, 0 where its rank is beyond the room.
-__device__ float NumberOf(const DecodedItem& own, const ClassRows& rows, int64_t worker, int which,
-                          int64_t rank, const ClassEdges& edges) {
+// The number of an element of class `which`, 0 where its rank is beyond those that there are.
+__device__ float NumberOf(const uint32_t* numbers, const ClassRooms& own, int which, int64_t rank) {
+  const float unit = ClassEdges::Power(static_cast<int32_t>(own.unit));
   if (which == kByteClass) {
-    if (rank >= own.bytes_room) return 0.0f;
-    const auto* const bytes =
-        reinterpret_cast<const uint8_t*>(rows.bytes + worker * rows.bytes_size + own.bytes);
-    const int32_t byte = bytes[rank], level = byte & 0x7f;
-    return static_cast<float>(byte & 0x80 ? -level : level) * edges.ByteUnit();
+    if (rank >= own.bytes) return 0.0f;
+    const int32_t byte = reinterpret_cast<const uint8_t*>(numbers + own.first_byte)[rank];
+    const int32_t level = byte & 0x7f;
+    return static_cast<float>(byte & 0x80 ? -level : level) * unit;
   }
   if (which == kHalfClass) {
-    if (rank >= own.halves_room) return 0.0f;
-    const auto* const halves =
-        reinterpret_cast<const uint16_t*>(rows.halves + worker * rows.halves_size + own.halves);
-    const int32_t half = halves[rank], level = half & 0x7fff;
-    return static_cast<float>(half & 0x8000 ? -level : level) * edges.HalfUnit();
+    if (rank >= own.halves) return 0.0f;
+    const int32_t half = reinterpret_cast<const uint16_t*>(numbers + own.wholes)[rank];
+    const int32_t level = half & 0x7fff;
+    return static_cast<float>(half & 0x8000 ? -level : level) * unit;
   }
-  if (rank >= own.wholes_room) return 0.0f;
-  return rows.wholes[worker * rows.wholes_size + own.wholes + rank];
+  return rank < own.wholes ? __uint_as_float(numbers[rank]) : 0.0f;
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SumChunks(Table<DecodedItem> table, ClassRows rows, ErrorBound bound, float factor,
+    SumChunks(Table<DecodedItem> table, ClassRows rows, float factor,
               const int64_t (*starts)[kClasses], bool* finite) {
   __shared__ uint64_t in_warps[2][kThreads / kWarp];  // of one worker and of the next
   const auto [own, begin, n] = table.Piece();
@@ -116,9 +112,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kClasses; ++c) {
       first[c] = starts[w * table.pieces + blockIdx.x][c] + CountOf(before, c);
     }
-    int32_t shift = rows.counts[w * rows.counts_size + own.counts];
-    shift = shift < 0 ? 0 : shift < bound.LargestShift() ? shift : bound.LargestShift();
-    const ClassEdges edges(bound, shift);
+    const ClassRooms all(rows.counts + w * rows.counts_size + own.counts, own.words);
+    const uint32_t* const numbers = rows.numbers + w * rows.numbers_size + own.numbers;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const uint32_t classes[kClasses] = {low[j] & ~high[j], high[j] & ~low[j], low[j] & high[j]};
@@ -126,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int c = 0; c < kClasses; ++c) {
         if (classes[c] >> Lane() & 1) {
-          number = NumberOf(own, rows, w, c, first[c] + __popc(classes[c] & LanesBefore()), edges);
+          number = NumberOf(numbers, all, c, first[c] + __popc(classes[c] & LanesBefore()));
         }
         first[c] += __popc(classes[c]);
       }
@@ -142,10 +137,9 @@ __global__ void __launch_bounds__(kThreads)
 using namespace grace;
 
 GRACE_EXPORT int grace_cuda_decode_classes(const DecodeOutput* targets, int64_t count,
-                                           ErrorBound bound, const Room* rooms,
-                                           const ClassParts* parts, int64_t workers, float factor,
-                                           bool* finite, void* workspace, size_t* bytes,
-                                           void* stream) {
+                                           const Room* rooms, const ClassParts* parts,
+                                           int64_t workers, float factor, bool* finite,
+                                           void* workspace, size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
   int64_t chunks = 0, units = 0;
   for (int64_t i = 0; i < count; ++i) chunks += CeilDiv(targets[i].n, kChunk);
@@ -159,29 +153,17 @@ GRACE_EXPORT int grace_cuda_decode_classes(const DecodeOutput* targets, int64_t 
       items, count,
       [&](int64_t i, int64_t first) {
         const int64_t n = targets[i].n, own_chunks = CeilDiv(n, kChunk);
-        const DecodedItem item{targets[i].total,
-                               n,
-                               own_chunks,
-                               first,
-                               units,
-                               rooms[i].bytes,
-                               rooms[i].halves,
-                               rooms[i].wholes,
-                               at.tags,
-                               at.bytes,
-                               at.halves,
-                               at.wholes,
-                               at.counts};
+        const DecodedItem item{targets[i].total, n,       own_chunks, first,    units,
+                               rooms[i].words,   at.tags, at.numbers, at.counts};
         at = at + ClassLengths(n, rooms[i]);
         units += CeilDiv(own_chunks, kCounted);
         return item;
       },
       finite);
-  const ClassRows rows{parts->tags,   parts->bytes, parts->halves, parts->wholes,
-                       parts->counts, at.tags,      at.bytes,      at.halves,
-                       at.wholes,     at.counts,    workers};
+  const ClassRows rows{parts->tags, parts->numbers, parts->counts, at.tags,
+                       at.numbers,  at.counts,      workers};
   launch.Run(CountTags, workers * units, kThreads, table, units, rows, arrived, starts);
-  launch.Run(SumChunks, chunks, kThreads, table, rows, bound, factor,
+  launch.Run(SumChunks, chunks, kThreads, table, rows, factor,
              static_cast<const int64_t (*)[kClasses]>(starts), finite);
   return launch.error();
 }

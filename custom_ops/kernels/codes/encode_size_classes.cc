@@ -6,11 +6,12 @@
 
 namespace grace {
 
-// A window, and the rank of the next byte that is asked for.
+// A window, and the rank of the next element that is asked for.
 struct MovingWindow : ClassWindow {
   int64_t rank;
-  // Those of the next bytes, a bit for each, that it has.
+  // Those of the next elements, a bit for each, that it has.
   uint32_t Admit(uint32_t bits) {
+    if (room == 0) return 0;
     if (room == wanted) return bits;
     const int64_t next = rank + __builtin_popcount(bits), has = Below(next) - Below(rank);
     uint32_t admitted = has ? bits : 0;
@@ -39,12 +40,10 @@ struct ClassNumbers {
 namespace grace {
 namespace {
 
-constexpr int kExponents = 256;
-
 class Encoder {
  public:
   Encoder(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
-          ErrorBound bound, const std::vector<Room>& rooms, uint64_t step, const ClassParts& parts)
+          int32_t bound, const std::vector<Room>& rooms, uint64_t step, const ClassParts& parts)
       : executor_(executor),
         sources_(sources),
         multiplier_(multiplier),
@@ -79,46 +78,50 @@ class Encoder {
     });
   }
 
-  // The shift of a tensor, its window, and where the numbers of its chunks begin.
+  // The edges of a tensor, its window, and where the numbers of its chunks begin.
   void Settle(size_t t) {
-    int64_t all[kExponents] = {};
+    int64_t above[kExponents + 1] = {};
     for (int64_t c = chunks_.first[t]; c < chunks_.first[t + 1]; ++c) {
-      for (int e = 0; e < kExponents; ++e) all[e] += exponents_[c * kExponents + e];
+      for (int e = 0; e < kExponents; ++e) above[e] += exponents_[c * kExponents + e];
     }
-    int32_t shift = 0;
-    ClassCounts found = Of(all, ClassEdges(bound_, shift));
-    while (found.halves > rooms_[t].halves || found.wholes > rooms_[t].wholes) {
-      found = Of(all, ClassEdges(bound_, ++shift));
+    for (int e = kExponents - 1; e >= 0; --e) above[e] += above[e + 1];
+    const LeastExponents all(above, bound_, rooms_[t]);
+    ClassChoice best;
+    for (int32_t least = all.first; least <= all.last; ++least) {
+      const ClassChoice own = ChooseUnit(above, least, all.first, rooms_[t]);
+      if (own.error < best.error) best = own;
     }
-    const int64_t room = std::min(found.bytes, rooms_[t].bytes);
-    const int64_t start = found.bytes > room
-                              ? static_cast<int64_t>(step_ * static_cast<uint64_t>(room) %
-                                                     static_cast<uint64_t>(found.bytes))
-                              : 0;
-    windows_.push_back({found.bytes, room, start});
+    const ClassEdges edges(best.least, best.unit);
+    edges_.push_back(edges);
+    const int64_t wanted = best.least > 1 ? above[best.least - 1] - above[best.least] : 0;
+    const auto start = wanted > 0 ? static_cast<int64_t>(step_ * static_cast<uint64_t>(best.more) %
+                                                         static_cast<uint64_t>(wanted))
+                                  : 0;
+    windows_.push_back({wanted, best.more, start});
     ClassCounts at;
     for (int64_t c = chunks_.first[t]; c < chunks_.first[t + 1]; ++c) {
       starts_[c] = at;
-      const ClassCounts own = Of(exponents_.data() + c * kExponents, ClassEdges(bound_, shift));
-      at = {at.bytes + own.bytes, at.halves + own.halves, at.wholes + own.wholes};
+      const ClassCounts own = Of(exponents_.data() + c * kExponents, edges);
+      at = {at.bytes + own.bytes, at.halves + own.halves, at.wholes + own.wholes,
+            at.below + own.below};
     }
     const ClassParts parts = PartsAt(parts_, places_[t]);
-    const ClassLengths lengths(sources_[t].n, rooms_[t]);
-    auto* bytes = reinterpret_cast<uint8_t*>(parts.bytes);
-    auto* halves = reinterpret_cast<uint16_t*>(parts.halves);
-    std::fill(bytes + room, bytes + 4 * lengths.bytes, uint8_t{0});
-    std::fill(halves + found.halves, halves + 2 * lengths.halves, uint16_t{0});
-    std::fill(parts.wholes + found.wholes, parts.wholes + lengths.wholes, 0.0f);
-    const int64_t counts[] = {shift, found.bytes, found.halves, found.wholes};
+    const int64_t counts[] = {edges.unit, at.bytes + best.more, at.halves, at.wholes};
     std::copy(counts, counts + kClassCounts, parts.counts);
+    const ClassRooms own(parts.counts, rooms_[t].words);
+    auto* halves = reinterpret_cast<uint16_t*>(parts.numbers + own.wholes);
+    auto* bytes = reinterpret_cast<uint8_t*>(parts.numbers + own.first_byte);
+    if (own.halves % 2) halves[own.halves] = 0;
+    std::fill(bytes + own.bytes, reinterpret_cast<uint8_t*>(parts.numbers + rooms_[t].words),
+              uint8_t{0});
   }
 
   // The counts of the classes, from those of the exponents.
-  template <class Table>
-  static ClassCounts Of(const Table* table, const ClassEdges& edges) {
+  static ClassCounts Of(const uint16_t* table, const ClassEdges& edges) {
     ClassCounts counts;
-    for (int e = edges.byte; e < std::min(edges.half, kExponents); ++e) counts.bytes += table[e];
-    for (int e = edges.half; e < std::min(edges.whole, kExponents); ++e) counts.halves += table[e];
+    if (edges.byte > 1) counts.below = table[edges.byte - 1];
+    for (int e = edges.byte; e < edges.half; ++e) counts.bytes += table[e];
+    for (int e = edges.half; e < edges.whole; ++e) counts.halves += table[e];
     for (int e = edges.whole; e < kExponents; ++e) counts.wholes += table[e];
     return counts;
   }
@@ -134,23 +137,25 @@ class Encoder {
                  float* residual_out) const {
     const ClassParts parts = PartsAt(parts_, places_[t]);
     const ClassCounts& at = starts_[chunks_.At(t, begin)];
-    MovingWindow window{windows_[t], at.bytes};
+    MovingWindow window{windows_[t], at.below};
     ClassNumbers own;
     const auto emit =
         residual_out ? GRACE_CHOOSE(EmitGroups<true>) : GRACE_CHOOSE(EmitGroups<false>);
-    emit(ClassEdges(bound_, parts.counts[0]), &window, acc, groups,
-         parts.tags + PackedWords(begin, 2), &own, residual_out);
-    auto* bytes = reinterpret_cast<uint8_t*>(parts.bytes) + window.Below(at.bytes);
-    auto* halves = reinterpret_cast<uint16_t*>(parts.halves) + at.halves;
+    emit(edges_[t], &window, acc, groups, parts.tags + PackedWords(begin, 2), &own, residual_out);
+    const ClassRooms all(parts.counts, rooms_[t].words);
+    uint32_t* const wholes = parts.numbers + at.wholes;
+    auto* halves = reinterpret_cast<uint16_t*>(parts.numbers + all.wholes) + at.halves;
+    auto* bytes = reinterpret_cast<uint8_t*>(parts.numbers + all.first_byte) + at.bytes +
+                  windows_[t].Below(at.below);
     for (int64_t i = 0; i < own.found.bytes; ++i) bytes[i] = static_cast<uint8_t>(own.bytes[i]);
     for (int64_t i = 0; i < own.found.halves; ++i) halves[i] = static_cast<uint16_t>(own.halves[i]);
-    std::memcpy(parts.wholes + at.wholes, own.wholes, own.found.wholes * sizeof(float));
+    std::memcpy(wholes, own.wholes, own.found.wholes * sizeof(float));
   }
 
   const Executor& executor_;
   const std::vector<EncodeInput>& sources_;
   const float multiplier_;
-  const ErrorBound bound_;
+  const int32_t bound_;
   const std::vector<Room>& rooms_;
   const uint64_t step_;
   const ClassParts& parts_;
@@ -158,14 +163,15 @@ class Encoder {
   std::vector<uint16_t> exponents_;
   std::vector<ClassCounts> starts_;
   std::vector<ClassLengths> places_;
+  std::vector<ClassEdges> edges_;
   std::vector<ClassWindow> windows_;
 };
 
 }  // namespace
 
 bool EncodeClasses(const Executor& executor, const std::vector<EncodeInput>& sources,
-                   float multiplier, ErrorBound bound, const std::vector<Room>& rooms,
-                   uint64_t step, const ClassParts& parts) {
+                   float multiplier, int32_t bound, const std::vector<Room>& rooms, uint64_t step,
+                   const ClassParts& parts) {
   return Encoder(executor, sources, multiplier, bound, rooms, step, parts).Run();
 }
 
