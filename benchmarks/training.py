@@ -40,7 +40,11 @@ TUNED_WITH = 100  # the seed of the runs that choose; no test run has it
 
 # Sparse methods keep more than by default: in so few steps 1 % would not touch every weight.
 SPARSE = ("adaq", "dgc", "gtopk", "qsparse", "stc", "topk")
-SPECS = {"randomk": "randomk:ratio=0.1", **{name: f"{name}:ratio=0.05" for name in SPARSE}}
+SPECS = {
+    "chunktopk": "chunktopk:ratio=0.05,chunk=64",
+    "randomk": "randomk:ratio=0.1",
+    **{name: f"{name}:ratio=0.05" for name in SPARSE},
+}
 
 
 def images(seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:

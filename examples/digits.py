@@ -33,6 +33,7 @@ MIN_ELEMENTS = 256  # so that all but the small biases and the output layer's tr
 # Sparse methods keep more than 1 %: a run this short would end before every weight has moved.
 SPECS = {
     "adaq": "adaq:ratio=0.05",
+    "chunktopk": "chunktopk:ratio=0.05,chunk=64",
     "dgc": "dgc:ratio=0.05",
     "randomk": "randomk:ratio=0.1",
     "topk": "topk:ratio=0.05",
