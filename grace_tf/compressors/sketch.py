@@ -7,7 +7,8 @@ import tensorflow as tf
 from grace_tf.core.hyperparameters import check_fraction, check_integer
 from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
-from grace_tf.ops import index_sets, min_max_sketch, quantiles, selection
+from grace_tf.ops import index_sets, min_max_sketch, selection
+from grace_tf.ops.codes import quantiles
 
 
 @register(

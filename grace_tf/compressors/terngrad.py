@@ -9,8 +9,9 @@ from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Max, Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
-from grace_tf.ops import dispatch, ternary
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend.words_as_floats import one_row
+from grace_tf.ops.codes import ternary
 
 
 @register(

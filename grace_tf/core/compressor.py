@@ -44,7 +44,8 @@ class Compressor:
       element_parts       payload parts in which each number stands for one element of the tensor
                           or is ignored; a composite that refines others is not nonexpansive
       recompressible      aggregates may be compressed again, as in the second of two hops: decoding
-                          draws nothing, and `aggregate` takes any number of rows
+                          draws nothing, or alike in both hops and for every block
+                          (`Context.either_hop`), and `aggregate` takes any number of rows
       elementwise         the payload encodes every element, as a quantiser's does, so that rows of
                           a sparse gradient can be compressed without the rest of the table
     """

@@ -114,6 +114,11 @@ class Context:
         """The context of the second of two hops: random draws that no stage of the first shares."""
         return dataclasses.replace(self, draw=self.draw + _HOP)
 
+    def either_hop(self) -> Context:
+        """The context whose random draws serve both of two hops: for shared draws, with which
+        payloads of the first and of the second hop are decoded alike."""
+        return dataclasses.replace(self, draw=self.draw % _HOP)
+
     def stored(self) -> Context:
         """The context in which a memory stores its state: random draws that no stage shares."""
         return dataclasses.replace(self, draw=_STORED)

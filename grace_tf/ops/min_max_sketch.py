@@ -24,11 +24,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.ops import dispatch, index_sets, quantiles
+from grace_tf.ops import dispatch, index_sets
 from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.backend.words_as_floats import carried, one_row
-from grace_tf.ops.quantiles import id_bits
+from grace_tf.ops.codes import quantiles
+from grace_tf.ops.codes.quantiles import id_bits
 from grace_tf.ops.reference import quantiles as reference
 from grace_tf.ops.reference.arithmetic import flush
 from grace_tf.ops.reference.words import pack, unpack

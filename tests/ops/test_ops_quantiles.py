@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from ops_cases import NOT_FINITE, SPECIAL, SameOnEveryISA, gradient, of_all_sizes
 
-from grace_tf.ops import quantiles
 from grace_tf.ops.backend import native
+from grace_tf.ops.codes import quantiles
 
 pytestmark = pytest.mark.rotated
 

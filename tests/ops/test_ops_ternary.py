@@ -9,9 +9,10 @@ import tensorflow as tf
 from ops_cases import SameAsWanted, gradient
 
 from grace_tf import ops
-from grace_tf.ops import dispatch, ternary
+from grace_tf.ops import dispatch
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.arguments import ListKey
+from grace_tf.ops.codes import ternary
 
 pytestmark = pytest.mark.rotated
 

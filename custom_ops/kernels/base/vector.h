@@ -29,6 +29,9 @@
 //   Normal(u)              where the exponent bits are not all zero: not zero, not denormal
 //   Blend(m, a, b)         a where m, else b; Keep(m, a): a where m, else +0
 //   Bits(m), MaskOf(bits)  bit i stands for lane i; MaskOf ignores further bits
+//   Negative               of F: below zero; zero of either sign is not
+//   Butterfly<n>(f)        lanes n apart become the sum of the two, in the first of them, and the
+//                          first less the second, in the second; n is a power of two below kLanes
 //   Compress(m, u)         the lanes of u where m, moved together at the front; others are anything
 //   Spread(m, u)           the front lanes of u moved apart to where m; others are anything
 //   Lookup(table, u)       table[u % 8] of 8 floats
@@ -41,6 +44,7 @@
 //   Raise(b, n)            each byte times 2^n, n < 8; bits of the byte below may enter from below
 //   TopBits(b)             bit i is the top bit of byte i
 //   Push(b, word)          twice each byte, plus that byte's bit of the word
+//   CountFrom(c, b, n)     each byte of c, one more where that of b is at least n, unsigned
 //   Widen(b, i)            bytes i * kLanes and on, as U
 //   Square(x)              the squares of kDoubles floats as D, denormals as zero; StoreD
 //   Doubles(x), SetD       kDoubles floats as D, where denormals are zero; the same value in all

@@ -1,4 +1,4 @@
-"""What the operations of `grace_tf.ops.ternary` mean, in plain TensorFlow."""
+"""What the operations of `grace_tf.ops.codes.ternary` mean, in plain TensorFlow."""
 
 from __future__ import annotations
 

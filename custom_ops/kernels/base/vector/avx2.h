@@ -90,6 +90,18 @@ GRACE_INLINE M MaskOf(uint32_t bits) {
   const U own = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return Equal(And(SetU(bits), own), own);
 }
+GRACE_INLINE M Negative(F v) {
+  return _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_LT_OQ));
+}
+// The sum with the lane n further on, or the difference from the lane n before.
+template <int n>
+GRACE_INLINE F Butterfly(F v) {
+  const F other = n == 4   ? _mm256_permute2f128_ps(v, v, 1)
+                  : n == 2 ? _mm256_permute_ps(v, 0x4E)
+                           : _mm256_permute_ps(v, 0xB1);
+  const U upper = _mm256_setr_epi32(0, n == 1, n == 2, n < 4, n == 4, n != 2, n != 1, 1);
+  return Add(other, AsF(Xor(AsU(v), _mm256_slli_epi32(upper, 31))));
+}
 // The lanes set in each mask, first to last, then zeros.
 struct LaneTable {
   alignas(32) int32_t lanes[256][8] = {};
@@ -158,6 +170,10 @@ GRACE_INLINE B Push(B b, uint32_t word) {
   const __m256i own = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
   const __m256i set = _mm256_cmpeq_epi8(And(_mm256_shuffle_epi8(SetU(word), spread), own), own);
   return _mm256_sub_epi8(_mm256_add_epi8(b, b), set);
+}
+GRACE_INLINE B CountFrom(B count, B b, uint8_t limit) {
+  const B least = _mm256_set1_epi8(static_cast<char>(limit));
+  return _mm256_sub_epi8(count, _mm256_cmpeq_epi8(_mm256_max_epu8(b, least), b));
 }
 GRACE_INLINE U Widen(B b, int i) {
   const __m128i half = i < 2 ? _mm256_castsi256_si128(b) : _mm256_extracti128_si256(b, 1);

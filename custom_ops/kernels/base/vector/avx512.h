@@ -82,6 +82,19 @@ GRACE_INLINE F Blend(M m, F a, F b) { return _mm512_mask_blend_ps(m, b, a); }
 GRACE_INLINE F Keep(M m, F v) { return _mm512_maskz_mov_ps(m, v); }
 GRACE_INLINE uint32_t Bits(M m) { return m; }
 GRACE_INLINE M MaskOf(uint32_t bits) { return static_cast<M>(bits); }
+GRACE_INLINE M Negative(F v) { return _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_LT_OQ); }
+// The sum with the lane n further on, or the difference from the lane n before. A product with 1 or
+// -1 is exact, so the fused operation rounds as an addition does.
+template <int n>
+GRACE_INLINE F Butterfly(F v) {
+  const F other = n == 8   ? _mm512_shuffle_f32x4(v, v, 0x4E)
+                  : n == 4 ? _mm512_shuffle_f32x4(v, v, 0xB1)
+                  : n == 2 ? _mm512_permute_ps(v, 0x4E)
+                           : _mm512_permute_ps(v, 0xB1);
+  constexpr __mmask16 upper = n == 8 ? 0xFF00 : n == 4 ? 0xF0F0 : n == 2 ? 0xCCCC : 0xAAAA;
+  const F signs = _mm512_mask_blend_ps(upper, _mm512_set1_ps(1.0f), _mm512_set1_ps(-1.0f));
+  return _mm512_fmadd_ps(v, signs, other);
+}
 GRACE_INLINE U Compress(M m, U v) { return _mm512_maskz_compress_epi32(m, v); }
 
 GRACE_INLINE U Spread(M m, U v) { return _mm512_maskz_expand_epi32(m, v); }
@@ -109,6 +122,10 @@ GRACE_INLINE B Raise(B b, int n) { return _mm256_slli_epi16(b, n); }
 GRACE_INLINE uint32_t TopBits(B b) { return _mm256_movepi8_mask(b); }
 GRACE_INLINE B Push(B b, uint32_t word) {
   return _mm256_sub_epi8(_mm256_add_epi8(b, b), _mm256_movm_epi8(word));
+}
+GRACE_INLINE B CountFrom(B count, B b, uint8_t limit) {
+  const __mmask32 from = _mm256_cmpge_epu8_mask(b, _mm256_set1_epi8(static_cast<char>(limit)));
+  return _mm256_mask_add_epi8(count, from, count, _mm256_set1_epi8(1));
 }
 GRACE_INLINE U Widen(B b, int i) {
   return _mm512_cvtepu8_epi32(i ? _mm256_extracti128_si256(b, 1) : _mm256_castsi256_si128(b));

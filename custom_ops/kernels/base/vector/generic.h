@@ -76,6 +76,11 @@ GRACE_INLINE F Blend(M m, F a, F b) { return AsF(Blend(m, AsU(a), AsU(b))); }
 GRACE_INLINE F Keep(M m, F v) { return FloatOf(m & BitsOf(v)); }
 GRACE_INLINE uint32_t Bits(M m) { return m & 1; }
 GRACE_INLINE M MaskOf(uint32_t bits) { return -(bits & 1); }
+GRACE_INLINE M Negative(F v) { return -static_cast<M>(v < 0.0f); }
+template <int n>
+GRACE_INLINE F Butterfly(F v) {
+  return v;  // there is no other lane
+}
 GRACE_INLINE U Compress(M, U v) { return v; }
 GRACE_INLINE U Spread(M, U v) { return v; }
 GRACE_INLINE F Lookup(const float* table, U u) { return table[u & 7]; }
@@ -117,6 +122,13 @@ GRACE_INLINE B Push(B b, uint32_t word) {
     b.eight[i] = b.eight[i] << 1 | bit;
   }
   return b;
+}
+GRACE_INLINE B CountFrom(B count, const B& b, uint8_t limit) {
+  auto* counts = reinterpret_cast<uint8_t*>(count.eight);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(b.eight);
+  for (int i = 0; i < kGroup; ++i)
+    counts[i] = static_cast<uint8_t>(counts[i] + (bytes[i] >= limit));
+  return count;
 }
 GRACE_INLINE U Widen(const B& b, int i) { return reinterpret_cast<const uint8_t*>(b.eight)[i]; }
 

@@ -71,6 +71,14 @@ GRACE_INLINE F Blend(M m, F a, F b) { return vbslq_f32(m, a, b); }
 GRACE_INLINE F Keep(M m, F v) { return AsF(And(m, AsU(v))); }
 GRACE_INLINE uint32_t Bits(M m) { return vaddvq_u32(And(m, U{1, 2, 4, 8})); }
 GRACE_INLINE M MaskOf(uint32_t bits) { return vtstq_u32(SetU(bits), U{1, 2, 4, 8}); }
+GRACE_INLINE M Negative(F v) { return vcltzq_f32(v); }
+// The sum with the lane n further on, or the difference from the lane n before.
+template <int n>
+GRACE_INLINE F Butterfly(F v) {
+  const F other = n == 2 ? vextq_f32(v, v, 2) : vrev64q_f32(v);
+  const U upper = n == 2 ? U{0, 0, kSignBit, kSignBit} : U{0, kSignBit, 0, kSignBit};
+  return Add(other, AsF(Xor(AsU(v), upper)));
+}
 GRACE_INLINE U Compress(M m, U v) {
   uint32_t all[kLanes], residual_out[kLanes] = {}, bits = Bits(m);
   StoreU(all, v);
@@ -133,6 +141,11 @@ GRACE_INLINE B Push(B b, uint32_t word) {
     b.val[i] = vsubq_u8(vaddq_u8(b.val[i], b.val[i]), set);
   }
   return b;
+}
+GRACE_INLINE B CountFrom(B count, B b, uint8_t limit) {
+  const uint8x16_t least = vdupq_n_u8(limit);
+  for (int i = 0; i < 2; ++i) count.val[i] = vsubq_u8(count.val[i], vcgeq_u8(b.val[i], least));
+  return count;
 }
 GRACE_INLINE U Widen(B b, int i) {
   // A byte of each lane's index is inside the table; the others are outside and give zero.

@@ -1,0 +1,1 @@
+"""Codes of few bits, by other rules than uniform steps."""
