@@ -128,9 +128,9 @@ class Stages:
             results = exchange(plan, shares, transport, summed)
         self._handed[number] = handed
         committed = []
-        for i, result in enumerate(results):
+        for i, (share, result) in enumerate(zip(shares, results)):
             with transport.device(i):
-                committed.append(list(self._state.commit(first + i, slots, result)))
+                committed.append(list(self._state.commit(first + i, slots, share, result)))
         return alike(stage_plans.plans, committed)
 
     def _choose(self, stage_plans: StagePlans, run: Callable[[int], Aggregates]) -> Aggregates:

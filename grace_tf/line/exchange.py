@@ -122,13 +122,11 @@ def composed(
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
     """The dense lanes of a bucket: sums over workers divided by `divisor`, in the lanes' dtypes."""
     # These lanes need no flag: a non-finite value of one worker makes the sum non-finite on all.
-    flat = [x if x.shape.rank == 1 else tf.reshape(x, [-1]) for x in xs]
-    replies = yield Sum([{"values": x} for x in flat])
+    replies = yield Sum([{"values": x} for x in _reshaped(xs, [(-1,)] * len(xs))])
     if ctx.size == divisor == 1:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
-    totals = [r["values"] for r in replies]
-    totals = [t if x.shape.rank == 1 else tf.reshape(t, x.shape) for t, x in zip(totals, xs)]
-    totals = [_mean(total, divisor) for total in totals]
+    totals = _reshaped([r["values"] for r in replies], [tuple(x.shape) for x in xs])
+    totals = _means(totals, divisor)
     return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
@@ -277,13 +275,30 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
 
 
 def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
+    return _means([total], size)[0]
+
+
+def _means(totals: Sequence[tf.Tensor], size: int) -> list[tf.Tensor]:
     if size == 1:
-        return total
-    if total.dtype.is_integer:
-        return total // size
-    # TensorFlow's graphs turn a division by a constant into this product; eager steps must give the
-    # same bits.
-    return total * tf.constant(1 / size, total.dtype)
+        return list(totals)
+    # TensorFlow's graphs turn a division by a constant into a product with it; eager steps must
+    # give the same bits.  All totals of a dtype share the node of the constant.
+    floats = {total.dtype for total in totals if not total.dtype.is_integer}
+    shares = {dtype: tf.constant(1 / size, dtype) for dtype in floats}
+    return [t * shares[t.dtype] if t.dtype in shares else t // size for t in totals]
+
+
+def _reshaped(xs: Sequence[tf.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
+    """Each x in its shape; all x of a shape share the node that says it."""
+    made: dict[tuple[int, ...], tf.Tensor] = {}
+    out = []
+    for x, shape in zip(xs, shapes):
+        if x.shape.rank != len(shape):  # else it has this shape already
+            if shape not in made:
+                made[shape] = tf.constant(shape, tf.int32)
+            x = tf.reshape(x, made[shape])
+        out.append(x)
+    return out
 
 
 def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

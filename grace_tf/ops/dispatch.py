@@ -69,6 +69,11 @@ def runs_here(xs: Sequence[tf.Tensor]) -> bool:
     return native.available(warn=True)
 
 
+def runs_on_cpu(xs: Sequence[tf.Tensor]) -> bool:
+    """Whether native operations that have no kernel for GPUs run on these tensors."""
+    return all(chosen(x) is native for x in (*xs, None))
+
+
 def made_here(x: tf.Tensor) -> bool:
     """Whether an operation of the native library has made x, in a graph."""
     return not tf.executing_eagerly() and x.op.type.startswith("Grace>")

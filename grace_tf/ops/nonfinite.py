@@ -1,4 +1,4 @@
-"""Lists of tensors made NaN, for steps in which something is not finite. Native only."""
+"""What a step gives and keeps where something is not finite, for lists of tensors. Native only."""
 
 from __future__ import annotations
 
@@ -19,12 +19,22 @@ def nan_list(shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
 
 
 def nan_unless(xs: Sequence[tf.Tensor], finite: tf.Tensor) -> list[tf.Tensor]:
-    """xs where `finite`, a bool scalar, is true, else NaN throughout; in place where that can be.
+    """xs where `finite`, a bool scalar, is true, else NaN throughout.
 
-    In a graph that is everywhere where nothing else holds an x; else an x is copied.
+    On a CPU finite tensors are not copied, also those that something else holds. On a GPU they are
+    copied, but for those that nothing else holds.
     """
     xs = arguments.float_list(xs, "xs")
     finite = arguments.tensor(finite, tf.bool, 0, "finite")
     return shaped_like(
         native._ops().grace_nan_unless_list(xs=xs, finite=finite), [x.shape for x in xs]
     )
+
+
+def next_or_last(
+    nexts: Sequence[tf.Tensor], lasts: Sequence[tf.Tensor], finite: tf.Tensor
+) -> list[tf.Tensor]:
+    """nexts where `finite`, a bool scalar, is true, else lasts; without a copy, on CPUs only."""
+    finite = arguments.tensor(finite, tf.bool, 0, "finite")
+    kept = native._ops().grace_next_or_last_list(when=finite, next=list(nexts), last=list(lasts))
+    return shaped_like(kept, [x.shape for x in lasts])

@@ -91,6 +91,16 @@ float* Call::Forward(int i, int input) const {
   return output.data<float>();
 }
 
+void Call::Share(int i, int input) const {
+  Status status;
+  TF_Tensor* tensor = nullptr;
+  TF_GetInput(context_, input, &tensor, status);
+  status.Check();
+  const Tensor shared(tensor);
+  TF_SetOutput(context_, i, tensor, status);
+  status.Check();
+}
+
 DecodeOutput Call::Updated(int i) const {
   float* const output = Forward(i, i);
   const Tensor input = Input(i);

@@ -91,6 +91,8 @@ class Call {
   // input where nothing else holds the input; a Tensor of it in this call would. Elsewhere it gets
   // new memory.
   float* Forward(int i, int input) const;
+  // Gives the i-th output the memory of this input, also where something else holds it.
+  void Share(int i, int input) const;
   // The i-th output with what input i holds, in place where nothing else holds it.
   DecodeOutput Updated(int i) const;
 

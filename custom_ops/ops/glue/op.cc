@@ -84,7 +84,7 @@ bool RegisterGpuKernel(const char* name, Specs inputs, const KernelFunctions& gp
   Status status;
   TF_KernelBuilder* kernel = TF_NewKernelBuilder(name, "GPU", gpu.create, gpu.compute, gpu.destroy);
   for (const std::string& input : Split(inputs)) {
-    static const std::set<std::string> on_host = {"seed", "worker", "step", "factor"};
+    static const std::set<std::string> on_host = {"seed", "worker", "step", "factor", "when"};
     const std::string own = input.substr(0, input.find(':'));
     if (on_host.count(own)) TF_KernelBuilder_HostMemory(kernel, own.c_str());
   }

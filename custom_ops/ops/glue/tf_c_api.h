@@ -87,6 +87,7 @@ int TF_NumInputs(TF_OpKernelContext*);
 int TF_NumOutputs(TF_OpKernelContext*);
 TF_DataType TF_ExpectedOutputDataType(TF_OpKernelContext*, int);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
+void TF_SetOutput(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int, TF_DataType, const int64_t* dims, int rank,
                              size_t bytes, TF_Status*);
 // The kind of memory: the device's or the host's.

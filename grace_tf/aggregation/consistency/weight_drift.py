@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from grace_tf.aggregation.consistency.plan_handshake import (
     OptimizerInfo,
     digests_of_settings,
     float_word,
 )
+from grace_tf.aggregation.state.conditions import cond
 from grace_tf.aggregation.state.slots import variables_of
 from grace_tf.line.inputs import local, plain
 from grace_tf.line.plan import Plan
@@ -92,7 +94,7 @@ def watch(
         steps.assign_add(1, read_value=False)
     early = (done < plan.check_every) & tf.equal(tf.bitwise.bitwise_and(done, done - 1), 0)
     due = (done > 0) & (early | tf.equal(done % plan.check_every, 0))
-    tf.cond(due, compare, lambda: tf.constant(False))
+    cond(due, compare, lambda: tf.constant(False))
 
 
 def _begin(plan: Plan, label: str, variables: list[Any]) -> None:
@@ -196,10 +198,16 @@ def digest_of_weights(variables: Sequence[Any]) -> int:
 def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
     """The variables' values, in the host's memory and of types that NumPy can get."""
     with tf.device("CPU:0"):
-        values = [local(plain(v)).read_value() for v in variables]
+        values = [_value(local(plain(v))) for v in variables]
         # The types of 8 bits for floats become float32, which is exact.
         narrow = [value.dtype.size == 1 and value.dtype.is_floating for value in values]
         return [tf.cast(v, tf.float32) if is_one else v for v, is_one in zip(values, narrow)]
+
+
+def _value(variable: tf.Variable) -> tf.Tensor:
+    if tf.executing_eagerly() or not isinstance(variable, ResourceVariable):
+        return variable.read_value()
+    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)  # one node
 
 
 def _digest(values: Sequence[np.ndarray]) -> int:

@@ -13,8 +13,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from grace_tf.aggregation.state.conditions import cond
+from grace_tf.aggregation.state.slots import Change
 from grace_tf.ops import dispatch
-from grace_tf.ops.nonfinite import nan_list, nan_unless
+from grace_tf.ops.nonfinite import nan_list, nan_unless, next_or_last
 
 _LOG = logging.getLogger("grace_tf")
 
@@ -25,30 +27,46 @@ class NonFiniteGuard:
     def __init__(self) -> None:
         self._logged = False
 
-    def gradients(
+    def commit(
         self,
+        changes: Sequence[Change],
+        counter: Change,
+        check: Callable[[], list[tf.Operation]],
         grads: Sequence[tf.Tensor],
         finite: tf.Tensor,
-        commit: Callable[[], None],
         report: Callable[[], None],
     ) -> list[tf.Tensor]:
-        """The gradients of a finite step, after `commit()`; else NaN, after `report()`.
+        """The gradients of a finite step, after storing the changes; else NaN, after `report()`.
+
+        `check()` raises where nothing may be stored.  The counter changes last.
 
         Integers have no NaN, so they are returned unchanged; the floats of the same step become
-        NaN.  Tensors that native operations have made for this step only become NaN in place, by
-        one node for all; other tensors, which someone else may hold, go through the condition.
+        NaN.  In a graph on the CPU one node chooses the values that the variables take and one the
+        gradients, whatever their number.  Elsewhere they go through the condition, but for
+        gradients that native operations have made for this step only, which become NaN in place.
         """
-        inside = [i for i, g in enumerate(grads) if not dispatch.made_here(g)]
+        apart = _by_one_node(changes)
+        inside = [i for i, g in enumerate(grads) if not _nan_by_one_node(g)]
 
         def finite_step():
-            commit()
-            return [tf.constant(True), *(tf.identity(grads[i]) for i in inside)]
+            with tf.control_dependencies(check()):
+                stored = [] if apart else [op for change in changes for op in change.store()]
+                flag = tf.identity(tf.constant(True))
+            if not apart:
+                with tf.control_dependencies(stored):
+                    counter.variable.assign_add(1)
+            return [flag, *(tf.identity(grads[i]) for i in inside)]
 
         def refused_step():
             report()
-            return [tf.constant(False), *_of_nan([grads[i] for i in inside])]
+            # The last values of a step that another has overtaken are not stored again either.
+            with tf.control_dependencies(check() if apart else []):
+                flag = tf.identity(tf.constant(False))
+            return [flag, *_of_nan([grads[i] for i in inside])]
 
-        flag, *rest = tf.cond(finite, finite_step, refused_step)
+        flag, *rest = cond(finite, finite_step, refused_step)
+        if apart:
+            _store([*changes, counter], flag)
         out = dict(zip(inside, rest))
         outside = [i for i in range(len(grads)) if i not in out]
         if outside:
@@ -87,6 +105,33 @@ class NonFiniteGuard:
             "reported.",
             *(who, step, other if own_finite else "its gradient"),
         )
+
+
+def _by_one_node(changes: Sequence[Change]) -> bool:
+    """Whether one native node can choose between the last and the next values."""
+    if tf.executing_eagerly() or any(isinstance(c.next, tf.IndexedSlices) for c in changes):
+        return False
+    return dispatch.runs_on_cpu([change.last for change in changes])
+
+
+def _store(changes: Sequence[Change], flag: tf.Tensor) -> None:
+    """Assigns the next values where the flag is true, else the last ones again; in this order."""
+    kept = next_or_last([c.next for c in changes], [c.last for c in changes], flag)
+    stored: list[tf.Operation] = []
+    for change, value in zip(changes, kept):
+        # The counter, which is the last one, waits for all others.  One node for each; the
+        # variable's own method makes it too, but takes several times as long.
+        with tf.control_dependencies(stored if change is changes[-1] else []):
+            assign = tf.raw_ops.AssignVariableOp(resource=change.variable.handle, value=value)
+        stored.append(assign)
+
+
+def _nan_by_one_node(grad: tf.Tensor) -> bool:
+    if dispatch.made_here(grad):
+        return True
+    if tf.executing_eagerly() or grad.dtype != tf.float32 or not grad.shape.is_fully_defined():
+        return False
+    return dispatch.runs_on_cpu([grad])
 
 
 def _of_nan(grads: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -262,6 +262,24 @@ class Leaf(Trackable):
         return {}  # nothing is left to be run
 
 
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A variable of the state, the value that a step has read of it, and its next value.
+
+    For the variables whose rows change, `last` is the variable and `next` are IndexedSlices.
+    """
+
+    variable: ResourceVariable
+    last: Any
+    next: Any
+
+    def store(self) -> list[tf.Operation]:
+        """Assigns the next value; the operation that does so, or none, as eagerly it has run."""
+        rows = isinstance(self.next, tf.IndexedSlices)
+        written = (self.variable.scatter_update if rows else self.variable.assign)(self.next)
+        return [] if tf.executing_eagerly() else [written.op]
+
+
 class PlanSlots:
     """The leaves of the groups of one plan: a step reads them, and writes them if it is finite.
 
@@ -287,17 +305,17 @@ class PlanSlots:
             for ordinal, leaves in self._leaves[kind].items()
         }
 
-    def assign(
-        self, kind: str, position: int, values: Mapping[int, Mapping[str, tf.Tensor]]
-    ) -> list[tf.Operation]:
-        """Assigns the next values of the worker at this position.
-
-        Returns the operations that do so; eagerly they have run, and the list is empty.
-        """
-        written = []
-        for ordinal, leaves in values.items():
-            for name, value in leaves.items():
-                variable = self._leaves[kind][ordinal][name].variables[position]
-                rows = isinstance(value, tf.IndexedSlices)
-                written.append((variable.scatter_update if rows else variable.assign)(value))
-        return [] if tf.executing_eagerly() else [each.op for each in written]
+    def changes(
+        self,
+        kind: str,
+        position: int,
+        lasts: Mapping[int, Mapping[str, Any]],
+        nexts: Mapping[int, Mapping[str, Any]],
+    ) -> list[Change]:
+        """What a step changes of the worker at this position, from what it read and returns."""
+        leaves = self._leaves[kind]
+        return [
+            Change(leaves[ordinal][name].variables[position], lasts[ordinal][name], value)
+            for ordinal, values in nexts.items()
+            for name, value in values.items()
+        ]

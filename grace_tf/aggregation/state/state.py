@@ -22,6 +22,7 @@ from grace_tf.aggregation.state.nonfinite import NonFiniteGuard
 from grace_tf.aggregation.state.pending_restore import Restored, stem_of
 from grace_tf.aggregation.state.slots import (
     STEP,
+    Change,
     Leaf,
     PlanSlots,
     SlotOwner,
@@ -90,7 +91,10 @@ class State(Trackable):
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
         by_rows = {group.ordinals[0] for group in groups if group.by_rows}
-        return PlanSlots([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
+        # Entered once for all leaves; each makes several calls that enter it, which takes much
+        # longer from a graph than from here.
+        with tf.init_scope():
+            return PlanSlots([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
 
     def forget(self, ordinal: int) -> None:
         """Deletes the state of a variable that was deleted."""
@@ -108,27 +112,32 @@ class State(Trackable):
         return Share(grads, memory, compressor, step)
 
     def commit(
-        self, position: int, slots: PlanSlots, result: Share
+        self, position: int, slots: PlanSlots, given: Share, result: Share
     ) -> list[tf.Tensor | tf.IndexedSlices]:
-        """Stores the next states of a finite step and returns its gradients; else returns NaN."""
+        """Stores the next states of a finite step and returns its gradients; else returns NaN.
+
+        `given`: the share that this worker began the step with.
+        """
         grads = [values_of(g) for g in result.grads]
+        changes = [
+            *slots.changes("memory", position, given.memory, result.memory),
+            *slots.changes("compressor", position, given.compressor, result.compressor),
+        ]
+        counter = Change(self._leaves["step"].variables[position], result.step, result.step + 1)
+        alone = self._alone(counter.variable, result)
 
-        counter = self._leaves["step"].variables[position]
-        alone = self._alone(counter, result)
-
-        def store():
-            checked = [] if alone is None else [tf.debugging.Assert(alone, [_TWO_THREADS])]
-            with tf.control_dependencies(checked):
-                stored = slots.assign("memory", position, result.memory)
-                stored += slots.assign("compressor", position, result.compressor)
-            with tf.control_dependencies(stored):
-                counter.assign_add(1)
+        def check():
+            return [] if alone is None else [tf.debugging.Assert(alone, [_TWO_THREADS])]
 
         def report():
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
             self._nonfinite.report(result.step, result.own_finite(), who)
 
-        committed = self._nonfinite.gradients(grads, result.finite, store, report) if grads else []
+        committed = []
+        if grads:
+            committed = self._nonfinite.commit(
+                *(changes, counter, check), grads, result.finite, report
+            )
         return [with_values(g, values) for g, values in zip(result.grads, committed)]
 
     @staticmethod
