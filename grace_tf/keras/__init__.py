@@ -9,12 +9,13 @@ from grace_tf.keras.callback import Callback
 from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
 from grace_tf.keras.files.paths_by_worker import own_path
 from grace_tf.keras.fit import rate_setters, stopping, synchronised
+from grace_tf.keras.one_bit_adam import OneBitAdam
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.transports import scope_variables
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.world.current_workers import several
 
-__all__ = ["Callback", "aggregator_of", "own_path", "unwrap", "wrap"]
+__all__ = ["Callback", "OneBitAdam", "aggregator_of", "own_path", "unwrap", "wrap"]
 
 lifeline.begin_in_scopes()
 scope_variables.install()

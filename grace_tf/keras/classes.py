@@ -39,7 +39,7 @@ from grace_tf.keras.optimizers import (
 from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.settings import Settings, from_config
 
-_KEY = "grace"  # the key of the settings in the config of a wrapped optimizer
+KEY = "grace"  # the key of the settings in the config of a wrapped optimizer
 
 
 class Wrapped:
@@ -56,14 +56,14 @@ class Wrapped:
         wanted = self._settings().config()
         config = super().get_config()
         # A string, since Keras 2 replaces tracked dictionaries by objects of its own.
-        return {**config, _KEY: json.dumps(wanted)}
+        return {**config, KEY: json.dumps(wanted)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        if _KEY not in config:
+        if KEY not in config:
             raise _bare(cls)
-        wanted = cls._read(config.pop(_KEY))
+        wanted = cls._read(config.pop(KEY))
         optimizer = super().from_config(config, custom_objects=custom_objects)
         attach(optimizer, wanted)
         return optimizer
@@ -77,7 +77,7 @@ class Wrapped:
             wanted = None
         if not isinstance(wanted, dict):
             raise ValueError(
-                f"The config of this {cls.__name__} is damaged: its {_KEY!r} is {str(text)[:60]!r} "
+                f"The config of this {cls.__name__} is damaged: its {KEY!r} is {str(text)[:60]!r} "
                 "and not the text that get_config() has written; take the config from "
                 "get_config(), or restore another file."
             )
@@ -155,6 +155,10 @@ class _Keras2(_Reducing):
     def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **keywords):
         with self._after(distribution, grads_and_vars):
             return super()._distributed_apply_gradients_fn(distribution, grads_and_vars, **keywords)
+
+
+# The base of an optimizer that compresses by itself, beside keras.optimizers.Optimizer.
+Compressing = _Keras3 if KERAS_3 else _Keras2
 
 
 class _Legacy(_Reducing):
@@ -239,7 +243,15 @@ def attach(optimizer: Any, wanted: Settings) -> None:
 
 
 def detach(optimizer: Any) -> None:
-    """Gives a wrapped optimizer and its inner optimizers their plain classes back."""
+    """Gives a wrapped optimizer and its inner optimizers their plain classes back.
+
+    Raises ValueError for an optimizer that compresses by itself: it has no plain class.
+    """
+    if type(optimizer)._plain_class is type(optimizer):
+        raise ValueError(
+            f"{type(optimizer).__name__} compresses by itself and was not wrapped, so it cannot be "
+            "unwrapped: use another optimizer in its place."
+        )
     for part in filter(lambda part: isinstance(part, Wrapped), parts(optimizer)):
         detach(part)
     if isinstance(optimizer, _Legacy):
@@ -270,6 +282,8 @@ def plain_classes(optimizer: Any) -> list[type]:
 
 def wrapped_class(base: type) -> type:
     """The registered subclass of an optimizer class: "Grace" [+ "Legacy" or "Tfa"] + its name."""
+    if issubclass(base, Wrapped):  # it compresses by itself
+        return base
     if base not in _classes:
         mixin, prefix = _Keras3 if KERAS_3 else _Keras2, ""
         if not KERAS_3 and issubclass(base, keras.optimizers.legacy.Optimizer):
@@ -284,7 +298,7 @@ def wrapped_class(base: type) -> type:
         taken = any(other.__name__ == name for other in _classes.values())
         registered = f"{base.__module__}.{name}" if taken else name
         _classes[base] = keras.utils.register_keras_serializable("grace_tf", registered)(cls)
-        ignore_in_configs(base, _KEY, Wrapped)
+        ignore_in_configs(base, KEY, Wrapped)
     return _classes[base]
 
 

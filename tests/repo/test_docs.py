@@ -18,6 +18,7 @@ from doc_tables import (
     README,
     ROOT,
     TABLES,
+    TRANSFORMER,
     page_of,
     table_in,
     trainings,
@@ -48,6 +49,15 @@ def test_the_digits_are_of_every_method_and_good_enough():
         assert result["workers"] == 2 and len(result["accuracies"]) >= 3
         assert result["bytes_per_step"] == result["announced_bytes"]
         assert min(result["accuracies"]) >= 0.95 or grace_tf.get(result["method"]).name == "signsgd"
+
+
+def test_one_bit_adam_is_within_two_percent_of_adam_at_a_twentieth_of_its_bytes():
+    runs = [json.loads(line) for line in TRANSFORMER.read_text(encoding="utf-8").splitlines()]
+    mine = {name: [r for r in runs if r["optimizer"] == name] for name in ("adam", "1-bit adam")}
+    adam, signs = mine.values()
+    assert [r["seed"] for r in adam] == [r["seed"] for r in signs] and len(adam) >= 3
+    assert sum(r["bits"] for r in signs) <= 1.02 * sum(r["bits"] for r in adam)
+    assert all(20 * b["bytes_per_step"] <= a["bytes_per_step"] for a, b in zip(adam, signs))
 
 
 def test_the_trainings_are_of_every_method_with_and_without_its_memory():

@@ -85,6 +85,17 @@ def test_custom_loop_learns_in_under_60_lines():
     assert len((EXAMPLES / "custom_loop.py").read_text().splitlines()) < 60
 
 
+def test_the_transformer_sends_a_twentieth_after_the_warm_up(tmp_path):
+    numbers = tmp_path / "transformer.jsonl"
+    names = ["--optimizers", "adam", "1-bit adam"]
+    run(2, "transformer.py", "--steps", "8", "--text", "20000", "--json", str(numbers), *names)
+    adam, signs = [json.loads(line) for line in numbers.read_text().splitlines()]
+    assert adam["workers"] == signs["workers"] == 2
+    assert adam["bytes_per_step"] == adam["dense_bytes"] + 4
+    assert signs["bytes_per_step"] < adam["bytes_per_step"] / 20
+    assert max(adam["bits"], signs["bits"]) < 6.3  # of about 6.6 before the first step
+
+
 def test_every_example_is_run_by_a_test():
     sources = [path.read_text() for path in Path(__file__).parents[1].glob("*/test_*.py")]
     for example in EXAMPLES.glob("*.py"):

@@ -16,7 +16,7 @@ NATIVE = sorted(p for kind in ("*.h", "*.cc", "*.cu") for p in (ROOT / "custom_o
 BUILT = {"_ops.so", "libgrace_cuda.so", "libgrace_cuda.txt", "__pycache__"}
 
 METHOD_FREE = ("line", "aggregation", "keras", "distribute", "transports")
-NAMES_METHODS = ("line.settings", "line.grace_params")  # whose subject they are
+NAMES_METHODS = ("line.settings", "line.grace_params", "keras.one_bit_adam")  # their subject
 NAMES_OF_OTHERS = {"none", "bf16"}  # `hierarchical` may be "bf16" too
 
 STATE = ("aggregation.state.slots", "transports", "cli.bench.step")

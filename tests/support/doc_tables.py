@@ -22,6 +22,7 @@ from injection import tables as injected  # noqa: E402
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 DIGITS = RESULTS / "digits.jsonl"
+TRANSFORMER = RESULTS / "transformer.jsonl"
 LINK = RESULTS / "link-1gbit.json"
 LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
 LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
@@ -55,6 +56,20 @@ def digits_table():
         for r in results
     ]
     columns = ["method", "test accuracy", "lowest", "bytes per step", "of fp32"]
+    return tables.markdown(columns, rows)
+
+
+def transformer_table():
+    """The committed runs of examples/transformer.py, of three seeds."""
+    runs = [json.loads(line) for line in TRANSFORMER.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for name in dict.fromkeys(run["optimizer"] for run in runs):
+        mine = [run for run in runs if run["optimizer"] == name]
+        bits, (sent,) = [run["bits"] for run in mine], {run["bytes_per_step"] for run in mine}
+        share = f"1/{mine[0]['dense_bytes'] / sent:.1f}"
+        worst = f"{max(bits):.3f}"
+        rows.append([name, f"{statistics.mean(bits):.3f}", worst, describe.bytes_text(sent), share])
+    columns = ["optimizer", "bits a character", "highest", "bytes of a step", "of fp32"]
     return tables.markdown(columns, rows)
 
 
@@ -218,6 +233,7 @@ TABLES = {
     "memory": memory_table,
     "methods": method_table,
     "digits": digits_table,
+    "transformer": transformer_table,
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
