@@ -7,6 +7,7 @@ from grace_tf.compressors import chunktopk as chunktopk
 from grace_tf.compressors import dgc as dgc
 from grace_tf.compressors import eden as eden
 from grace_tf.compressors import efsignsgd as efsignsgd
+from grace_tf.compressors import fp8 as fp8
 from grace_tf.compressors import fp16 as fp16
 from grace_tf.compressors import gradzip as gradzip
 from grace_tf.compressors import gtopk as gtopk

@@ -40,6 +40,8 @@ class Compressor:
                           "consensus", which is never divided
       block               payload parts are concatenations over blocks of this many elements, so a
                           slice at a block boundary decodes alone; None where that does not hold
+      divides_at          the multiple of elements at which a payload may be divided so: `block`,
+                          unless parts have words of several blocks
       exact_parts         payload parts that only a lossless inner stage may refine
       element_parts       payload parts in which each number stands for one element of the tensor
                           or is ignored; a composite that refines others is not nonexpansive
@@ -266,6 +268,10 @@ class Compressor:
             replies = yield Gather(payloads)
             totals = [self.aggregate(replies[i], public.lane(i)) for i in lanes]
         return totals, sent, list(states)
+
+    @property
+    def divides_at(self) -> int | None:
+        return self.block
 
     @property
     def one_round(self) -> bool:

@@ -39,8 +39,8 @@ _OVERFLOW = "two_hops.overflow"  # a part of the second hop that belongs to no m
 def possible(compressor: Compressor, memory: Memory) -> bool:
     """Whether sums of payloads may be compressed again: blocks decode alone, and a memory that
     uses `sent` can take back the error."""
-    again = compressor.recompressible and compressor.block is not None and compressor.one_round
-    return again and (memory.takes_back or not memory.needs_sent)
+    again = compressor.recompressible and compressor.divides_at is not None
+    return again and compressor.one_round and (memory.takes_back or not memory.needs_sent)
 
 
 def taken(
@@ -133,7 +133,7 @@ class Division:
 
     def __init__(self, compressor: Compressor, specs: Sequence[tf.TensorSpec], size: int) -> None:
         self.pieces = _divided(
-            [spec.shape.num_elements() for spec in specs], size, compressor.block
+            [spec.shape.num_elements() for spec in specs], size, compressor.divides_at
         )
         wires = [[compressor.wire(piece.spec) for piece in mine] for mine in self.pieces]
         self.lengths = {

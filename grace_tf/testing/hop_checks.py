@@ -17,7 +17,7 @@ def hops_agree(s: Subject) -> Verdict:
     c = s.compressor
     if not two_hops.possible(c, s.memory):
         return NOT_CLAIMED
-    shapes = ((2 * SIZE * c.block + 5,), (33,))
+    shapes = ((2 * SIZE * c.divides_at + 5,), (33,))
     grads = [[cases.normal(shape, 10 * w) for shape in shapes] for w in range(SIZE)]
     outcomes = []
     for exchange in "gather", "two_hop":
@@ -38,7 +38,7 @@ def sums_go_on(s: Subject) -> Verdict:
     c = s.compressor
     if not two_hops.possible(c, s.memory):
         return NOT_CLAIMED
-    n = 2 * c.block + 3
+    n = 2 * c.divides_at + 3
     for size in (2, 3):
         ctx = s.context((n,), 0, size=size)
         payloads = [

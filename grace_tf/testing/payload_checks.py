@@ -110,9 +110,10 @@ def draws_as_it_should(s: Subject) -> Verdict:
 def blocks_decode_alone(s: Subject) -> Verdict:
     """a slice of the payload at block boundaries decodes alone, to the same bits"""
     c = s.compressor
-    if c.block is None or not c.one_round:
+    if c.divides_at is None or not c.one_round:
         return NOT_CLAIMED
-    n = 3 * c.block + c.block // 2 + 3
+    block = c.divides_at
+    n = 3 * block + block // 2 + 3
     x = cases.normal((n,))
     payload = c.compress(tf.constant(x), s.context((n,), worker=0))
     whole = c.decompress(payload, s.context((n,))).numpy()
@@ -120,7 +121,7 @@ def blocks_decode_alone(s: Subject) -> Verdict:
     def length(elements, part):
         return c.wire(tf.TensorSpec([elements], tf.float32))[part].shape[0] if elements else 0
 
-    for start, stop in ((0, c.block), (c.block, 3 * c.block), (2 * c.block, n)):
+    for start, stop in ((0, block), (block, 3 * block), (2 * block, n)):
         pieces = {k: part[length(start, k) : length(stop, k)] for k, part in payload.items()}
         alone = c.decompress(pieces, s.context((stop - start,))).numpy()
         demand(
