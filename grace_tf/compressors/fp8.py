@@ -138,11 +138,11 @@ class FP8(ListCompressor):
     def _factors(self, scales):
         """What a block is multiplied by before it is rounded to float16, and after."""
         exponents = tf.cast(scales, tf.int32) + self._numbers.exponent
-        zero, wrong = scales == 0, scales == _TOO_LARGE
+        field = exponents - self._numbers.half_exponent
+        zero, wrong = scales == 0, field >= _TOO_LARGE
+        factors = tf.where(zero, 0.0, tf.where(wrong, float("nan"), _power(field)))
         inverse = _power(254 + self._numbers.half_exponent - exponents)
-        factors = _power(exponents - self._numbers.half_exponent)
-        factors = tf.where(wrong, float("nan"), tf.where(zero, 0.0, factors))
-        return tf.where(wrong | zero, 0.0, inverse), factors
+        return tf.where(zero | wrong, 0.0, inverse), factors
 
 
 def _power(field):
