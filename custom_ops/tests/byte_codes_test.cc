@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coarse_words.h"
 #include "garbage.h"
 
 namespace grace {
@@ -113,8 +114,7 @@ void TestPowers() {
     std::vector<std::vector<uint32_t>> random;
     for (const int64_t n : lengths) {
       keys.push_back({1, 2, 3, static_cast<uint32_t>(keys.size() << 8)});
-      random.emplace_back(n);
-      RandomWords(Serial(), keys.back(), n, random.back().data());
+      random.push_back(CoarseWords(keys.back(), n));
     }
     OnEveryIsa([&](const Executor& executor) {
       List list(lengths);

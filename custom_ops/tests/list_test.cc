@@ -1,6 +1,7 @@
 // The list kernels are the compositions that they replace, whatever the lengths.
 #include <cmath>
 
+#include "coarse_words.h"
 #include "kernels/base/strata.h"
 #include "kernels/quantize/quantize_list.h"
 #include "kernels/signs/signs.h"
@@ -131,10 +132,11 @@ void TestMinMax() {
   const uint32_t stratum = 0x55555555;
   for (const int64_t n : {1, 31, 32, 33, 513, 2049, 70001}) {
     const std::vector<float> x = Gradient(n);
-    std::vector<uint32_t> random(n);
+    std::vector<uint32_t> whole(n);
     PhiloxKey stream = key;
     stream.variable_draw = 7;
-    RandomWords(Serial(), stream, n, random.data());
+    RandomWords(Serial(), stream, n, whole.data());
+    const std::vector<uint32_t> coarse = CoarseWords(stream, n);
     for (const int64_t block : {0, 32, 100, 512, 70000}) {
       for (const int32_t bits : {2, 4, 8, 10, 16}) {
         const ListCode code{{(1 << bits) - 1, bits, block, true}, Norm::kMinMax};
@@ -153,7 +155,9 @@ void TestMinMax() {
           scales[2 * b] = c;
           scales[2 * b + 1] = low == 0.0f ? 0.0f : low;
           for (int64_t i = first; i < last; ++i) {
-            const float u = static_cast<float>((random[i] + stratum) >> 8) * 0x1p-24f;
+            const uint32_t random =
+                bits < 8 ? coarse[i] + (stratum & 0xffff0000u) : whole[i] + stratum;
+            const float u = static_cast<float>(random >> 8) * 0x1p-24f;
             const float a = (Flush(x[i]) - low) * (c == 0.0f ? 0.0f : 0.5f * top / c);
             const float level = std::min(std::floor(a + u), top);
             for (int32_t p = 0; p < bits; ++p) {

@@ -1,6 +1,6 @@
 #include "kernels/quantize/narrow.h"
 
-#include "testing.h"
+#include "coarse_words.h"
 
 namespace grace {
 
@@ -23,8 +23,7 @@ void TestHalves() {
     }
     PhiloxKey own = key;
     own.variable_draw = static_cast<uint32_t>(xs.size() << 8 | 255);
-    std::vector<uint32_t> words(n);
-    RandomWords(Serial(), own, n, words.data());
+    const std::vector<uint32_t> words = CoarseWords(own, n);
     wanted.emplace_back();
     for (int64_t i = 0; i < n; ++i) wanted.back().push_back(Rounded(xs.back()[i], words[i]));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "coarse_words.h"
 #include "kernels/quantize/scales.h"
 #include "lists_of_one.h"
 #include "testing.h"
@@ -32,9 +33,9 @@ void Check(const Executor& executor, const std::vector<float>& x, Quantization q
            bool stochastic) {
   const int64_t n = x.size(), blocks = CeilDiv(n, quantization.block);
   const int32_t levels = quantization.levels, bits = quantization.bits;
-  std::vector<float> scales(blocks), u(n);
+  std::vector<float> scales(blocks), u = CoarseUniform(kKey, n);
   BlockScales(Serial(), x.data(), n, quantization.block, Norm::kMax, scales.data());
-  Uniform(Serial(), kKey, n, u.data());
+  if (levels > 127) Uniform(Serial(), kKey, n, u.data());
   Guarded<uint32_t> words(PackedWords(n, bits));
   Quantize(executor, x.data(), scales.data(), n, quantization, stochastic ? &kKey : nullptr,
            words.data());
@@ -71,6 +72,8 @@ void TestCodes() {
         Check(executor, x, {7, 4, block}, false);
         Check(executor, x, {1, 2, block}, true);
         Check(executor, x, {127, 8, block}, false);
+        Check(executor, x, {127, 8, block}, true);
+        Check(executor, x, {128, 9, block}, true);
         Check(executor, x, {300, 10, block}, true);
         Check(executor, x, {32767, 16, block}, true);
       }

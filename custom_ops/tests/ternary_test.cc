@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "testing.h"
+#include "coarse_words.h"
 
 namespace grace {
 
@@ -72,10 +72,9 @@ void TestEncode() {
   const PhiloxKey key{5, 3, 2, 0};
   for (const int64_t n : {1, 5, 19, 20, 21, 31, 32, 33, 319, 320, 321, 640, 1999, 2049, 70001}) {
     const std::vector<float> x = Gradient(n);
-    std::vector<float> u(n);
     PhiloxKey stream = key;
     stream.variable_draw = 9;
-    Uniform(Serial(), stream, n, u.data());
+    const std::vector<float> u = CoarseUniform(stream, n);
     const float own = 1.5f, scale = 2.0f;
     std::vector<int> digits(n);
     for (int64_t i = 0; i < n; ++i) {

@@ -10,12 +10,12 @@ from grace_tf.ops import byte_codes
 @register("natural", family="quantisation", paper="arXiv:1905.10988", memory="none")
 class Natural(ListCompressor):
     """Sends a power of two next to each element: C(x) = ±2^⌊log₂|x|⌋, or the double of it with
-    probability |x|/2^⌊log₂|x|⌋ − 1, exact to the last bit of the mantissa.
+    probability |x|/2^⌊log₂|x|⌋ − 1, to 16 random bits: exact to 2^-17.
 
     A code is the sign bit and seven bits of exponent, for 2^-94 … 2^32 and zero.  In this range
-    C is unbiased, with a variance of at most 1/8 of x².  Powers below it are sent as zero, powers
-    above it as 2^32.  The range is fixed, so that no scale is sent and elements are independent.
-    It allows for summed losses and for losses scaled by up to 2^24.
+    C is unbiased, to 2^-17 of the power, with a variance of at most 1/8 of x².  Powers below it are
+    sent as zero, powers above it as 2^32.  The range is fixed, so that no scale is sent and
+    elements are independent.  It allows for summed losses and for losses scaled by up to 2^24.
     Shapes: any float32 tensor.
     Wire: codes int32[⌈n/4⌉], four in a word, gathered: n bytes.
     Paper: Horvath et al. 2019, Natural Compression for Distributed Deep Learning, section 2.

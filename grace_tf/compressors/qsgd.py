@@ -33,7 +33,8 @@ class QSGD(ListCompressor):
     number of levels on each side of zero: `levels`, else 2^(bits−1) − 1.  With `norm="minmax"` the
     levels lie between the block's minimum m and its maximum, their distance is c, s = 2^bits − 1,
     and C(x) = m + c·⌊s·(x − m)/c + u⌋/s.
-    u is uniform in [0, 1), so that C is unbiased, for `rounding="stochastic"` and "stratified".
+    u is uniform in [0, 1), so that C is unbiased, for `rounding="stochastic"` and "stratified"; up
+    to s = 127 it has 16 random bits, and the bias is at most 2^-17 of a level.
     The first draws u on each worker independently.  The second takes u = frac(U + p/N), where U and
     the permutation p of the N workers are common to all: the more the workers' gradients agree, the
     more their errors cancel, and the mean of equal ones is off by less than one level/N.

@@ -30,7 +30,8 @@ class TernGrad(ListCompressor):
     """Sends −1, 0 or 1 and a scale: C(x) = s·sign(x)·b, b = 1 with probability |x̂|/s, else 0.
 
     x̂ is x clipped to ±clip·σ, σ the standard deviation of the variable's elements, and
-    s = max |x̂|, so that C(x) is x̂ on average; `clip=none` clips nothing, and C is unbiased.
+    s = max |x̂|, so that C(x) is x̂ on average; `clip=none` clips nothing, and C is unbiased,
+    to 2^-17 of s, as 16 random bits decide over a digit.
     With `shared` all workers use the largest of their scales, found by a first round.  Their
     digits are then summed on the way, in fields wide enough for `workers` of them.
     Shapes: any float32 tensor.

@@ -139,9 +139,14 @@ def quantize(
     With c the scale of the element's block and s = levels, in float32:
 
         a = |x| * (s / c)                                 0 where c < 2^-110
-        q = min(floor(a + u), s), u = uniform(n, key)     with a key: unbiased rounding
+        q = min(floor(a + u), s)                          with a key: unbiased rounding
         q = min(rint(a), s)                               without: ties to even
         code = s + q where x >= 0, s - q elsewhere        0 to 2 s
+
+    u is `uniform(n, key)` for more than 127 levels. For fewer 16 random bits an element suffice,
+    and the bias is at most 2^-17 of a level: u of element i is (h + 1/2) / 2^16, with h the lower
+    half of word 16 * (i // 32) + i % 16 of the key's stream where i % 32 < 16, and its upper half
+    elsewhere.
 
     A denormal x counts as zero, and so does a denormal s / c (a scale above s * 2^126). Codes of
     elements that are not finite mean nothing. Wire: `bits` an element; 2 <= bits <= 16 and

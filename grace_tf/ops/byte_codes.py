@@ -81,9 +81,10 @@ def encode_powers(
 ) -> tuple[tf.Tensor, ResidualsOut, tf.Tensor]:
     """Each element rounded at random to one of the powers of two beside it.
 
-    With w a word of the key's stream and m the bits of |acc|, the exponent is e = (m + (w >> 9))
-    >> 23, so that it is the upper one with exactly the probability mantissa / 2^23. The code is
-    e - 32, but 0, which stands for zero, where that is negative, and 127 where it is above.
+    With h the 16 random bits of the key's stream (`grace_tf.ops.quantize` says which) and m the
+    bits of |acc|, the exponent is e = (m + 128 h + 64) >> 23, so that it is the upper one with the
+    probability mantissa / 2^23, to 2^-17. The code is e - 32, but 0, which stands for zero, where
+    that is negative, and 127 where it is above.
 
     Returns (codes, residuals_out, finite): codes int32, flat.
     """

@@ -20,8 +20,8 @@ from grace_tf.ops.reference import narrow_storage as reference
 def to_halves_list(xs: Sequence[tf.Tensor], key: ListKey) -> list[tf.Tensor]:
     """The bits of each x as bfloat16, uint16 of its shape, rounded at random without bias.
 
-    With w the words of the key's stream for the tensor, element i is the upper half of
-    bits(x_i) + (w_i >> 16), or of bits(x_i) where that would be infinite.
+    With h the 16 random bits an element of the key's stream (`grace_tf.ops.quantize` says which),
+    element i is the upper half of bits(x_i) + h_i, or of bits(x_i) where that would be infinite.
     """
     xs = _checked(xs, key)
     if not dispatch.runs_here(xs):

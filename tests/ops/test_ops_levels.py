@@ -26,19 +26,23 @@ def strata_for(shapes, worker=2, size=5):
     return Strata(ListKey(7, ALL, tf.constant(5), variables, 2), 9, worker, size)
 
 
-def uniforms(n, random, i):
+def uniforms(n, random, i, levels):
     """In NumPy; None where numbers are rounded to the nearest."""
     if random is None:
         return None
+    coarse = levels <= 127
     if isinstance(random, ListKey):
-        return numpy_ops.uniform(n, ops.Key(7, 3, 5, random.variables[i], random.draw))
+        draw = numpy_ops.coarse_uniform if coarse else numpy_ops.uniform
+        return draw(n, ops.Key(7, 3, 5, random.variables[i], random.draw))
     variable, size = random.key.variables[i], random.size
-    words = numpy_ops.random_words(n, ops.Key(7, ALL, 5, variable, random.key.draw))
+    draw = numpy_ops.coarse_words if coarse else numpy_ops.random_words
+    words = draw(n, ops.Key(7, ALL, 5, variable, random.key.draw))
     drawn = numpy_ops.random_words(size, ops.Key(7, ALL, 5, variable, random.order))
     place = int(
         np.argsort(drawn.view(np.uint32), kind="stable").tolist().index(random.worker % size)
     )
-    words = words.view(np.uint32) + np.uint32(place * 2**32 // size)
+    stratum = place * 2**32 // size
+    words = words.view(np.uint32) + np.uint32(stratum & 0xFFFF0000 if coarse else stratum)
     return (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
@@ -71,7 +75,7 @@ class LevelsTest(SameAsWanted):
         wanted = [[], [], [], []]
         for i, acc in enumerate(accs):
             flat = acc.numpy().reshape(-1)
-            u = uniforms(flat.size, random, i)
+            u = uniforms(flat.size, random, i, 2**bits - 1)
             words, scales, back = minmax(flat, bits, block or flat.size, u)
             for parts, part in zip(wanted, (words, scales, acc - back.reshape(acc.shape), back)):
                 parts.append(part)
@@ -147,7 +151,7 @@ class LevelsTest(SameAsWanted):
             words, scales = [], []
             for i, x in enumerate(xs):
                 flat = x.numpy().reshape(-1)
-                u = uniforms(flat.size, strata, i)
+                u = uniforms(flat.size, strata, i, 7)
                 scales.append(numpy_ops.block_scales(flat, 64, "max"))
                 words.append(self.codes(flat, scales[-1], u))
             self.everywhere(
@@ -170,7 +174,8 @@ class LevelsTest(SameAsWanted):
         orders = set()
         for variable, step in itertools.product(range(4), range(4)):
             key = ListKey(7, ALL, step, (variable,), 0)
-            us = [reference.uniforms(n, Strata(key, 1, w, size), 0) for w in range(size)]
+            levels = 127 if step % 2 else 255
+            us = [reference.uniforms(n, Strata(key, 1, w, size), 0, levels) for w in range(size)]
             us = np.array(us, np.float64)
             apart = np.diff(np.sort(us, 0), axis=0)
             self.assertAllClose(apart, np.full_like(apart, 1 / size), atol=2.0**-22)

@@ -69,7 +69,7 @@ def assert_bits(name, got, wanted):
 
 def halves_of(x, key):
     bits = x.reshape(-1).view(np.uint32)
-    drawn = numpy_ops.random_words(x.size, key).view(np.uint32) >> 16
+    drawn = numpy_ops.coarse_words(x.size, key) >> 16
     rounded = (bits + drawn).astype(np.uint32)
     finite = rounded & 0x7FFFFFFF < 0x7F800000
     return (np.where(finite, rounded, bits) >> 16).astype(np.uint16).reshape(x.shape)

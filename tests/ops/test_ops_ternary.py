@@ -104,7 +104,7 @@ def pairs(x):
 def digits(x, own, scale, key):
     inverse = np.float32(0) if scale < 2.0**-110 else numpy_ops.flush(np.float32(1) / scale)
     size = np.minimum(numpy_ops.flush(np.abs(x)), own)
-    drawn = size * inverse + numpy_ops.uniform(len(x), key) >= 1
+    drawn = size * inverse + numpy_ops.coarse_uniform(len(x), key) >= 1
     return np.where(np.signbit(x), -1, 1) * drawn
 
 

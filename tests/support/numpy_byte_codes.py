@@ -1,7 +1,7 @@
 """The codes of eight bits once more, in NumPy and for the eye."""
 
 import numpy as np
-from numpy_ops import SMALLEST_SCALE, bits_of, block_scales, flush, magnitude, random_words
+from numpy_ops import SMALLEST_SCALE, bits_of, block_scales, coarse_words, flush, magnitude
 
 
 def tree_numbers():
@@ -47,7 +47,7 @@ def tree_values(codes, scales, block):
 
 
 def encode_powers(x, key):
-    random = random_words(len(x), key).view(np.uint32) >> 9
+    random = coarse_words(len(x), key) >> 9
     exponents = (magnitude(x).astype(np.int64) + random) >> 23
     return pack(np.clip(exponents - 32, 0, 127) | (bits_of(x) >> 31 << 7))
 

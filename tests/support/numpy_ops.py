@@ -59,6 +59,17 @@ def uniform(n, key):
     return (random_words(n, key).view(np.uint32) >> 8).astype(np.float32) * np.float32(2.0**-24)
 
 
+def coarse_words(n, key):
+    """A word for two elements, 16 apart: 16 random bits and the middle of what is below them."""
+    words = random_words(16 * (-(-n // 32)), key).view(np.uint32).reshape(-1, 16)
+    halves = np.stack([words << np.uint32(16), words & np.uint32(0xFFFF0000)], 1)
+    return halves.reshape(-1)[:n] | np.uint32(0x8000)
+
+
+def coarse_uniform(n, key):
+    return (coarse_words(n, key) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
 def pack_signs(x):
     bits = bits_of(x)
     return pack((bits <= 0x7F800000) | (bits == 0x80000000), 1)
@@ -93,7 +104,8 @@ def quantize(x, scales, levels, bits, block, key):
     zero = scales < SMALLEST_SCALE
     inverse = np.where(zero, np.float32(0), flush(s / np.where(zero, np.float32(1), scales)))
     a = flush(np.abs(x)) * inverse[np.arange(n) // block]
-    q = np.rint(a) if key is None else np.floor(a + uniform(n, key))
+    draw = coarse_uniform if levels <= 127 else uniform
+    q = np.rint(a) if key is None else np.floor(a + draw(n, key))
     q = np.minimum(q, s).astype(np.int64)
     return pack(np.where(np.signbit(x), levels - q, levels + q), bits)
 

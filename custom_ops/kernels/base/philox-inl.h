@@ -37,3 +37,18 @@ GRACE_INLINE void PhiloxBatch(const PhiloxSchedule& schedule, uint64_t block, ui
     PhiloxChains(schedule, block + j, words + 4 * j);
   }
 }
+
+// The coarse words of elements 8 * block to 8 * block + 255; 8 * block begins a group.
+GRACE_INLINE void CoarseBatch(const PhiloxSchedule& schedule, uint64_t block, uint32_t* words) {
+  constexpr int kHalf = kGroup / 2;
+  alignas(64) uint32_t drawn[kBatch];
+  PhiloxBatch(schedule, block, drawn);
+  const U middle = SetU(0x8000), upper = SetU(0xffff0000u);
+  for (int from = 0; from < kBatch; from += kHalf, words += kGroup) {
+    for (int i = 0; i < kHalf; i += kLanes) {
+      const U own = LoadU(drawn + from + i);
+      StoreU(words + i, Or(ShiftLeft<16>(own), middle));
+      StoreU(words + kHalf + i, Or(And(own, upper), middle));
+    }
+  }
+}

@@ -2,6 +2,12 @@
 //
 // Word i of a stream is word i % 4 of the block of counter (i / 4 low, i / 4 high, step,
 // variable_draw) under the key (seed, worker).
+//
+// Where 16 bits are enough, a word serves two elements of a group of 32: element i has the lower
+// half of word 16 * (i / 32) + i % 16 where i % 32 < 16, and the upper half of it elsewhere, so
+// that 16 words make two vectors of 16 elements, or four of 8, without a shuffle. Such a half
+// stands for the word h << 16 | 0x8000, a "coarse word": of the numbers that have these upper bits,
+// the middle.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Philox for a batch of 128 elements, to be inlined into other kernels: `PhiloxBatch` in the
-// namespace of each instruction set.
+// Philox for a batch of elements, to be inlined into other kernels: `PhiloxBatch` and `CoarseBatch`
+// in the namespace of each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@ constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;
 constexpr int kPhiloxRounds = 10;
 constexpr int kBatch = 128;
 constexpr int kBatchBlocks = kBatch / 4;
+// The elements of a batch of coarse words, which are made of as many words as a batch has.
+constexpr int kCoarseBatch = 2 * kBatch;
 
 // The round keys of a stream, and the counter words that stay the same over it.
 struct PhiloxSchedule {

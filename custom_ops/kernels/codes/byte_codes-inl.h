@@ -66,14 +66,14 @@ static void TreeGroups(const TreeJob& job, int64_t begin, int64_t groups, const 
   }
 }
 
-// Likewise; `begin` is a multiple of 4.
+// Likewise; `begin` begins a group.
 template <bool kKeep>
 static void PowerGroups(const PhiloxSchedule& schedule, int64_t begin, int64_t groups,
                         const float* x, uint8_t* bytes, float* residual_out) {
-  alignas(64) uint32_t random[kBatch];
+  alignas(64) uint32_t random[kCoarseBatch];
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t drawn = kGroup * g % kBatch;
-    if (drawn == 0) PhiloxBatch(schedule, (begin + kGroup * g) / 4, random);
+    const int64_t drawn = kGroup * g % kCoarseBatch;
+    if (drawn == 0) CoarseBatch(schedule, (begin + kGroup * g) / 8, random);
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
       const int64_t at = kGroup * g + kLanes * j;

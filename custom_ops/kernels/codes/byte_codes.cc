@@ -103,7 +103,7 @@ bool EncodeTree(const Executor& executor, const std::vector<EncodeInput>& source
 bool EncodePowers(const Executor& executor, const std::vector<EncodeInput>& sources,
                   float multiplier, const std::vector<PhiloxKey>& keys, uint32_t* words) {
   const auto plain = GRACE_CHOOSE(PowerGroups<false>), keeping = GRACE_CHOOSE(PowerGroups<true>);
-  return EncodeAll(executor, sources, multiplier, CutAt{kBatch}, words,
+  return EncodeAll(executor, sources, multiplier, CutAt{kCoarseBatch}, words,
                    [&](size_t t, int64_t begin, int64_t groups, const float* acc, uint8_t* bytes,
                        float* residual_out) {
                      (residual_out ? keeping : plain)(PhiloxSchedule(keys[t]), begin, groups, acc,

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) EncodePowerPieces(Table<ByteItem> ta
   uint32_t random[kEach], codes[kEach];
   LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
   NotePiece(acc, n, finite);
-  DrawPiece(own.key, begin, random);
+  DrawCoarsePiece(own.key, begin, random);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     codes[j] = PowerCode(acc[j], random[j]);

@@ -22,7 +22,7 @@ struct TernaryJob {
 
 }  // namespace grace
 
-#define GRACE_KERNEL "kernels/base/random_words-inl.h"
+#define GRACE_KERNEL "kernels/base/coarse_words-inl.h"
 #include "kernels/base/each_isa.h"
 #define GRACE_KERNEL "kernels/codes/ternary-inl.h"
 #include "kernels/base/each_isa.h"
@@ -142,8 +142,8 @@ void TernaryEncode(const Executor& executor, const std::vector<EncodeInput>& sou
       Offsets(sources, [=](int64_t n) { return TernaryWords(n, bits); });
   const EncodeFunction encode =
       bits == kTrits ? GRACE_CHOOSE(EncodeGroups<true>) : GRACE_CHOOSE(EncodeGroups<false>);
-  const auto draw = GRACE_CHOOSE(RandomBatches);
-  // Where both a group and a batch of random words begin.
+  const auto draw = GRACE_CHOOSE(CoarseBatches);
+  // Where both a group and one of random words begin.
   const int64_t both = std::lcm(kWordsOfGroup * DigitsOf(bits), int64_t{kBatch});
   const int64_t chunk = kChunk / both * both;
   LoopOver(sources).For(executor, CutAt{both}, [&](size_t i, int64_t begin, int64_t end) {
@@ -155,7 +155,7 @@ void TernaryEncode(const Executor& executor, const std::vector<EncodeInput>& sou
     for (int64_t at = begin; at < end; at += chunk) {
       const int64_t n = std::min(chunk, end - at);
       const float* x = source.At(at, n, room);
-      draw(schedule, at / 4, CeilDiv(n, kBatch), random);
+      draw(schedule, at / 8, CeilDiv(n, kCoarseBatch), random);
       const DenormalsAreZero scope;
       EncodeRange(encode, job, x, random, n, words + offsets[i] + at / DigitsOf(bits));
     }

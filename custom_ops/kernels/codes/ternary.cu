@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "kernels/base/device/block_values.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/philox.h"
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   float acc[kEach];
   uint32_t random[kEach];
   LoadPiece(own.source, call.multiplier, begin, n, 0.0f, acc);
-  DrawPiece(own.key, begin, random);
+  DrawCoarsePiece(own.key, begin, random);
   const float clip = SignedFlush(clips[i]), inverse = InverseOf(scales[i], 1.0f);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -189,9 +191,9 @@ __global__ void __launch_bounds__(kThreads)
   StoreTotals(sum, call.factor, n, own.total + begin, finite);
 }
 
-// Elements of a piece of whole groups.
+// Elements of a piece of whole groups, also of those of random words.
 int64_t PieceOf(int32_t bits) {
-  const int64_t group = kWordsOfGroup * DigitsOf(bits);
+  const int64_t group = std::lcm(kWordsOfGroup * DigitsOf(bits), kGroup);
   return kChunk / group * group;
 }
 

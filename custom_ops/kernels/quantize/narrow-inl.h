@@ -1,11 +1,11 @@
-// The halves of elements from `first`, a multiple of kBatch, on.
+// The halves of elements from `first`, which begins a group, on.
 static void RoundHalves(const PhiloxSchedule& schedule, int64_t first, int64_t count,
                         const float* x, uint16_t* halves) {
-  alignas(64) uint32_t random[kBatch];
+  alignas(64) uint32_t random[kCoarseBatch];
   const U magnitude = SetU(kMagnitude), largest = SetU(kInfinity - 1);
-  for (int64_t begin = 0; begin < count; begin += kBatch) {
-    PhiloxBatch(schedule, (first + begin) / 4, random);
-    const int64_t n = std::min<int64_t>(kBatch, count - begin);
+  for (int64_t begin = 0; begin < count; begin += kCoarseBatch) {
+    CoarseBatch(schedule, (first + begin) / 8, random);
+    const int64_t n = std::min<int64_t>(kCoarseBatch, count - begin);
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
       const U bits = AsU(Load(x + begin + i));

@@ -28,7 +28,7 @@ void ToHalvesList(const Executor& executor, const std::vector<Narrowed>& list,
   const auto round = GRACE_CHOOSE(RoundHalves);
   const ListLoop loop = LoopOver(list);
   const bool bypass = TooLargeToCache(loop.total());
-  loop.For(executor, CutAt{kBatch}, [&](size_t t, int64_t first, int64_t last) {
+  loop.For(executor, CutAt{kCoarseBatch}, [&](size_t t, int64_t first, int64_t last) {
     alignas(64) uint16_t buffer[kChunk];
     PhiloxKey own = key;
     own.variable_draw = list[t].variable_draw;

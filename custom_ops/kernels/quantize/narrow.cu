@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) NarrowPieces(Table<NarrowItem> table
   const auto [own, begin, n] = table.Piece();
   uint32_t random[kEach];
   key.variable_draw = own.variable_draw;
-  DrawPiece(key, begin, random);
+  DrawCoarsePiece(key, begin, random);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int64_t at = begin + PlaceOf(j);

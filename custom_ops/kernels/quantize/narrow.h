@@ -18,8 +18,8 @@ struct Narrowed {
   uint32_t variable_draw;  // of the key
 };
 
-// halves = the upper half of bits(x) + (w >> 16), with w the words of the tensor's stream; or of
-// bits(x) where that would be infinite or NaN.
+// halves = the upper half of bits(x) + (w >> 16), with w the coarse words of the tensor's stream;
+// or of bits(x) where that would be infinite or NaN.
 void ToHalvesList(const Executor& executor, const std::vector<Narrowed>& list,
                   const PhiloxKey& key);
 

@@ -43,22 +43,30 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
   const int32_t bits = kBits ? kBits : q.bits;
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const F top = Set(static_cast<float>(q.levels));
-  const U stratum = SetU(job.stratum);
+  const bool coarse = kBits == 2 || kBits == 4 || q.Coarse();
+  const U stratum = SetU(coarse ? job.stratum & 0xffff0000u : job.stratum);
+  const int64_t batch = coarse ? kCoarseBatch : kBatch;
   const int64_t floats = kMinMax ? 2 : 1;
   BlockFactors<Inverse> inverses(job.scales, floats, job.n, q.block, q.Half(), begin);
   BlockFactors<Unit> units(job.scales, floats, job.n, q.block, q.Half(), begin);
   BlockFactors<Lowest> minima(job.scales + floats - 1, floats, job.n, q.block, 0.0f, begin);
-  alignas(64) uint32_t random[kBatch];
+  alignas(64) uint32_t random[kCoarseBatch];
   for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
     F factors[kGroup / kLanes], worth[kGroup / kLanes], lowest[kGroup / kLanes];
     FactorsOf(inverses, i, factors);
     if (kKeep) FactorsOf(units, i, worth);
     if (kMinMax) FactorsOf(minima, i, lowest);
-    const int64_t at = (i - begin) % kBatch;
+    const int64_t at = (i - begin) & (batch - 1);
     for (const float* next : job.next) {
       if (next) Prefetch(next + (i - begin));
     }
-    if (kStochastic && at == 0) PhiloxBatch(*job.schedule, i / 4, random);
+    if (kStochastic && at == 0) {
+      if (coarse) {
+        CoarseBatch(*job.schedule, i / 8, random);
+      } else {
+        PhiloxBatch(*job.schedule, i / 4, random);
+      }
+    }
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
       const F v = Load(x + kLanes * j);

@@ -19,13 +19,17 @@ struct Quantization {
 
   // How many levels c is worth.
   float Half() const { return minmax ? 0.5f * levels : static_cast<float>(levels); }
+  // Whether coarse words of philox.h round. A level below 2^7 and 17 bits of a fraction fit in a
+  // float, so the bias is at most 2^-17 of a level.
+  bool Coarse() const { return levels <= 127; }
   // The floats of a block's scale.
   int64_t Floats() const { return minmax ? 2 : 1; }
 };
 
 // With s = levels and c the scale of the element's block, in float without fused operations:
 //   a = |x| * (s / c), 0 where c < 2^-110; denormal x and denormal s / c count as 0
-//   q = min(floor(a + u), s) with u from the key's stream, or min(rint(a), s) where key is null
+//   q = min(floor(a + u), s) with u from the key's stream, or min(rint(a), s) where key is null;
+//     u = 2^-24 * (word >> 8), of a coarse word of philox.h where s <= 127
 //   code = s - q where the sign bit of x is set, s + q elsewhere
 // Where an intermediate value is NaN or infinite, q = s. For minmax, with s = 2^bits - 1,
 //   a = (x - m) * (s / 2 / c), q as above, code = q, which decodes to m + q * (c / (s / 2))

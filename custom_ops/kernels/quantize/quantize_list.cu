@@ -26,6 +26,7 @@ struct QuantizeCall {
   int64_t piece;
   int32_t levels, bits;
   float half;
+  bool coarse;
   PhiloxKey key;
 };
 
@@ -95,7 +96,11 @@ __global__ void __launch_bounds__(kThreads, kEncoders)
   uint32_t random[kEach], codes[kEach];
   if (kStochastic) {
     call.key.variable_draw = own.variable_draw;
-    DrawPiece(call.key, begin, random);
+    if (call.coarse) {
+      DrawCoarsePiece(call.key, begin, random);
+    } else {
+      DrawPiece(call.key, begin, random);
+    }
   }
   const auto top = static_cast<float>(call.levels);
   const int32_t zero = kMinMax ? 0 : call.levels;
@@ -168,6 +173,7 @@ GRACE_EXPORT int grace_cuda_quantize_list(const Encoded* list, int64_t count, Li
                                           const PhiloxKey* key, bool* finite, void* workspace,
                                           size_t* bytes, void* stream) {
   Launch launch(workspace, bytes, stream);
+  const Quantization& q = code.quantization;
   const QuantizeCuts cuts(code);
   const auto measured = [&](int64_t i) {
     MeasuredBlocks own = CountParts(list[i].scales, list[i].n, code.BlockOf(list[i].n));
@@ -194,15 +200,15 @@ GRACE_EXPORT int grace_cuda_quantize_list(const Encoded* list, int64_t count, Li
                                 first_block,
                                 own.source.multiplier,
                                 own.variable_draw,
-                                own.stratum,
+                                q.Coarse() ? own.stratum & 0xffff0000u : own.stratum,
                                 0};
         first_part += item.measured.parts;
         first_block += item.measured.blocks;
         return item;
       },
       finite, cuts.piece);
-  const Quantization& q = code.quantization;
-  const QuantizeCall call{cuts.piece, q.levels, q.bits, q.Half(), key ? *key : PhiloxKey{}};
+  const QuantizeCall call{cuts.piece, q.levels,   q.bits,
+                          q.Half(),   q.Coarse(), key ? *key : PhiloxKey{}};
   const auto run = code.norm == Norm::kMinMax ? RunQuantize<Norm::kMinMax>
                    : code.norm == Norm::kL2   ? RunQuantize<Norm::kL2>
                                               : RunQuantize<Norm::kMax>;

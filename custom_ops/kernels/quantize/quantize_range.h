@@ -14,7 +14,7 @@ struct QuantizeJob {
   const PhiloxSchedule* schedule;  // null: to the nearest
   // What will be read next, to be fetched meanwhile; null for nothing.
   const float* next[2] = {nullptr, nullptr};
-  uint32_t stratum = 0;  // added to every random word
+  uint32_t stratum = 0;  // added to every random word; of coarse words the upper half alone
 };
 
 // Quantizes elements [begin, end) of the tensor; x points at element `begin`. `begin` is the first

@@ -69,13 +69,14 @@ def encode(
 ) -> tf.Tensor:
     """The digits of each acc, int32 [the sum of word_count(n_i, bits)], with the sign of acc.
 
-    own and scales are float32 [N]; with u the uniform numbers of the key's stream, in float32,
+    own and scales are float32 [N]; with u the uniform numbers of 16 random bits of the key's stream
+    (`grace_tf.ops.quantize` says which), in float32,
 
         a = min(|acc|, own) * (1 / scale)     denormal acc and 1 / scale count as 0
         digit = 0 where a + u < 1, else ±1    1 / scale is 0 where the scale is below 2^-110
 
-    so that digit * scale is acc on average, if acc is clipped to ±own and own is at most the scale.
-    Digits of elements that are not finite mean nothing.
+    so that digit * scale is acc on average, to 2^-17 of the scale, if acc is clipped to ±own and
+    own is at most the scale. Digits of elements that are not finite mean nothing.
     """
     xs = arguments.float_list(xs, "xs")
     arguments.check_list_key(key, len(xs))

@@ -18,7 +18,7 @@ from grace_tf.ops.reference.arithmetic import (
     quotient,
 )
 from grace_tf.ops.reference.lists import encode_each, sum_each
-from grace_tf.ops.reference.random import random_words
+from grace_tf.ops.reference.random import coarse_words
 from grace_tf.ops.reference.words import pack_fields, unpack_fields
 
 _POWER_OFFSET = 32
@@ -115,7 +115,7 @@ def decode_tree(codes, scales, shapes, factor: float, block: int | None):
 
 def encode_powers(xs, residuals, multiplier: float, key: ListKey):
     def encode(i, acc):
-        words = random_words(acc.shape[0], key.stream(i))
+        words = coarse_words(acc.shape[0], key.stream(i))
         return (pack_fields(_power_codes(acc, words), 8),)
 
     def decode(i, parts):

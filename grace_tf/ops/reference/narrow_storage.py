@@ -8,14 +8,14 @@ from grace_tf.ops.backend.arguments import Key
 from grace_tf.ops.backend.words import packed_words
 from grace_tf.ops.reference import one_tensor
 from grace_tf.ops.reference.arithmetic import INFINITY, MAGNITUDE
-from grace_tf.ops.reference.random import random_words
+from grace_tf.ops.reference.random import coarse_words
 
 BITS, LEVELS, BLOCK = 8, 127, 256
 
 
 def to_halves(x: tf.Tensor, key: Key) -> tf.Tensor:
     bits = tf.bitcast(tf.reshape(x, [-1]), tf.int32)
-    draws = tf.bitwise.right_shift(random_words(bits.shape[0], key), 16) & 0xFFFF
+    draws = tf.bitwise.right_shift(coarse_words(bits.shape[0], key), 16) & 0xFFFF
     rounded = bits + draws
     # What would round up to infinity is cut off instead.
     rounded = tf.where(rounded & MAGNITUDE < INFINITY, rounded, bits)

@@ -16,8 +16,11 @@ from grace_tf.ops.reference.arithmetic import (
     per_element,
     quotient,
 )
-from grace_tf.ops.reference.random import uniform
+from grace_tf.ops.reference.random import coarse_uniform, uniform
 from grace_tf.ops.reference.words import pack, unpack
+
+COARSE_LEVELS = 127
+"""Up to so many levels 16 random bits an element round; a level and 17 bits are a float."""
 
 
 def pack_signs(x: tf.Tensor) -> tf.Tensor:
@@ -45,7 +48,8 @@ def block_scales(x: tf.Tensor, block: int, norm: str) -> tf.Tensor:
 
 
 def quantize(x, scales, levels: int, bits: int, block: int, key) -> tf.Tensor:
-    u = None if key is None else uniform(x.shape[0], key)
+    draw = coarse_uniform if levels <= COARSE_LEVELS else uniform
+    u = None if key is None else draw(x.shape[0], key)
     return quantize_with(x, scales, levels, bits, block, u)
 
 

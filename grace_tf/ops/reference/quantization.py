@@ -17,15 +17,21 @@ from grace_tf.ops.reference.arithmetic import (
     quotient,
 )
 from grace_tf.ops.reference.lists import encode_each, sum_each
-from grace_tf.ops.reference.random import random_words, top_24_bits, uniform
+from grace_tf.ops.reference.random import coarse_words, random_words, top_24_bits
 from grace_tf.ops.reference.words import pack, unpack
 
 
-def uniforms(n: int, random: ListKey | Strata | None, i: int) -> tf.Tensor | None:
-    """The n uniform numbers of tensor i; None for None."""
-    if not isinstance(random, Strata):
-        return None if random is None else uniform(n, random.stream(i))
-    words = random_words(n, random.key.stream(i)) + _stratum(random, i)
+def uniforms(n: int, random: ListKey | Strata | None, i: int, levels: int) -> tf.Tensor | None:
+    """The n uniform numbers that round tensor i to so many levels; None for None."""
+    if random is None:
+        return None
+    coarse = levels <= one_tensor.COARSE_LEVELS
+    draw = coarse_words if coarse else random_words
+    if isinstance(random, Strata):
+        stratum = _stratum(random, i)
+        words = draw(n, random.key.stream(i)) + (stratum & -(2**16) if coarse else stratum)
+    else:
+        words = draw(n, random.stream(i))
     return tf.cast(top_24_bits(words), tf.float32) * 2.0**-24
 
 
@@ -103,7 +109,7 @@ def decode(words: tf.Tensor, scales: tf.Tensor, n: int, code) -> tf.Tensor:
 
 def encode_list(xs, residuals, multiplier: float, code, random: ListKey | Strata | None):
     def encode_one(i, acc):
-        return encode(acc, code, uniforms(acc.shape[0], random, i))
+        return encode(acc, code, uniforms(acc.shape[0], random, i, code.levels))
 
     def decode_one(i, parts):
         return decode(*parts, xs[i].shape.num_elements(), code)

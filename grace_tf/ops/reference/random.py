@@ -40,6 +40,22 @@ def uniform(n: int, key) -> tf.Tensor:
     return tf.cast(top_24_bits(random_words(n, key)), tf.float32) * 2.0**-24
 
 
+def coarse_words(n: int, key) -> tf.Tensor:
+    """The n coarse words of a key: 16 random bits each, above 0x8000.
+
+    A random word serves two elements of a group of 32: element i has the lower half of word
+    16 * (i // 32) + i % 16 where i % 32 < 16, and its upper half elsewhere.
+    """
+    words = tf.reshape(random_words(16 * (-(-n // 32)), key), [-1, 1, 16])
+    halves = tf.concat([tf.bitwise.left_shift(words, 16), words & -(2**16)], 1)
+    return tf.reshape(halves, [-1])[:n] | 0x8000
+
+
+def coarse_uniform(n: int, key) -> tf.Tensor:
+    """Numbers in [0, 1) of 16 random bits: the middles of 2^16 equal steps."""
+    return tf.cast(top_24_bits(coarse_words(n, key)), tf.float32) * 2.0**-24
+
+
 def random_normal(n: int, key) -> tf.Tensor:
     twelve = tf.reshape(top_24_bits(random_words(12 * n, key)), [n, 12])
     return tf.cast(tf.reduce_sum(twelve, axis=1) - (6 << 24), tf.float32) * 2.0**-24

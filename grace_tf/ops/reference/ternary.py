@@ -13,7 +13,7 @@ from grace_tf.ops.reference.arithmetic import (
     pairwise_sum,
     quotient,
 )
-from grace_tf.ops.reference.random import uniform
+from grace_tf.ops.reference.random import coarse_uniform
 
 _WORDS = 16  # of a group
 _CHUNK = 2048
@@ -86,7 +86,7 @@ def encode(x: tf.Tensor, own: tf.Tensor, scale: tf.Tensor, bits: int | None, key
     size = flush(tf.abs(x))
     # Comparisons are false for NaN.
     size = tf.where(size < own, size, own)
-    digit = tf.where(size * inverse + uniform(x.shape[0], key) < 1.0, 0, 1)
+    digit = tf.where(size * inverse + coarse_uniform(x.shape[0], key) < 1.0, 0, 1)
     digit = tf.where(bits_of(x) < 0, -digit, digit)
     rows = tf.cast(_in_groups(digit, digits_of(bits)), tf.int64)
     numbers = tf.reduce_sum(rows * tf.constant(_worths(bits), tf.int64), 1)

@@ -48,4 +48,23 @@ __device__ inline void DrawPiece(const PhiloxKey& key, int64_t begin, uint32_t* 
   for (int j = 0; j < kEach; ++j) words[j] = own[j * kWarp + Lane()];
 }
 
+// Likewise coarse words; the piece begins a group. A lane draws one block.
+__device__ inline void DrawCoarsePiece(const PhiloxKey& key, int64_t begin, uint32_t* words) {
+  constexpr int kHalf = kWarp / 2;
+  static_assert(kEach * kHalf == 4 * kWarp);
+  __shared__ uint32_t drawn[kThreads / kWarp][4 * kWarp];
+  uint32_t* const own = drawn[WarpOf()];
+  __syncwarp();
+  const PhiloxWords block =
+      PhiloxBlock(key, static_cast<uint64_t>(begin + WarpOf() * kEach * kWarp) / 8 + Lane());
+#pragma unroll
+  for (int j = 0; j < 4; ++j) own[4 * Lane() + j] = block.words[j];
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const uint32_t word = own[j * kHalf + Lane() % kHalf];
+    words[j] = (Lane() < kHalf ? word << 16 : word & 0xffff0000u) | 0x8000u;
+  }
+}
+
 }  // namespace grace
