@@ -129,8 +129,14 @@ __global__ void __launch_bounds__(kThreads)
   NotePiece(acc, n, finite);
   __syncthreads();
   DrawSigns(own.key, code.block, signs);
+  // The elements wait where the residuals will be: registers for them would spill while codes are
+  // chosen.
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) y[PlaceOf(j)] = acc[j];
+  for (int j = 0; j < kEach; ++j) {
+    const int place = PlaceOf(j);
+    y[place] = acc[j];
+    if (own.residual_out && place < n) own.residual_out[begin + place] = acc[j];
+  }
   __syncthreads();
   // The biased exponent of each block's factor; 0 where it is sent as zeros, or as NaN.
   for (int32_t b = WarpOf(); b < blocks.count; b += kWarps) {
@@ -178,7 +184,8 @@ __global__ void __launch_bounds__(kThreads)
     const int place = PlaceOf(j);
     if (place >= n) continue;
     const float sent = PlainFlush(blocks.Flipped(y[place], place));
-    own.residual_out[begin + place] = SubZ(acc[j], sent);
+    float& element = own.residual_out[begin + place];
+    element = SubZ(element, sent);
   }
 }
 

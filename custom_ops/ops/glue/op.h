@@ -58,8 +58,8 @@ struct KernelFunctions {
 
 bool RegisterOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
                 ShapeFunction shapes, const KernelFunctions& cpu);
-// Nothing where there is no CUDA library. Inputs named seed, worker, step, factor and when, which are
-// scalars that a launcher or the operation itself takes, are in the host's memory.
+// Nothing where there is no CUDA library. Inputs named seed, worker, step, factor and when, which
+// are scalars that a launcher or the operation itself takes, are in the host's memory.
 bool RegisterGpuKernel(const char* name, Specs inputs, const KernelFunctions& gpu);
 void FailConstruction(TF_OpKernelConstruction* construction);
 void FailCall(TF_OpKernelContext* context);
