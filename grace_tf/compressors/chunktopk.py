@@ -117,10 +117,10 @@ class ChunkTopK(Compressor):
         """V of each lane.  One draw for all of them, which each mixes with its variable's number,
         takes as many nodes for many lanes as for one."""
         key = ctx.lane(0).shared_key()._replace(variable=0)
-        words = tf.reshape(ops.random_words(self.chunk * self.rank, key), [self.chunk, self.rank])
-        numbers = tf.constant(ctx.variables, tf.int32)[:, tf.newaxis, tf.newaxis] * _MIX
-        mixed = tf.bitwise.bitwise_xor(words, numbers) * _MIX
-        return tf.unstack(tf.where(mixed < 0, -1.0, 1.0))
+        words = ops.random_words(self.chunk * self.rank, key)
+        numbers = tf.constant(ctx.variables, tf.int32)[:, tf.newaxis] * _MIX
+        signs = tf.where(tf.bitwise.bitwise_xor(words, numbers) * _MIX < 0, -1.0, 1.0)
+        return tf.unstack(tf.reshape(signs, [-1, self.chunk, self.rank]))
 
 
 class _Chosen:

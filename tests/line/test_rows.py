@@ -185,7 +185,8 @@ def test_parts_of_64_bits_travel_as_rows_too():
 
 
 # What compresses rows by themselves.  All other methods send rows as they are, or make them dense.
-BY_ROWS = {"bf16", "efsignsgd", "fp16", "natural", "onebit", "qsgd", "terngrad", "u8bit"}
+BY_ROWS = {"bf16", "eden", "efsignsgd", "fp16", "fp8", "natural", "onebit", "qsgd"}
+BY_ROWS |= {"terngrad", "u8bit"}
 MADE_DENSE = {"dgc", "signsgd", "signum"}
 
 
