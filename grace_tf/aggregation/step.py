@@ -23,6 +23,7 @@ from grace_tf.aggregation.state.state import State
 from grace_tf.aggregation.state.variable_registry import VariableRegistry
 from grace_tf.aggregation.turns import Turns
 from grace_tf.line.inputs import device_of
+from grace_tf.line.losses import tell_losses
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
 from grace_tf.line.sparse_gradients import inside_tables
@@ -51,6 +52,7 @@ class Reduction:
 
     def __init__(self, settings: Settings, reduce: str) -> None:
         self.settings, self.reduce = settings, reduce
+        tell_losses(settings)
         self._registry = VariableRegistry(self._forget)
         self.state = State(self._registry)
         self._plans = Plans(self._registry)

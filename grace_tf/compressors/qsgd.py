@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import tensorflow as tf
 
 from grace_tf import ops
@@ -34,7 +36,8 @@ class QSGD(ListCompressor):
     levels lie between the block's minimum m and its maximum, their distance is c, s = 2^bits − 1,
     and C(x) = m + c·⌊s·(x − m)/c + u⌋/s.
     u is uniform in [0, 1), so that C is unbiased, for `rounding="stochastic"` and "stratified"; up
-    to s = 127 it has 16 random bits, and the bias is at most 2^-17 of a level.
+    to s = 127 it has 16 random bits, and the bias is at most 2^-17 of a level.  "auto" is
+    stochastic, but nearest in a composite that refines a selection, as topk|values=qsgd.
     The first draws u on each worker independently.  The second takes u = frac(U + p/N), where U and
     the permutation p of the N workers are common to all: the more the workers' gradients agree, the
     more their errors cancel, and the mean of equal ones is off by less than one level/N.
@@ -58,7 +61,7 @@ class QSGD(ListCompressor):
     levels: int | None = None
     block: int | None = 512
     norm: str = "max"
-    rounding: str = "stochastic"
+    rounding: str = "auto"
 
     homogeneous = True
 
@@ -73,12 +76,17 @@ class QSGD(ListCompressor):
         check_choice("qsgd", "norm", self.norm, ("max", "l2", "minmax"))
         if self.norm == "minmax" and self.levels is not None:
             raise ValueError("qsgd: minmax has 2^bits levels; levels are not given beside it.")
-        check_choice("qsgd", "rounding", self.rounding, ("stochastic", "stratified", "nearest"))
+        roundings = ("auto", "stochastic", "stratified", "nearest")
+        check_choice("qsgd", "rounding", self.rounding, roundings)
 
     elementwise = True
     recompressible = True
     unbiased = property(lambda self: self.rounding != "nearest")
     nonexpansive = property(lambda self: self.rounding == "nearest" and self.norm != "minmax")
+
+    def refining(self):
+        chosen = self.rounding != "auto" or self.norm == "minmax"
+        return self if chosen else dataclasses.replace(self, rounding="nearest")
 
     @property
     def _code(self):
@@ -103,12 +111,13 @@ class QSGD(ListCompressor):
         return min(d / s**2, d**0.5 / s)  # lemma 3.1; a maximum is no larger than the norm
 
     def encode(self, xs, residuals, multiplier, ctx):
-        random = None
-        if self.rounding == "stochastic":
-            random = ctx.list_key()
+        if self.rounding == "nearest":
+            random = None
         elif self.rounding == "stratified":
             order = ctx.stage(0).draw
             random = quantization.Strata(ctx.shared_list_key(), order, ctx.worker, ctx.size)
+        else:
+            random = ctx.list_key()
         made = quantization.encode(xs, residuals, multiplier, self._code, random)
         return Encoded(
             {"levels": made.words, "scales": made.scales}, made.residuals_out, made.finite

@@ -127,6 +127,14 @@ class Compressor:
         """
         return None
 
+    def refining(self) -> Compressor:
+        """This compressor as the stage of a composite whose outer method relies on a residual.
+
+        Returns: the compressor itself, or one that is `nonexpansive` where a hyperparameter leaves
+          the choice to the method ("auto").  What the user has chosen is not changed.
+        """
+        return self
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         """A class that defines an action on one tensor does not inherit that action on lists.
 

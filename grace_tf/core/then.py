@@ -22,12 +22,18 @@ class Then(Compressor):
     Traits: a composite is unbiased, homogeneous, … where all of its stages are.  It is nonexpansive
     where they are and each lossy stage refines one of the outer's `element_parts`: an error in a
     number that stands for many elements, such as a mean, is an error in all of these elements.
+    Where the outer method relies on a residual, the stages of its `element_parts` are taken as
+    their `refining` gives them, so that the residual may stand.  The composite's spec names them.
     """
 
     outer: Compressor
     inner: tuple[tuple[str, Compressor], ...]
 
     def __post_init__(self) -> None:
+        if self.relies_on_residual:
+            safe = self.outer.element_parts
+            inner = tuple((p, s.refining() if p in safe else s) for p, s in self.inner)
+            object.__setattr__(self, "inner", inner)
         if isinstance(self.outer, Then) or any(isinstance(stage, Then) for _, stage in self.inner):
             raise ValueError(
                 "Composites do not nest: refine further parts of one outer method with then()."
@@ -60,6 +66,12 @@ class Then(Compressor):
 
     def _all(self, trait: str) -> bool:
         return all(getattr(c, trait) for c in (self.outer, *(stage for _, stage in self.inner)))
+
+    @property
+    def relies_on_residual(self) -> bool:
+        """Whether the outer method leaves something out, as a selection does, that only a residual
+        sends later."""
+        return self.outer.nonexpansive and not self.outer.unbiased
 
     def _refines_elements(self) -> bool:
         safe = self.outer.element_parts

@@ -91,7 +91,7 @@ def test_values_are_read_in_any_case():
         ("qsgd:levels=0", ValueError, "levels is from 1 to 32767"),
         ("qsgd:block=33", ValueError, "block is a multiple of 32 or none, not 33"),
         ("qsgd:norm=l3", ValueError, "norm is one of max, l2, minmax, not 'l3'"),
-        ("qsgd:rounding=up", ValueError, "rounding is one of stochastic, stratified, nearest"),
+        ("qsgd:rounding=up", ValueError, "rounding is one of auto, stochastic, stratified, nearest"),
         ("randomk:ratio=-1", ValueError, "randomk: ratio is a fraction"),
         ("threshold:threshold=-1", ValueError, "threshold is at least 0"),
         ("threshold:capacity=2", ValueError, "capacity is a fraction"),
@@ -173,8 +173,8 @@ def test_the_memory_follows_from_recipe_and_traits(own_registry):
     assert registry.resolve("qsgd")[1] == "none"
     assert registry.resolve("qsgd", rounding="nearest")[1] == "residual"
     assert registry.resolve("fp16")[1] == "none"  # its recipe's, though it is nonexpansive
-    assert registry.resolve("topk|values=qsgd")[1] == "none"
-    assert registry.resolve("topk|values=qsgd:rounding=nearest")[1] == "residual"
+    assert registry.resolve("topk|values=qsgd")[1] == "residual"
+    assert registry.resolve("topk|values=qsgd:rounding=stochastic")[1] == "none"
 
     @grace_tf.recipe("halfk", family="toy", paper="-")
     def halfk(share: float = 0.5):

@@ -35,8 +35,10 @@ ROUND_TRIPS = {
         "topk:ratio=0.0857@16;topk:ratio=0.06@18"
     ),
     "none@0;powersgd:rank=2@1000": "none@0;powersgd:rank=2@1000",
-    "topk:ratio=0.1@0/0.05@10|values=qsgd:bits=8": ("topk:ratio=0.1@0/0.05@10|values=qsgd:bits=8"),
-    "topk|values=qsgd:bits=8@0/2@20": "topk|values=qsgd:bits=8@0;topk|values=qsgd:bits=2@20",
+    "topk:ratio=0.1@0/0.05@10|values=fp16": "topk:ratio=0.1@0/0.05@10|values=fp16",
+    "topk|values=qsgd:bits=8@0/2@20": (
+        "topk|values=qsgd:bits=8,rounding=nearest@0;topk|values=qsgd:bits=2,rounding=nearest@20"
+    ),
 }
 
 
@@ -62,7 +64,7 @@ def test_a_spec_reads_and_tells_the_same(spec):
         (grace_tf.get("topk", ratio=schedules.piecewise({0: 0.2, 9: 0.1})), TWO),
         (grace_tf.get("topk", ratio=schedules.warmup(400, 0.001)), "topk:ratio=0.001,warmup=400"),
         (grace_tf.get("topk", warmup=400, ratio=0.001), "topk:ratio=0.001,warmup=400"),
-        (grace_tf.get(TWO).then(values="qsgd"), f"{TWO}|values=qsgd"),
+        (grace_tf.get(TWO).then(values="qsgd"), f"{TWO}|values=qsgd:rounding=nearest"),
     ],
 )
 def test_objects_and_specs_say_the_same(given, spec):

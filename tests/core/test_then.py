@@ -1,10 +1,13 @@
 """Composition."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import grace_tf
+from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.core.then import Then
 from grace_tf.testing import cases
@@ -18,13 +21,69 @@ def context(shape, worker=None, size=2):
 
 @pytest.mark.parametrize("outer", ["topk", "randomk", "threshold"])
 @pytest.mark.parametrize(
-    "inner", ["none", "fp16", "qsgd", "qsgd:rounding=nearest", "topk:ratio=0.5"]
+    "inner",
+    ["none", "fp16", "qsgd:rounding=stochastic", "qsgd:rounding=nearest", "topk:ratio=0.5"],
 )
 def test_a_composite_has_the_traits_of_all_its_stages(outer, inner):
     composite = grace_tf.get(outer).then(values=grace_tf.get(inner))
     for trait in TRAITS:
         both = getattr(grace_tf.get(outer), trait) and getattr(grace_tf.get(inner), trait)
         assert getattr(composite, trait) == both, trait
+
+
+KEEPING = [
+    f"{outer}|values={stage}"
+    for outer in ("topk", "threshold", "randomk", "dgc")
+    for stage in ("qsgd", "qsgd:bits=2,norm=l2", "natural", "u8bit", "fp16", "efsignsgd")
+]
+
+
+@pytest.mark.parametrize("spec", KEEPING)
+def test_a_selection_whose_values_are_refined_keeps_what_it_does_not_send(spec, caplog):
+    compressor, memory = registry.resolve(spec)
+    assert compressor.nonexpansive
+    assert registry.get_memory(memory).needs_sent
+    assert compressor == grace_tf.get(str(compressor)) == grace_tf.get(spec)
+    with caplog.at_level(logging.WARNING, "grace_tf"):
+        grace_tf.Aggregator(spec)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("scheduled", ["", "@0;topk@9"])
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("topk|values=qsgd:rounding=stochastic", 'rounding="nearest", for norms'),
+        ("randomk|values=qsgd:norm=minmax", 'rounding="nearest", for norms'),
+        ("threshold|values=terngrad", "another stage, such as values=qsgd"),
+        ("sketch:ratio=0.1|means=fp16", "sketch:ratio=0.1 without this stage"),
+    ],
+)
+def test_a_selection_that_cannot_keep_it_says_so_once_and_names_a_way_out(
+    spec, words, scheduled, caplog
+):
+    with caplog.at_level(logging.WARNING, "grace_tf"):
+        grace_tf.Aggregator(spec + scheduled)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{grace_tf.get(spec)}: what ")
+    assert "is lost" in record.getMessage() and words in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["topk", "qsgd:rounding=stochastic", "terngrad", "randomk:scaled=true|values=qsgd"],
+)
+def test_what_loses_nothing_on_average_or_by_wish_says_nothing(spec, caplog):
+    with caplog.at_level(logging.WARNING, "grace_tf"):
+        grace_tf.Aggregator(spec, memory="none")
+    assert not caplog.records
+
+
+def test_a_stage_rounds_at_random_where_the_composite_is_unbiased():
+    assert grace_tf.get("randomk:scaled=true|values=qsgd").unbiased
+    assert str(grace_tf.get("randomk:scaled=true|values=qsgd")).endswith("values=qsgd")
+    explicit = grace_tf.get("topk|values=qsgd:rounding=stochastic")
+    assert str(explicit) == "topk|values=qsgd:rounding=stochastic"
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ class NoMemoryTest(tf.test.TestCase):
         self.assertEqual(memory.settle(None, None, x, {}, None), (x, {}))
 
 
-@pytest.mark.parametrize("spec", ["signsgd", "qsgd", "topk|values=qsgd"])
+@pytest.mark.parametrize("spec", ["signsgd", "qsgd", "topk|values=qsgd:rounding=stochastic"])
 def test_a_residual_is_refused_where_it_could_grow_without_bound(spec):
     with pytest.raises(ValueError, match='is nonexpansive and .* is not; use memory="none"'):
         settings(spec, memory="residual")
@@ -203,7 +203,7 @@ def test_the_refusal_names_the_way_out():
     with pytest.raises(ValueError, match='use memory="none" or rounding="nearest"'):
         settings("qsgd", memory="residual")
     with pytest.raises(ValueError, match='or rounding="nearest"'):
-        settings("topk|values=qsgd", memory="residual")
+        settings("topk|values=qsgd:rounding=stochastic", memory="residual")
     (route,) = settings("qsgd", memory="residual", rounding="nearest").routes
     assert route[2] == Residual()
     with pytest.raises(ValueError, match="needs a compressor that is nonexpansive"):
