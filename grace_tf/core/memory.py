@@ -49,8 +49,11 @@ class Memory:
         momentum.  Sparse gradients are then made dense.
       takes_back: True where the memory has `take_back`.  Two hops are used only with memories that
         have it or ignore `sent`.
+      forgets: True where a part of what was not sent is not sent in the next steps either, or waits
+        in another form, as the hyperparameters say: the conformance suite does not look for it.
       has_momentum: True where the aggregate is a momentum already.  Optimizers with a momentum are
         then refused, since they would form the momentum of a momentum.
+      momentum_field: the name of the hyperparameter that is this momentum.
 
     Example, error feedback:
 
@@ -81,7 +84,9 @@ class Memory:
     by_rows: bool = False
     needs_every_row: bool = False
     takes_back: bool = False
+    forgets: bool = False
     has_momentum: bool = False
+    momentum_field: str = "momentum"
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """A class that defines an action on one variable does not inherit that action on lists, and
@@ -92,6 +97,12 @@ class Memory:
                 setattr(cls, f"{action}_list", getattr(Memory, f"{action}_list"))
         if "settle" in vars(cls) and "take_back" not in vars(cls):
             cls.takes_back = False
+
+    def check(self, compressor: Any) -> None:
+        """Raises ValueError for a compressor that this memory's hyperparameters do not suit.
+
+        It is asked at construction of the door, after the traits that the memory requires.
+        """
 
     def init_state(self, spec: tf.TensorSpec) -> State:
         """The state before the first step.

@@ -134,19 +134,23 @@ def fuses(
     return declare
 
 
-_AFTER: dict[type, tuple[str, Callable]] = {}
+_AFTER: dict[type, tuple[str, Callable[[Any], bool], Callable]] = {}
 
 
-def settles_after(memory: type, base: str) -> Callable:
+def settles_after(
+    memory: type, base: str, when: Callable[[Any], bool] = lambda memory: True
+) -> Callable:
     """Declares that a memory settles as the memory named `base` does, and then changes the result.
 
     So the fused forms of `base`, a memory whose states have the same leaves, serve this memory too.
-    The function gets the memory, its states before the step and the states that `base` returns, one
-    for each lane.  It returns the memory's next states, the same bits as its `settle`.
+    The function gets the memory, its states before the step, the states that `base` returns, one
+    for each lane, and the sender's `Context` of the lane group.  It returns the memory's next
+    states, the same bits as its `settle`.  `base` may be the memory itself, with a `when` that says
+    by the hyperparameters of a memory whether the function is needed.
     """
 
     def declare(function: Callable) -> Callable:
-        _AFTER[memory] = base, function
+        _AFTER[memory] = base, when, function
         return function
 
     return declare
@@ -156,8 +160,9 @@ def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[...
     """The fused form for exactly these types that may run on these gradients, or None.
 
     The first of these that exists: the form declared for both types; `encode` of the method, for a
-    memory with the trait `in_encode`; the form for the memory that `settles_after` names; and, for
-    a method of one round, its form for a memory without state, with this memory around it.
+    memory with the trait `in_encode`; the form for the memory that `settles_after` names, followed
+    by its function; and, for a method of one round, its form for a memory without state, with this
+    memory around it.
     """
     outer = getattr(compressor, "outer", compressor)
 
@@ -174,12 +179,12 @@ def fused(compressor: Any, memory: Any, xs: Sequence[tf.Tensor]) -> Callable[...
     def named(name: str) -> type | None:
         return next((m for c, m in _FUSED if c is type(outer) and m.name == name), None)
 
-    if (type(outer), type(memory)) in _FUSED or "in_encode" in vars(type(memory)):
-        return declared(type(memory)) or encoding()
-    if type(memory) in _AFTER:
-        name, after = _AFTER[type(memory)]
-        if found := declared(named(name)) or encoding():
+    base, when, after = _AFTER.get(type(memory), ("", None, None))
+    if base and when(memory):
+        if found := declared(named(base)) or encoding():
             return _followed(found, after)
+    elif (type(outer), type(memory)) in _FUSED or "in_encode" in vars(type(memory)):
+        return declared(type(memory)) or encoding()
     found = declared(named("none")) or encoding() if compressor.one_round else None
     return found and _surrounded(found)
 
@@ -191,7 +196,8 @@ def _encoded(compressor, memory, xs, memories, states, ctx) -> Rounds:
 def _followed(form: Callable[..., Rounds], after: Callable) -> Callable[..., Rounds]:
     def rounds(compressor, memory, xs, memories, states, ctx):
         outcome = yield from form(compressor, memory, xs, memories, states, ctx)
-        return dataclasses.replace(outcome, memories=after(memory, memories, outcome.memories))
+        states = after(memory, memories, outcome.memories, ctx)
+        return dataclasses.replace(outcome, memories=states)
 
     return rounds
 

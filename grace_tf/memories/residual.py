@@ -1,22 +1,22 @@
 """`residual`: error feedback, which adds to the next gradient what was not sent."""
 
-import tensorflow as tf
+from __future__ import annotations
 
-from grace_tf.core.hyperparameters import check_choice
-from grace_tf.core.list_compressor import residuals_of, settled
-from grace_tf.core.memory import Memory
+from grace_tf.core.hyperparameters import check_fraction
+from grace_tf.core.list_compressor import residuals_of
 from grace_tf.core.registry import register
-from grace_tf.ops import narrow_storage
+from grace_tf.core.rounds import settles_after
+from grace_tf.memories.feedback import ErrorFeedback, with_resets
 
 
 @register(
     "residual",
     family="error feedback",
     paper="arXiv:1901.09847",
-    examples=("residual:dtype=bf16", "residual:dtype=int8"),
+    examples=("residual:dtype=bf16", "residual:dtype=int8", "residual:decay=0.9"),
 )
-class Residual(Memory):
-    """Adds what was not sent to the next gradient: x' = x + e, e ← x' − sent.
+class Residual(ErrorFeedback):
+    """Adds what was not sent to the next gradient: x' = x + e, e ← decay·(x' − sent).
 
     `dtype` is the form of e between steps.  "bf16" and "int8" round it at random, independently for
     each worker and element.  The stored ê has the expectation e, so nothing is lost on average, and
@@ -27,51 +27,47 @@ class Residual(Memory):
     up to float32 rounding.  (A bf16 that would round up to infinity is truncated; an int8 block
     with c below 2^-110 becomes zero.)  So the sum of the gradients is the sum of what was sent,
     plus ê, plus a sum of unbiased errors.  A step itself computes in float32.
+    With a `decay` below 1 the residual forgets: an element that is never sent grows to
+    1 / (1 − decay) gradients at most.  Where a method leaves out much of every gradient, as signs
+    do, that keeps the residual short beside the optimizer's momentum.  A sparse gradient lets the
+    rows that it touches decay.
+    With `reset` e becomes 0 at the end of every reset-th step.  What it held then is lost: the sums
+    above hold from one reset to the next.
     State: residual, between steps float32 of the variable's shape; uint16, the bits of bfloat16; or
     int8 [8·⌈n/32⌉ + ⌈n/256⌉, 4], codes and scales.  A state of one dtype loads into any other.
-    compensated = sent + residual, exactly for selections.
-    Raises: ValueError for another dtype; ValueError (at construction of the door) for a compressor
-    that is not nonexpansive, since the residual could then grow without bound.
+    compensated = sent + residual, exactly for selections, at decay 1 and without a reset.
+    Raises: ValueError for another dtype or a decay outside (0, 1]; TypeError or ValueError for a
+    reset that is no integer of at least 1; ValueError (at construction of the door) for a
+    compressor that is not nonexpansive, since the residual could then grow without bound.
     Paper: Seide et al. 2014, 1-Bit SGD; Karimireddy et al. 2019, arXiv:1901.09847, algorithm 2.
-    Differs: none with float32.
+    Differs: none with float32, decay 1 and no reset.
     """
 
     dtype: str = "float32"
+    decay: float = 1.0
+    reset: int | None = None
 
-    requires_nonexpansive = True
     takes_back = True
     in_encode = True
-    by_rows = property(lambda self: self.dtype == "float32")
+    by_rows = property(lambda self: self.dtype == "float32" and self.reset is None)
+    forgets = property(lambda self: self.decay != 1 or self.reset is not None)
 
     def __post_init__(self):
-        check_choice("residual", "dtype", self.dtype, ("float32", "bf16", "int8"))
-
-    def init_state(self, spec):
-        return {"residual": tf.zeros(spec.shape, tf.float32)}
-
-    def compensate(self, x, state, ctx):
-        compensated = x + state["residual"]
-        return compensated, compensated
+        self._check("residual")
+        check_fraction("residual", "decay", self.decay)
 
     def settle(self, carry, sent, total, state, ctx):
-        return total, {"residual": carry - sent}
+        return total, {"residual": self.unless_reset(self._decayed(carry - sent), ctx)}
 
     def take_back(self, state, lost):
-        return {**state, "residual": state["residual"] + lost}
+        return {**state, "residual": state["residual"] + self._decayed(lost)}
 
-    def store(self, states, ctx):
-        if self.dtype == "float32":
-            return states
-        store = (
-            narrow_storage.to_halves_list if self.dtype == "bf16" else narrow_storage.to_bytes_list
-        )
-        return settled(states, store(residuals_of(states), ctx.list_key()))
+    def _decayed(self, unsent):
+        return unsent if self.decay == 1 else unsent * self.decay
 
-    def load(self, stored, specs):
-        (dtype,) = {state["residual"].dtype for state in stored}
-        if dtype == tf.uint16:
-            return settled(stored, narrow_storage.from_halves_list(residuals_of(stored)))
-        if dtype == tf.int8:
-            shapes = [spec.shape for spec in specs]
-            return settled(stored, narrow_storage.from_bytes_list(residuals_of(stored), shapes))
-        return stored
+
+@settles_after(Residual, "residual", when=lambda memory: memory.forgets)
+def forgotten(memory, before, after, ctx):
+    """Lets the residuals of a fused form decay, in one more pass over memory, and resets them."""
+    unsent = residuals_of(after)
+    return with_resets(memory, lambda: [memory._decayed(each) for each in unsent], ctx)

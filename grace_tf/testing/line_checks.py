@@ -62,6 +62,8 @@ def nothing_is_lost(s: Subject) -> Verdict:
         return "its memory keeps no residual"
     if memory.has_momentum:
         return "its memory adds a momentum"
+    if memory.forgets:
+        return "its memory forgets or filters a part"
     spec = tf.TensorSpec(cases.MAIN, tf.float32)
     memories = [memory.init_state(spec) for _ in range(SIZE)]
     ctx = s.context(cases.MAIN)
