@@ -50,6 +50,7 @@ def describe_spec(options: argparse.Namespace) -> int:
     from grace_tf.core import registry
     from grace_tf.core.scheduled import Scheduled
     from grace_tf.core.specs import name_of, spec_of
+    from grace_tf.line.optimizer_settings import to_begin_with
     from grace_tf.line.settings import settings
     from grace_tf.testing import conformance
 
@@ -75,6 +76,8 @@ def describe_spec(options: argparse.Namespace) -> int:
     name = name_of(target) if isinstance(target, str) else compressor.name
     print(f"defaults   {describe.defaults_text(name)}")
     print(f"memory     {spec_of(registry.get_memory(memory))}")
+    if wanted := to_begin_with(compressor, registry.get_memory(memory)):
+        print(f"begin with {wanted}")
     print(f"traits     {describe.traits(compressor)}")
     return 0
 

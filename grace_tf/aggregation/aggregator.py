@@ -45,6 +45,8 @@ class Aggregator(Reduction, Trackable):
     environment names more workers than can be reached.
     """
 
+    told_of_settings = False  # whether the optimizer's rate and momentum were judged
+
     def __init__(
         self,
         compressor: Any = "qsgd",

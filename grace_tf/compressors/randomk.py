@@ -28,6 +28,8 @@ class RandomK(ListCompressor):
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[k], all-reduced: 4k bytes.
     Raises: ValueError for a ratio outside (0, 1]; TypeError for `scaled` other than true or false.
+    Beside the residual the optimizer has no momentum: what has waited arrives at once, and a
+    momentum would repeat it.  Without one the learning rate may be larger.
     Paper: Stich et al. 2018, Sparsified SGD with Memory, section 2; scaled: Wangni et al. 2018,
     arXiv:1710.09854, with equal probabilities.
     Differs: drawn without replacement, the same on every worker, from a stream that no other random
@@ -42,6 +44,7 @@ class RandomK(ListCompressor):
     element_parts = property(lambda self: () if self.scaled else ("values",))
     commutes_with_sum = True
     homogeneous = True
+    repeats_late = True
 
     def __post_init__(self):
         check_fraction("randomk", "ratio", self.ratio)

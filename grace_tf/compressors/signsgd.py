@@ -19,7 +19,7 @@ class SignSGD(ListCompressor):
 
     Shapes: any float32 tensor; the aggregate is in {−1, 0, +1}, 0 for a tied vote.  It is a
     consensus: it is neither summed nor divided by the number of workers, so the learning rate is
-    the step size.
+    the step size: begin with SGD(0.001) without momentum.  SGD(0.02, momentum=0.9) learns nothing.
     Wire: signs int32[⌈n/32⌉], gathered: n/8 bytes, rounded up to a word.
     Paper: Bernstein et al. 2018, signSGD, algorithm 3 (majority vote).
     Differs: a tied vote gives 0 (the paper leaves it open).  A residual is refused: signs are no
@@ -29,6 +29,7 @@ class SignSGD(ListCompressor):
     aggregates = "consensus"
     block = 32
     recompressible = True
+    begin_with_rate = 0.001
 
     def wire(self, spec):
         return {"signs": tf.TensorSpec([ops.packed_words(spec.shape.num_elements(), 1)], tf.int32)}

@@ -50,6 +50,10 @@ class Compressor:
                           (`Context.either_hop`), and `aggregate` takes any number of rows
       elementwise         the payload encodes every element, as a quantiser's does, so that rows of
                           a sparse gradient can be compressed without the rest of the table
+      begin_with_rate     the learning rate to begin with, where the aggregate has a length of its
+                          own, as a vote has; None where that of uncompressed training serves
+      repeats_late        what waits in a residual arrives at once, and a momentum of the optimizer
+                          would repeat it: training with both fails
     """
 
     name: str = ""
@@ -65,6 +69,8 @@ class Compressor:
     element_parts: tuple[str, ...] = ()
     elementwise: bool = False
     recompressible: bool = False
+    begin_with_rate: float | None = None
+    repeats_late: bool = False
 
     def wire(self, spec: tf.TensorSpec) -> dict[str, tf.TensorSpec]:
         """The parts of the payload of one tensor: static, the same on every step and worker.

@@ -85,6 +85,8 @@ class Then(Compressor):
     fixed_size = property(lambda self: self._all("fixed_size"))
     elementwise = property(lambda self: self._all("elementwise"))
     aggregates = property(lambda self: self.outer.aggregates)
+    begin_with_rate = property(lambda self: self.outer.begin_with_rate)
+    repeats_late = property(lambda self: self.outer.repeats_late)
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
 

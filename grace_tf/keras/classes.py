@@ -23,7 +23,7 @@ from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
-from grace_tf.keras.momentum import refuse_second_momentum
+from grace_tf.keras.momentum import refuse_second_momentum, tell_far_settings
 from grace_tf.keras.optimizer_info import building, info_of
 from grace_tf.keras.optimizers import (
     after_aggregates,
@@ -109,6 +109,7 @@ class _Reducing(InFiles, Wrapped):
             present = [v for g, v in grads_and_vars if g is not None]
             return [g for g, _ in keras_way(list(zip(grads, present)))]
 
+        tell_far_settings(self, aggregator)
         grads = [g for g, _ in grads_and_vars]
         totals = aggregator.aggregate(grads, variables, own_way, lambda: info_of(self))
         return list(zip(totals, variables))

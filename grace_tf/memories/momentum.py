@@ -12,7 +12,8 @@ class Momentum(Memory):
     """Compresses the moving average of the gradients: m ← β·m + (1 − β)·x, from m = 0.
 
     State: momentum float32, the lane's shape.  The error of its compression is not stored.
-    Raises: TypeError for a β that is no number, ValueError for one outside [0, 1).
+    Raises: TypeError for a β that is no number, ValueError for one outside [0, 1); ValueError (at
+    construction of the door) for an optimizer with a momentum of its own, unless β is 0.
     Paper: Bernstein et al. 2018, arXiv:1802.04434, algorithm 2 (Signum).
     Differs: none.  Variables that travel uncompressed have no moving average, unless
       another stage of a schedule compresses them.
@@ -22,6 +23,8 @@ class Momentum(Memory):
 
     needs_sent = False
     needs_every_row = True
+    has_momentum = property(lambda self: self.beta != 0)
+    momentum_field = "beta"
 
     def __post_init__(self):
         check_number("momentum", "beta", self.beta)

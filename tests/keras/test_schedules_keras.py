@@ -32,8 +32,8 @@ BYTES = (852, 260, 436, 112)  # of the stages of SPEC: matrices of 8 × 16 and 1
 SENT = [BYTES[0]] * 2 + [BYTES[1]] * 2 + [BYTES[2]] * 2 + [BYTES[3]] * 4
 
 
-def wrapped(spec=SPEC, **keywords):
-    sgd = keras.optimizers.SGD(0.1, momentum=0.9, **keywords)
+def wrapped(spec=SPEC, momentum=0.9, **keywords):
+    sgd = keras.optimizers.SGD(0.1, momentum=momentum, **keywords)
     return grace_tf.wrap(sgd, spec, min_elements=1, seed=4)
 
 
@@ -111,7 +111,9 @@ def test_a_stage_with_a_memory_of_its_own_goes_on_from_a_file(spec, tmp_path):
     x, y = data(10)
     ends = []
     for cut in (10, 4, 7):
-        made, path = compiled(lambda: wrapped(spec)), str(tmp_path / "model.keras")
+        # A stage's memory is a momentum already.
+        made = compiled(lambda: wrapped(spec, momentum=0.0))
+        path = str(tmp_path / "model.keras")
         made.fit(x[: 24 * cut], y[: 24 * cut], batch_size=24, shuffle=False, verbose=0)
         if cut < 10:
             made.save(path)
