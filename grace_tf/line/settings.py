@@ -257,6 +257,7 @@ def _check_pair(compressor: Compressor, chosen: Memory) -> None:
     if chosen.requires_unbiased and not compressor.unbiased:
         served = "ef21" if compressor.nonexpansive else "none"
         _refuse(compressor, chosen, "unbiased", served, "stochastic")
+    chosen.check(compressor)
 
 
 def _check_exchange(wanted: Settings) -> None:
