@@ -12,6 +12,7 @@ from grace_tf.ops.scaled_signs import Cells, scaled_sign_list, sum_scaled_sign_l
     "onebit",
     family="quantisation",
     paper="doi:10.21437/Interspeech.2014-274",
+    memory="residual:decay=0.9",
     examples=("onebit:columns=true",),
 )
 class OneBit(ListCompressor):
@@ -21,15 +22,16 @@ class OneBit(ListCompressor):
     [everything else, last axis]; a variable of fewer than two axes is one column.  The mean of no
     elements is 0.  A denormal counts as 0, and so does a mean below 2^-110.
     C(x) is the projection of x on the tensors that are constant on each side, so that
-    ‖x − C(x)‖ ≤ ‖x‖: the residual is the paper's memory.
+    ‖x − C(x)‖ ≤ ‖x‖, which allows a residual.
     Shapes: any float32 tensor.
     Wire: signs int32[⌈n/32⌉], low float32[m] and high float32[m], gathered: n/8 + 8m bytes, m
     being 1 or the number of columns.
     Raises: TypeError for `columns` that is no bool.
     Paper: Seide et al. 2014, 1-Bit Stochastic Gradient Descent: threshold 0, the reconstruction
     values that minimise the quantisation error, and error feedback.
-    Differs: means per variable by default, since columns are many in narrow matrices; 4 bytes for
-    a mean; the aggregate is not quantised again.
+    Differs: the memory by default is the paper's residual with a decay of 0.9, beside which the
+    optimizer may have a momentum (see efsignsgd); means per variable by default, since columns are
+    many in narrow matrices; 4 bytes for a mean; the aggregate is not quantised again.
     """
 
     columns: bool = False

@@ -245,9 +245,10 @@ def _check_registered(what: Compressor | Memory, names: Mapping[str, Any]) -> No
 
 
 def _auto_memory(compressor: Compressor, memory: str | None) -> str:
-    if memory is not None:
-        return memory
-    return "residual" if compressor.nonexpansive else "none"
+    """The memory of the entry; "none" where a stage of a composite does not allow it."""
+    memory = memory or ("residual" if compressor.nonexpansive else "none")
+    refused = get_memory(memory).requires_nonexpansive and not compressor.nonexpansive
+    return "none" if refused else memory
 
 
 def get(what: Any, **hyperparameters: Any) -> Compressor | Scheduled:
