@@ -2,6 +2,7 @@
 
 from grace_tf.memories import dgc as dgc
 from grace_tf.memories import diana as diana
+from grace_tf.memories import ecq as ecq
 from grace_tf.memories import ef21 as ef21
 from grace_tf.memories import lowpass as lowpass
 from grace_tf.memories import momentum as momentum

@@ -91,7 +91,7 @@ def test_values_are_read_in_any_case():
         ("qsgd:levels=0", ValueError, "levels is from 1 to 32767"),
         ("qsgd:block=33", ValueError, "block is a multiple of 32 or none, not 33"),
         ("qsgd:norm=l3", ValueError, "norm is one of max, l2, minmax, not 'l3'"),
-        ("qsgd:rounding=up", ValueError, "rounding is one of auto, stochastic, stratified, nearest"),
+        ("qsgd:rounding=up", ValueError, "is one of auto, stochastic, stratified, nearest, not"),
         ("randomk:ratio=-1", ValueError, "randomk: ratio is a fraction"),
         ("threshold:threshold=-1", ValueError, "threshold is at least 0"),
         ("threshold:capacity=2", ValueError, "capacity is a fraction"),
