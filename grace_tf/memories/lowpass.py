@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from grace_tf.core.error_feedback import ErrorFeedback, with_resets
 from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.list_compressor import residuals_of
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import settles_after
-from grace_tf.memories.feedback import ErrorFeedback, with_resets
 from grace_tf.ops import weighted_sum
 
 

@@ -161,9 +161,9 @@ def test_memories_by_name():
     ):
         registry.get_memory("nosuch")
     with pytest.raises(
-        TypeError, match="The memory residual has no hyperparameter 'decay'; it has: dtype"
+        TypeError, match="The memory residual has no hyperparameter 'beta'; it has: dtype, decay"
     ):
-        registry.get_memory("residual:decay=0.9")
+        registry.get_memory("residual:beta=0.9")
     with pytest.raises(TypeError, match="A memory is an instance or a name, not 3"):
         registry.get_memory(3)
 

@@ -45,7 +45,7 @@ def test_the_averages_of_signum_are_a_momentum_already():
 
 FAR = [
     ("signsgd", SGD, {"learning_rate": 0.02, "momentum": 0.9}, "0.02 and a momentum of 0.9"),
-    ("signsgd", SGD, {"learning_rate": 0.002, "momentum": 0.9}, ""),
+    ("signsgd", SGD, {"learning_rate": 0.001, "momentum": 0.9}, ""),
     ("signum", SGD, {"learning_rate": 0.05}, "a learning rate of 0.05, which"),
     ("signum", SGD, {"learning_rate": 0.001}, ""),
     ("signsgd", Adam, {"learning_rate": 0.001}, ""),

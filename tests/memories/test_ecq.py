@@ -9,7 +9,7 @@ from grace_tf.testing import Workers, cases
 
 
 def test_a_step_is_the_formula():
-    workers = Workers(1, "qsgd:bits=3,block=none", memory="ecq:alpha=0.2,beta=0.8")
+    workers = Workers(1, "qsgd:bits=3", memory="ecq:alpha=0.2,beta=0.8")
     kept = np.zeros(500, np.float32)
     for step in range(4):
         x = cases.normal((500,), step)
