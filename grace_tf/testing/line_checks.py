@@ -130,7 +130,7 @@ def converges(s: Subject) -> None:
     ]  # diagonal curvatures, one set a worker
     weights = [np.zeros(shape, np.float32) for shape in LINE_SHAPES]
 
-    # A momentum makes steps up to ten times as long, less with masking; those of a vote it does not.
+    # A momentum makes steps up to ten times as long, less with masking; not those of a vote.
     longer = s.memory.has_momentum and s.compressor.aggregates == "sum"
     rate = np.float32(_TOY_RATE / 5 if longer else _TOY_RATE)
 
