@@ -119,6 +119,8 @@ SURROUNDED = [
     ("fp16", "momentum"),
     ("qsgd", "diana:alpha=0.3"),
     ("qsgd:bits=2", "ecq"),
+    ("adaq:ratio=0.16", "adacomp:bin=50"),
+    ("threshold:threshold=0", "variance"),
     ("natural", "diana"),
     ("terngrad", "momentum"),
     ("randomk:ratio=0.1,scaled=true", "diana"),
