@@ -44,14 +44,17 @@ class AdaComp(Memory):
         return {"residual": tf.zeros(spec.shape, tf.float32)}
 
     def compensate(self, x, state, ctx):
-        (compensated,), (carry,) = self.compensate_list([x], [state], ctx)
+        (compensated,), (carry,) = self._compensated([x], [state], ctx)
         return compensated, carry
 
     def settle(self, carry, sent, total, state, ctx):
-        (aggregate,), (after,) = self.settle_list([carry], [sent], [total], [state], ctx)
-        return aggregate, after
+        return total, {"residual": carry - sent}
 
     def compensate_list(self, xs, states, ctx):
+        return self._compensated(xs, states, ctx)
+
+    def _compensated(self, xs, states, ctx):
+        """What is compressed, and G: a list of one gives the bits that it gives among others."""
         old = [state["residual"] for state in states]
         sums = weighted_sum.mix_list(xs, 1.0, old, 1.0)
         bins = [-(-n // self.bin) for n in ctx.lengths]

@@ -32,6 +32,7 @@ MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
 TRAINING = RESULTS / "training.jsonl"
+SIGNS = RESULTS / "signs.jsonl"
 MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
 KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
 TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
@@ -210,6 +211,21 @@ def training_table():
     return tables.markdown([*columns, "rate", "momentum"], rows)
 
 
+def signs_table():
+    """The committed runs of benchmarks/signs.py."""
+    found = {}
+    for line in SIGNS.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "run":
+            found.setdefault((run["method"], run["memory"]), []).append(100 * run["test"])
+    rows = []
+    for (method, memory), each in found.items():
+        mean, spread = statistics.mean(each), statistics.stdev(each)
+        rows.append([f"`{method}`", memory, f"{mean:.2f}", f"{spread:.2f}", f"{len(each)}"])
+    columns = ["method", "memory", "test accuracy, %", "± of a run", "runs"]
+    return tables.markdown(columns, rows)
+
+
 def matrix():
     """The recorded answers: `{(version of TensorFlow, engine, cell): answer}`."""
     lines = [json.loads(line) for line in MATRIX.read_text(encoding="utf-8").splitlines()]
@@ -230,6 +246,7 @@ TABLES = {
     "step": step_table,
     "grace": grace_table,
     "training": training_table,
+    "signs": signs_table,
     "memory": memory_table,
     "methods": method_table,
     "digits": digits_table,
