@@ -37,7 +37,7 @@ def test_it_is_the_formula(shape, block):
 
 @pytest.mark.parametrize("spec", ["efsignsgd", "efsignsgd:block=64"])
 def test_nothing_is_lost(spec):
-    workers = Workers(3, spec)
+    workers = Workers(3, spec, memory="residual")
     given, arrived = np.zeros(SHAPE), np.zeros(SHAPE)
     for step in range(50):
         grads = [cases.normal(SHAPE, 10 * step + w) for w in range(3)]
@@ -58,7 +58,7 @@ class EFSignSGDTest(tf.test.TestCase):
     def test_the_first_step_is_as_large_as_later_ones(self):
         # GRACE's Torch memory left the learning rate out of the first step, and divided by it.
         x = cases.normal(SHAPE)
-        workers = Workers(1, "efsignsgd")
+        workers = Workers(1, "efsignsgd", memory="residual")
         residual = np.zeros(SHAPE, np.float32)
         for _ in range(3):
             self.assertAllClose(workers([[x]])[0][0], formula(x + residual), rtol=1e-6)
@@ -67,7 +67,7 @@ class EFSignSGDTest(tf.test.TestCase):
     def test_a_constant_learning_rate_cancels(self):
         # The paper's algorithm 1 with γ = 1/8, and ours with steps multiplied by it.
         rate = np.float32(0.125)
-        workers = Workers(1, "efsignsgd")
+        workers = Workers(1, "efsignsgd", memory="residual")
         error = np.zeros(SHAPE, np.float32)
         for step in range(5):
             g = cases.normal(SHAPE, step)
@@ -90,8 +90,8 @@ class EFSignSGDTest(tf.test.TestCase):
         x = np.array([3e38, -3.4e38, 3e38, -3e38], np.float32)
         self.assertAllEqual(sent("efsignsgd", x), formula(x))
 
-    def test_its_memory_is_the_residual(self):
-        self.assertEqual(grace_tf.core.registry.resolve("efsignsgd")[1], "residual")
+    def test_its_memory_is_the_residual_with_a_decay(self):
+        self.assertEqual(grace_tf.core.registry.resolve("efsignsgd")[1], "residual:decay=0.9")
 
     def test_wrong_blocks_are_refused(self):
         for block in (16, 33, 96, 0):

@@ -59,7 +59,7 @@ def test_an_empty_side_is_zero(spec):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_nothing_is_lost(spec):
-    workers = Workers(3, spec)
+    workers = Workers(3, spec, memory="residual")
     given, arrived = np.zeros(SHAPE), np.zeros(SHAPE)
     for step in range(50):
         grads = [cases.normal(SHAPE, 10 * step + w) for w in range(3)]
@@ -91,8 +91,8 @@ class OneBitTest(tf.test.TestCase):
         self.assertEqual(columns.nbytes(tf.TensorSpec([10**3, 10**3], tf.float32)), 133_000)
         self.assertEqual(columns.nbytes(tf.TensorSpec([10**6], tf.float32)), 125_008)
 
-    def test_its_memory_is_the_residual(self):
-        self.assertEqual(grace_tf.core.registry.resolve("onebit")[1], "residual")
+    def test_its_memory_is_the_residual_with_a_decay(self):
+        self.assertEqual(grace_tf.core.registry.resolve("onebit")[1], "residual:decay=0.9")
 
     def test_what_is_no_bool_is_refused(self):
         with self.assertRaisesRegex(TypeError, "columns is true or false, not 3"):
