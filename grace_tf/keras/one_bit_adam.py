@@ -26,7 +26,7 @@ from grace_tf.line.inputs import local, plain
 from grace_tf.line.settings import Settings, settings
 
 _SIGNS = "efsignsgd:block=4096"
-_STAGES = f"none@0;{_SIGNS}@1"
+_METHOD = {"compressor": f"none@0;{_SIGNS}@1", "memory": "residual"}
 _SETTLED = 0.96  # of the variance's norm, against that of 1 / (1 - beta_2) steps ago
 _DOUBLINGS = 40  # of intervals; more steps than a training has
 
@@ -95,7 +95,7 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
             self._learning_rate = self._build_learning_rate(learning_rate)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.freeze_step, self.intervals = freeze_step, intervals
-        self._attach(settings(_STAGES, **own))
+        self._attach(settings(**_METHOD, **own))
 
     def _attach(self, wanted: Settings) -> None:
         attach(self, wanted)
@@ -125,7 +125,7 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = {KEY: json.dumps(settings(_STAGES).config()), **config}
+        config = {KEY: json.dumps(settings(**_METHOD).config()), **config}
         made = super().from_config(config, custom_objects=custom_objects)
         made._attach(made._settings())
         return made

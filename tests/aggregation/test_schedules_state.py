@@ -121,7 +121,8 @@ class FilesTest(tf.test.TestCase):
             ("none@0;topk:ratio=0.5@1;none@3", None),
             ("u8bit@0;none@3", None),
         ):
-            keywords = {"memory": "residual:dtype=int8"} if "u8bit" in spec else {}
+            dtype = "int8" if "u8bit" in spec else "float32"
+            keywords = {"memory": f"residual:dtype={dtype}"}
             trained = Trained(False, spec, **keywords)
             given = got = 0.0
             for step in range(6):

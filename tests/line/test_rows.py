@@ -74,7 +74,7 @@ def test_of_every_dtype_and_number_rows_sum_up_as_dense_gradients_do():
 
 def test_the_residual_of_rows_keeps_what_is_not_sent():
     table = tf.Variable(tf.zeros([80, 6]), name="table")
-    aggregate = grace_tf.Aggregator("efsignsgd", min_elements=1)
+    aggregate = grace_tf.Aggregator("efsignsgd", memory="residual", min_elements=1)
     given, got, before = np.zeros([2, 80, 6]), np.zeros([80, 6]), np.zeros([2, 80, 6])
     for step in range(4):
         workers = [[rows_of(40, (80, 6), seed=2 * step + w)] for w in range(2)]
