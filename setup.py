@@ -17,6 +17,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -145,23 +146,40 @@ def standard_library(compiler: list) -> list:
     return static if os.path.isabs(answer) else []
 
 
-def compiled(sources: list, compiler: list, flags: list, name: str, rooms: list) -> list:
+def texts(source: str) -> dict:
+    """The contents of a source and of all files here that it includes, directly or not, by path.
+
+    Each quoted name that is a file counts: kernels include themselves by a macro, once for each
+    instruction set.
+    """
+    found, waiting = {}, [HERE / source]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found[file] = file.read_bytes()
+            named = {name.decode() for name in re.findall(rb'"([\w./]+)"', found[file])}
+            places = [HERE / "custom_ops", file.parent]
+            included = [place / name for place in places for name in sorted(named)]
+            waiting += [each.resolve() for each in included if each.is_file()]
+    return found
+
+
+def compiled(sources: list, compiler: list, flags: list, name: str) -> list:
     """Compiles sources in parallel to objects in build/`name`, and returns these.
 
-    An object's name has a digest of the source, the compiler, its flags and the headers of the
-    rooms, so what an earlier build has compiled is not compiled again.
+    An object's name has a digest of the source, the files that it includes, the compiler and its
+    flags, so what an earlier build has compiled is not compiled again.
     """
     command, folder = [*compiler, INCLUDE, *flags], HERE / "build" / name
     folder.mkdir(parents=True, exist_ok=True)
     known = hashlib.sha256(repr(command).encode())
     known.update(subprocess.run([*compiler, "--version"], check=True, **CAPTURED).stdout.encode())
-    for header in sorted(file for room in rooms for file in (HERE / room).rglob("*.h")):
-        known.update(str(header.relative_to(HERE)).encode() + header.read_bytes())
     done = itertools.count(1)
 
     def object_of(source: str) -> str:
         digest = known.copy()
-        digest.update((HERE / source).read_bytes())
+        for text in texts(source).values():
+            digest.update(text)
         built = folder / f"{source.replace('/', '_')}-{digest.hexdigest()[:16]}.o"
         if not built.exists():
             unfinished = built.with_suffix(f".{os.getpid()}.o")
@@ -232,7 +250,7 @@ class BuildOps(build_ext):
     def _build_cuda(self, ext: Extension, library: Path) -> None:
         listed = [nvcc(), "--list-gpu-arch"]
         targets = cuda_targets(subprocess.run(listed, check=True, **CAPTURED).stdout)
-        objects = compiled(ext.sources, [nvcc()], [*COMPILE_CUDA, *targets], "cuda", [KERNELS])
+        objects = compiled(ext.sources, [nvcc()], [*COMPILE_CUDA, *targets], "cuda")
         run([nvcc(), "-shared", "-cudart", "static", *objects, "-o", str(library)])
 
     def _build_ops(self, ext: Extension, library: Path) -> None:
@@ -244,7 +262,7 @@ class BuildOps(build_ext):
         empty.write_text("")
         stand_in = temporary / TENSORFLOW
         run([*compiler, "-shared", str(empty), f"-Wl,-soname,{TENSORFLOW}", "-o", str(stand_in)])
-        objects = compiled(ext.sources, compiler, COMPILE, "ops", [KERNELS, GLUE])
+        objects = compiled(ext.sources, compiler, COMPILE, "ops")
         link = ["-Wl,--no-as-needed", str(stand_in), "-ldl", "-lpthread", "-s"]
         link += standard_library(compiler)
         run([*compiler, "-shared", *objects, *link, "-o", str(library)])

@@ -193,6 +193,18 @@ def built_package(folder, nvcc, *options, cxx=COMPILER, home="", asked="1"):
     return folder / "grace_tf", done.stdout
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not here")
+@pytest.mark.parametrize("source", ["quantize/quantize_list.cc", "select/selector.cc"])
+def test_an_object_is_compiled_again_when_a_file_changes_that_the_compiler_reads_for_it(source):
+    source = f"custom_ops/kernels/{source}"
+    asked = ["g++", "-std=c++17", "-MM", "-Icustom_ops", source]
+    listed = subprocess.run(asked, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    read = {(ROOT / word).resolve() for word in listed.split() if word.startswith("custom_ops/")}
+    known = setup_file()[1]["texts"](source)
+    assert len(read) > 8 and read <= set(known)
+    assert len(known) < 30  # not all headers, else every edit would compile everything
+
+
 def test_cuda_home_comes_first_and_does_not_hide_the_nvcc_in_path(tmp_path):
     nvcc = setup_file()[1]["nvcc"]
     program(tmp_path / "bin" / "nvcc", COMPILER)
