@@ -157,7 +157,7 @@ def texts(source: str) -> dict:
         file = waiting.pop()
         if file not in found:
             found[file] = file.read_bytes()
-            named = {name.decode() for name in re.findall(rb'"([\w./]+)"', found[file])}
+            named = {name.decode() for name in re.findall(rb'"([\w./-]+)"', found[file])}
             places = [HERE / "custom_ops", file.parent]
             included = [place / name for place in places for name in sorted(named)]
             waiting += [each.resolve() for each in included if each.is_file()]

@@ -290,12 +290,18 @@ def test_a_build_compiles_what_has_changed_since_the_last_one(tmp_path):
     (kernels / "two.cc").write_text("changed")
     assert compiled() == {"two.cc"}
     glue.mkdir()
-    (glue / "glue.h").write_text("")
-    assert compiled() == {"one.cc", "two.cc"}
-    (kernels / "one.h").write_text("")
-    assert compiled() == {"one.cc", "one.cu", "two.cc"}
-    (kernels / "one.h").rename(kernels / "renamed.h")
-    assert compiled() == {"one.cc", "one.cu", "two.cc"}
+    (glue / "glue.h").write_text('#include "room/inner.h"')
+    assert compiled() == set()
+    (kernels / "two.cc").write_text('#include "ops/glue.h"')
+    (glue / "room").mkdir()
+    (glue / "room" / "inner.h").write_text("")
+    assert compiled() == {"two.cc"}
+    (glue / "room" / "inner.h").write_text("changed")
+    assert compiled() == {"two.cc"}
+    (kernels / "three.cu").write_text('#include "kernels/room/two.cc"')
+    assert compiled() == {"three.cu"}
+    (glue / "room" / "inner.h").write_text("changed again")
+    assert compiled() == {"three.cu", "two.cc"}
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not here")
