@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import grace_tf
+from grace_tf.line.settings import settings
 
 STEPS = 20
 KERAS_3 = keras.__version__.startswith("3")
@@ -29,8 +30,8 @@ def spec_of(method: str) -> dict:
     `method>two_hop` with that exchange."""
     name, _, base = method.partition("@")
     name, _, exchange = name.partition(">")
-    # The memory of dgc has the momentum.
-    base = plain(base, name.startswith("dgc"))
+    has_momentum = any(memory.has_momentum for _, _, memory in settings(name).routes)
+    base = plain(base, without_momentum=has_momentum)
     return {
         "compressor": name,
         "min_elements": 64,
