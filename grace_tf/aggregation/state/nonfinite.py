@@ -15,6 +15,7 @@ from tensorflow.python.ops import control_flow_util
 
 from grace_tf.aggregation.state.conditions import cond
 from grace_tf.aggregation.state.slots import Change
+from grace_tf.line.sparse_gradients import values_of, with_values
 from grace_tf.ops import dispatch
 from grace_tf.ops.nonfinite import nan_list, nan_unless, next_or_last
 
@@ -32,10 +33,10 @@ class NonFiniteGuard:
         changes: Sequence[Change],
         counter: Change,
         check: Callable[[], list[tf.Operation]],
-        grads: Sequence[tf.Tensor],
+        totals: Sequence[tf.Tensor | tf.IndexedSlices],
         finite: tf.Tensor,
         report: Callable[[], None],
-    ) -> list[tf.Tensor]:
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
         """The gradients of a finite step, after storing the changes; else NaN, after `report()`.
 
         `check()` raises where nothing may be stored.  The counter changes last.
@@ -44,9 +45,12 @@ class NonFiniteGuard:
         NaN.  In a graph on the CPU one node chooses the values that the variables take and one the
         gradients, whatever their number.  Elsewhere they go through the condition, but for
         gradients that native operations have made for this step only, which become NaN in place.
+        Rows of a table go through it too, unless made so: behind a native node TensorFlow's
+        optimiser does not know their shape, and the update of the table may have other last bits.
         """
         apart = _by_one_node(changes)
-        inside = [i for i, g in enumerate(grads) if not _nan_by_one_node(g)]
+        grads = [values_of(total) for total in totals]
+        inside = [i for i, total in enumerate(totals) if not _nan_by_one_node(total)]
 
         def finite_step():
             with tf.control_dependencies(check()):
@@ -71,7 +75,7 @@ class NonFiniteGuard:
         outside = [i for i in range(len(grads)) if i not in out]
         if outside:
             out.update(zip(outside, nan_unless([grads[i] for i in outside], flag)))
-        return [out[i] for i in range(len(grads))]
+        return [with_values(total, out[i]) for i, total in enumerate(totals)]
 
     def report(self, step: tf.Tensor, own_finite: tf.Tensor, who: str) -> None:
         """Logs that a step was not finite, but not in code compiled by XLA.
@@ -126,10 +130,13 @@ def _store(changes: Sequence[Change], flag: tf.Tensor) -> None:
         stored.append(assign)
 
 
-def _nan_by_one_node(grad: tf.Tensor) -> bool:
+def _nan_by_one_node(total: tf.Tensor | tf.IndexedSlices) -> bool:
+    grad = values_of(total)
     if dispatch.made_here(grad):
         return True
-    if tf.executing_eagerly() or grad.dtype != tf.float32 or not grad.shape.is_fully_defined():
+    if tf.executing_eagerly() or isinstance(total, tf.IndexedSlices):
+        return False
+    if grad.dtype != tf.float32 or not grad.shape.is_fully_defined():
         return False
     return dispatch.runs_on_cpu([grad])
 

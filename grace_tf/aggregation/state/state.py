@@ -32,7 +32,6 @@ from grace_tf.aggregation.state.slots import (
 from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
 from grace_tf.line.exchange import Share
 from grace_tf.line.plan import LaneGroup
-from grace_tf.line.sparse_gradients import values_of, with_values
 
 _TWO_THREADS = (
     "Another thread of this process has run the same step of one Aggregator meanwhile, so a part "
@@ -118,7 +117,6 @@ class State(Trackable):
 
         `given`: the share that this worker began the step with.
         """
-        grads = [values_of(g) for g in result.grads]
         changes = [
             *slots.changes("memory", position, given.memory, result.memory),
             *slots.changes("compressor", position, given.compressor, result.compressor),
@@ -133,12 +131,11 @@ class State(Trackable):
             who = f"{self._called} {self.workers[position]} of {self.size}" * (self.size > 1)
             self._nonfinite.report(result.step, result.own_finite(), who)
 
-        committed = []
-        if grads:
-            committed = self._nonfinite.commit(
-                *(changes, counter, check), grads, result.finite, report
-            )
-        return [with_values(g, values) for g, values in zip(result.grads, committed)]
+        if not result.grads:
+            return []
+        return self._nonfinite.commit(
+            *(changes, counter, check), result.grads, result.finite, report
+        )
 
     @staticmethod
     def _alone(counter: tf.Variable, result: Share) -> tf.Tensor | None:
