@@ -24,6 +24,7 @@ from grace_tf.compressors import signum as signum
 from grace_tf.compressors import sketch as sketch
 from grace_tf.compressors import stc as stc
 from grace_tf.compressors import terngrad as terngrad
+from grace_tf.compressors import threelc as threelc
 from grace_tf.compressors import threshold as threshold
 from grace_tf.compressors import topk as topk
 from grace_tf.compressors import u8bit as u8bit
