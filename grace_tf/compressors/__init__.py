@@ -28,3 +28,4 @@ from grace_tf.compressors import threelc as threelc
 from grace_tf.compressors import threshold as threshold
 from grace_tf.compressors import topk as topk
 from grace_tf.compressors import u8bit as u8bit
+from grace_tf.compressors import wangni as wangni
