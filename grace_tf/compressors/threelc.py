@@ -47,7 +47,7 @@ class ThreeLC(ListCompressor):
     An error is never larger than its element; without the residual little is sent.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: scale float32[1], or float32[⌈n/block⌉]; sparse: signs int32[⌈k/32⌉], indices
-    int32[`index_sets.index_words(n, k)`], count int32[1]: 0.08·n bytes at s = 1.5;
+    int32[`index_sets.index_words(n, k)`], count int32[1]: 0.066·n bytes at s = 1.5;
     quartic: trits int32[⌈n/20⌉], n/5 bytes; gathered.
     Raises: ValueError or TypeError for s outside [1, 2), a block that is no multiple of 32, or
     another coding.

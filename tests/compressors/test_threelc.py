@@ -95,8 +95,8 @@ class ThreeLCTest(tf.test.TestCase):
 
     def test_the_bytes_on_the_wire(self):
         spec = tf.TensorSpec([10**6], tf.float32)
-        for name, bits in (("threelc", 0.61), ("threelc:s=1.5", 0.40), ("threelc:s=1.75", 0.19)):
-            self.assertAllClose(8 * grace_tf.get(name).nbytes(spec) / 10**6, bits, atol=0.05)
+        for name, bits in (("threelc", 0.850), ("threelc:s=1.5", 0.525), ("threelc:s=1.75", 0.241)):
+            self.assertAllClose(8 * grace_tf.get(name).nbytes(spec) / 10**6, bits, atol=0.002)
         self.assertEqual(grace_tf.get("threelc:coding=quartic").nbytes(spec), 200_000 + 4)
         self.assertEqual(grace_tf.get("threelc:coding=quartic,block=512").nbytes(spec), 207_816)
 

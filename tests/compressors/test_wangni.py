@@ -9,7 +9,7 @@ from grace_tf.core.context import Context
 from grace_tf.ops import index_sets
 from grace_tf.testing import Workers, cases
 
-DRAWS = 2000
+DRAWS = 1000
 
 
 def probabilities(x, k):
