@@ -16,8 +16,8 @@ class Atomo(Compressor):
     M = Σ σᵢ uᵢ vᵢᵀ is the gradient as a matrix [everything else, last axis] = [a, b] of r = min(a,
     b) triples, σ falling.  pᵢ = min(1, c·σᵢ), with c such that Σ pᵢ = s.  One uniform number draws
     exactly s triples, each with the probability pᵢ (systematic sampling), so C is unbiased; fewer
-    where fewer σ are not 0.  A variable that 2s factors would not shorten, such as every 1-D one,
-    travels dense, and so count matrices whose largest element is below 2^-110 as 0.
+    where fewer σ are not 0.  A matrix whose largest element is below 2^-110 is sent as zeros.  A
+    variable that left and right would not shorten, such as every 1-D one, travels dense.
     E‖C(M) − M‖² = Σ σᵢ²·(1/pᵢ − 1) ≤ (r/s − 1)·‖M‖².
     Use powersgd: it sends as many numbers, sums them on the way, needs no singular value
     decomposition in each step, and with its residual its error is far smaller.
