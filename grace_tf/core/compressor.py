@@ -41,7 +41,8 @@ class Compressor:
       block               payload parts are concatenations over blocks of this many elements, so a
                           slice at a block boundary decodes alone; None where that does not hold
       divides_at          the multiple of elements at which a payload may be divided so: `block`,
-                          unless parts have words of several blocks
+                          unless parts have words of several blocks; None where a part is of the
+                          whole variable, such as an index set
       exact_parts         payload parts that only a lossless inner stage may refine
       element_parts       payload parts in which each number stands for one element of the tensor
                           or is ignored; a composite that refines others is not nonexpansive

@@ -88,5 +88,7 @@ def cut(flat: tf.Tensor, filled_lengths: Sequence[int], lengths: Sequence[int]) 
 
 def lane_of_each(counts: Sequence[int]) -> tf.Tensor:
     """counts[i] times the number i for each i, int32."""
-    ends = np.cumsum(counts, dtype=np.int32)
-    return tf.searchsorted(tf.constant(ends), tf.range(int(ends[-1])), side="right")
+    # In int64, whose reshapes inside searchsorted run on a GPU too.
+    ends = np.cumsum(counts, dtype=np.int64)
+    each = tf.range(ends[-1], dtype=tf.int64)
+    return tf.cast(tf.searchsorted(ends, each, side="right", out_type=tf.int64), tf.int32)

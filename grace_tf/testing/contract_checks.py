@@ -49,7 +49,7 @@ def constructs(s: Subject) -> None:
     )
     block = c.block is None or (type(c.block) is int and c.block > 0)
     demand(block, f"block is a positive int or None, not {c.block!r}.")
-    whole = c.divides_at == c.block or c.block and c.divides_at and c.divides_at % c.block == 0
+    whole = c.divides_at is None or (c.block and c.divides_at and c.divides_at % c.block == 0)
     demand(whole, f"divides_at is whole blocks of {c.block}, not {c.divides_at!r}.")
     twin = copy.deepcopy(c)
     demand(twin == c and hash(twin) == hash(c), "A copy of it is not equal or has another hash.")
