@@ -42,6 +42,7 @@ TUNED_WITH = 100  # the seed of the runs that choose; no test run has it
 SPARSE = ("adaq", "dgc", "gtopk", "qsparse", "stc", "topk")
 SPECS = {
     "chunktopk": "chunktopk:ratio=0.05,chunk=64",
+    "countsketch": "countsketch:ratio=0.02,rows=3",
     "randomk": "randomk:ratio=0.1",
     **{name: f"{name}:ratio=0.05" for name in SPARSE},
 }

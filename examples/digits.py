@@ -34,6 +34,7 @@ MIN_ELEMENTS = 256  # so that all but the small biases and the output layer's tr
 SPECS = {
     "adaq": "adaq:ratio=0.05",
     "chunktopk": "chunktopk:ratio=0.05,chunk=64",
+    "countsketch": "countsketch:ratio=0.02,rows=3",
     "dgc": "dgc:ratio=0.05",
     "randomk": "randomk:ratio=0.1",
     "topk": "topk:ratio=0.05",
