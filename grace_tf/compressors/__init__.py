@@ -14,6 +14,7 @@ from grace_tf.compressors import fp16 as fp16
 from grace_tf.compressors import gradzip as gradzip
 from grace_tf.compressors import gtopk as gtopk
 from grace_tf.compressors import inceptionn as inceptionn
+from grace_tf.compressors import loco as loco
 from grace_tf.compressors import natural as natural
 from grace_tf.compressors import none as none
 from grace_tf.compressors import onebit as onebit
