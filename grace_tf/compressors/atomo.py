@@ -22,7 +22,8 @@ class Atomo(Compressor):
     Use powersgd: it sends as many numbers, sums them on the way, needs no singular value
     decomposition in each step, and with its residual its error is far smaller.
     Shapes: any float32 tensor.
-    Wire: left float32[a·s], columns σᵢ/pᵢ·uᵢ, and right float32[b·s], gathered: 4s(a + b) bytes.
+    Wire: left float32[a·s], columns σᵢ/pᵢ·uᵢ, and right float32[b·s], gathered: 4s(a + b) bytes;
+    a dense variable is left.
     Raises: ValueError or TypeError for atoms that are no integer of at least 1.
     Paper: Wang et al. 2018, ATOMO: Communication-efficient Learning via Atomic Sparsification,
     algorithm 1 with singular values, s = 3.
@@ -45,10 +46,8 @@ class Atomo(Compressor):
 
     def wire(self, spec):
         rows, columns, atoms = self._size(spec)
-        if not atoms:
-            return {"dense": tf.TensorSpec([rows], tf.float32)}
         return {
-            "left": tf.TensorSpec([rows * atoms], tf.float32),
+            "left": tf.TensorSpec([rows * atoms if atoms else rows], tf.float32),
             "right": tf.TensorSpec([columns * atoms], tf.float32),
         }
 
@@ -60,7 +59,7 @@ class Atomo(Compressor):
         rows, columns, atoms = self._size(ctx.spec)
         flat = tf.reshape(x, [-1])
         if not atoms:
-            return {"dense": flat}
+            return {"left": flat, "right": flat[:0]}
         flat = tf.where(tf.math.is_finite(flat), flat, 0.0)  # the step is refused in any case
         scale = ops.block_scales(flat, ctx.elements, "max")
         unit = tf.reshape(tf.math.divide_no_nan(flat, scale), [rows, columns])
@@ -73,7 +72,7 @@ class Atomo(Compressor):
     def decompress(self, payload, ctx):
         size = self._size(ctx.spec)
         if not size.rank:
-            return tf.reshape(payload["dense"], ctx.spec.shape)
+            return tf.reshape(payload["left"], ctx.spec.shape)
         factors = payload["left"], payload["right"], tf.zeros([0])
         return low_rank.expand(*factors, 1.0, [size], [ctx.spec.shape])[0][0]
 

@@ -35,8 +35,10 @@ def test_every_method_compiles_by_xla(method):
     plain = grace_tf.Aggregator(method, min_elements=1)(grads, variables)
     aggregate = grace_tf.Aggregator(method, min_elements=1)
     function = tf.function(lambda *g: aggregate(g, variables), jit_compile=True)
+    # XLA's singular vectors have fewer digits.
+    atol = 5e-4 if method == "atomo" else 1e-5
     for ours, theirs in zip(function(*grads), plain):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=atol)
     assert aggregate.state.step == int(method != "none")
 
 

@@ -191,6 +191,8 @@ def one_refusal(compressor, payload, name, damage, public, way):
     ):
         parts = dict(parts)
         own = parts.pop(name)
+        if damage in (short, long) and not own.shape.num_elements():
+            continue  # what is empty is neither shorter nor longer
         if damage:
             parts[name] = damage(own)
         with ops.using(way), pytest.raises((ValueError, TypeError), match=f"part '{name}'") as told:
