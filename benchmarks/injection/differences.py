@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 import grace_tf
-from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras.flavours import flavour_of
 
 RATE, METHOD = 0.01, "topk:ratio=0.1"
 
@@ -59,7 +59,7 @@ def _optimizer(how: How) -> Any:
     seed = 1 if how.kind == "seed of the method" else 0
     wrapped = grace_tf.wrap(plain, method, min_elements=1, seed=seed)
     if how.kind == "loss scale":
-        scaled = keras.optimizers if KERAS_3 else keras.mixed_precision
+        scaled = keras.optimizers if flavour_of(wrapped).is_3 else keras.mixed_precision
         return scaled.LossScaleOptimizer(wrapped)
     return wrapped
 

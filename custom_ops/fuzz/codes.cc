@@ -2,6 +2,7 @@
 #include "case.h"
 #include "kernels/codes/byte_codes.h"
 #include "kernels/codes/quantiles.h"
+#include "kernels/codes/rotated_codes.h"
 #include "kernels/codes/size_classes.h"
 #include "kernels/codes/ternary.h"
 #include "kernels/quantize/cast.h"
@@ -207,6 +208,31 @@ void FuzzQuantiles(Case* own) {
   });
 }
 
+void FuzzRotated(Case* own) {
+  const std::vector<int64_t> lengths = own->Lengths();
+  const int32_t bits = static_cast<int32_t>(1 + own->Below(8)), count = 1 << (bits - 1);
+  std::vector<float> centroids(count);
+  for (int32_t k = 0; k < count; ++k) centroids[k] = 3.0f * (k + 0.5f) / count;
+  const RotatedCode code(bits, 64, int64_t{32} << own->Below(7), own->OneIn(2), centroids);
+  std::vector<PhiloxKey> keys;
+  int64_t words_size = 0, scales_size = 0;
+  for (const int64_t n : lengths) {
+    keys.push_back(own->Key());
+    words_size += code.WordsOf(n);
+    scales_size += code.ScalesOf(n);
+  }
+  const int64_t workers = own->Workers();
+  const Guarded<uint32_t> words = own->Words(workers * words_size);
+  const Guarded<float> scales = own->Floats(workers * scales_size);
+  const RotatedRows rows{words.data(), scales.data(), workers};
+  const float factor = own->Factor();
+  own->Run([&](const Executor& executor) {
+    const Outputs outputs(lengths);
+    const bool finite = DecodeRotated(executor, outputs.targets, rows, keys, code, factor);
+    return Totals(finite, outputs);
+  });
+}
+
 void FuzzScaledSigns(Case* own) {
   std::vector<int64_t> lengths = own->Lengths();
   std::vector<Cells> cells;
@@ -248,6 +274,7 @@ std::vector<Decoder> CodeDecoders() {
           {"UncastList", FuzzUncastList},
           {"FromHalvesList", FuzzFromHalvesList},
           {"DecodeQuantiles", FuzzQuantiles},
+          {"DecodeRotated", FuzzRotated},
           {"SumScaledSignList", FuzzScaledSigns}};
 }
 

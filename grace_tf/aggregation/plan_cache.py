@@ -53,8 +53,12 @@ class Plans:
         others: Any = None,
         optimizer_info: Callable[[], OptimizerInfo] = OptimizerInfo,
         reduce: str = "",
+        measured: str = "",
     ) -> Plan:
-        """The plan for these gradients; a new one is compared with that of `others` first."""
+        """The plan for these gradients; a new one is compared with that of `others` first.
+
+        `measured`: how the step measures itself, which all workers must do alike.
+        """
         with self._making:
             if settings not in self._settings:
                 self._settings.append(settings)
@@ -66,19 +70,25 @@ class Plans:
             scaled = others is not None and any(graph in loss_scaled for graph in _graphs())
             known = (
                 *(ordinals, self._settings.index(settings), specs, rows, static, scaled),
-                others is None,
+                *(others is None, measured),
             )
             if known not in self._plans:
                 paths = [self._registry.path(o) for o in ordinals]
                 plan = make_plan(settings, paths, specs, ordinals, rows, static)
                 if others is not None:
                     plan = keyed(plan)
-                    info = dataclasses.replace(described(optimizer_info), scaled=scaled)
+                    info = described(optimizer_info)
+                    info = dataclasses.replace(info, scaled=scaled, measured=measured)
                     crossing.tell_comparison(others)
                     plan_handshake.compare_plans(others, plan, info, reduce)
                     self.compared += 1
                 self._plans[known] = plan
             return self._plans[known]
+
+    def made(self, settings: Settings) -> list[Plan]:
+        """The plans of these settings, the newest last."""
+        found = list(self._plans.items())
+        return [plan for known, plan in found if self._settings[known[1]] == settings]
 
     def __len__(self) -> int:
         return len(self._plans)

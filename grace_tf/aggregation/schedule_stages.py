@@ -1,10 +1,10 @@
-"""The stages of a schedule: runs every step in the stage that is active at it.
+"""The stages of a schedule, or of "auto": runs every step in the stage that is active at it.
 
 It takes the gradients and the plans of all stages, commits the state, and returns the aggregates.
 Without a schedule there is one stage.  Eager steps choose the stage in Python.  A traced step holds
 all stages behind one switch over the step's number, so that a new stage needs no new trace.  The
 number is the same on all workers, so all enter the same stage and its collectives may run inside
-the switch.
+the switch.  With "auto" the switch is over the number of the arm that choice/tuner.py wants.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from grace_tf.aggregation.choice.tuner import Tuner
+from grace_tf.aggregation.measure import alarms, residuals
+from grace_tf.aggregation.measure.probe import Probe
 from grace_tf.aggregation.state.slots import PlanSlots, variables_of
 from grace_tf.aggregation.state.state import State
+from grace_tf.core.auto import Auto
 from grace_tf.line.exchange import exchange
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
@@ -45,10 +49,17 @@ class Stages:
 
     Args:
       state: what the stages read and write; it counts the steps unless there is a `clock`.
+      choice: the stages among which a training chooses; None where steps determine the stage.
+
+    Attributes:
+      tuner: chooses; None where steps do.
+      probe: measures steps; None where nothing is measured.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, choice: Auto | None = None) -> None:
         self._state = state
+        self.tuner = None if choice is None else Tuner(choice)
+        self.probe = None if choice is None else Probe(0, exact=False)
         self.clock: Callable[[], tf.Tensor] | None = None
         self._handed: dict[int, list[CollectiveRecord]] = {}
         self._last: tf.Variable | None = None  # the number of the stage, -1 before the first step
@@ -56,11 +67,15 @@ class Stages:
     @property
     def handed(self) -> list[CollectiveRecord]:
         """The collectives of the stage that ran last; before the first step, of the first stage."""
-        last = 0
-        if self._last is not None:
-            with tf.init_scope():
-                last = int(self._last.read_value())
-        return list(self._handed.get(last, self._handed.get(0, [])))
+        return list(self._handed.get(self.number, self._handed.get(0, [])))
+
+    @property
+    def number(self) -> int:
+        """The number of the stage that ran last; 0 before the first step and without a schedule."""
+        if self._last is None:
+            return 0
+        with tf.init_scope():
+            return max(0, int(self._last.read_value()))
 
     def dense(self, plans: Sequence[Plan], flagged: bool) -> bool:
         """Whether no stage compresses anything; then `handed` lists the gradients."""
@@ -75,6 +90,9 @@ class Stages:
             self._state.slots_for([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
             for plan in plans
         ]
+        if self.tuner is not None:
+            self.tuner.label = f"{plans[0].digest}/{plans[0].first_key}"
+            self.tuner.largest = lambda arm: alarms.limits_of(plans[arm]).residual
         return StagePlans(settings.stages, plans, slots)
 
     def run(
@@ -88,7 +106,7 @@ class Stages:
         """One step of the workers at positions `first` … of this process."""
         return self._choose(
             stage_plans,
-            lambda number: self._step(stage_plans, number, transport, grads, summed, first),
+            lambda *which: self._step(stage_plans, *which, transport, grads, summed, first),
         )
 
     def run_inside(
@@ -100,11 +118,11 @@ class Stages:
     ) -> Aggregates:
         """One step of all replicas of this process; each communicates by itself."""
 
-        def run(number: int) -> Aggregates:
+        def run(*which) -> Aggregates:
             def step(context, mine):
                 transport = ReplicaContext(context)
                 position = self._state.workers.index(transport.workers[0])
-                return self._step(stage_plans, number, transport, [mine], summed, position)[0]
+                return self._step(stage_plans, *which, transport, [mine], summed, position)[0]
 
             return in_every_replica(strategy, step, per_replica)
 
@@ -114,36 +132,57 @@ class Stages:
         self,
         stage_plans: StagePlans,
         number: int,
+        wanted: tf.Tensor | None,
         transport: Transport,
         grads,
         summed: bool,
         first: int,
     ) -> Aggregates:
-        """One step in one stage."""
+        """One step in one stage; `wanted`: whether "auto" wants to know of it."""
         plan, slots, shares = stage_plans.plans[number], stage_plans.slots[number], []
         for i, mine in enumerate(grads):
             with transport.device(i):
                 shares.append(self._state.share(first + i, slots, arranged(plan, mine)))
+        looking = self.probe and self.probe.look(plan, number, transport, summed, first, wanted)
+        if looking:
+            shares = looking.at_gradients(shares)
         with transport.recorded() as handed:
-            results = exchange(plan, shares, transport, summed)
+            results = exchange(plan, shares, transport, summed, looking and looking.crossings)
         self._handed[number] = handed
         committed = []
         for i, (share, result) in enumerate(zip(shares, results)):
             with transport.device(i):
                 committed.append(list(self._state.commit(first + i, slots, share, result)))
+        if looking:
+            looking.at_aggregates(
+                *(results[0], committed[0], lambda: residuals.square(self._state, plan)),
+                None if wanted is None else self._state.sample,
+            )
         return alike(stage_plans.plans, committed)
 
-    def _choose(self, stage_plans: StagePlans, run: Callable[[int], Aggregates]) -> Aggregates:
+    def _choose(
+        self, stage_plans: StagePlans, run: Callable[[int, tf.Tensor | None], Aggregates]
+    ) -> Aggregates:
         """Runs one step in the active stage of the schedule."""
         lifeline.count_by(self._state.counter)
         stages = stage_plans.settings
         if len(stages) == 1:
             self._last = None
-            return run(0)
+            return run(0, None)
         step = tf.cast((self.clock or self._state.counter.read_value)(), tf.int64)
-        firsts = tf.constant([first for first, _ in stages[1:]], tf.int64)
-        number = tf.reduce_sum(tf.cast(step >= firsts, tf.int32))
-        results = run(int(number)) if tf.executing_eagerly() else _switch(number, run, len(stages))
+        if self.tuner is not None:
+            number, measured = self.tuner.number(self._state)
+        else:
+            measured = None
+            firsts = tf.constant([first for first, _ in stages[1:]], tf.int64)
+            number = tf.reduce_sum(tf.cast(step >= firsts, tf.int32))
+
+        def stage(i: int) -> Aggregates:
+            judged = self.tuner is not None and self.tuner.judges(i)
+            return run(i, measured if judged else None)
+
+        eager = tf.executing_eagerly()
+        results = stage(int(number)) if eager else _switch(number, stage, len(stages))
         self._begin(stages, number, step)
         return results
 
@@ -161,7 +200,8 @@ class Stages:
             compiled = control_flow_util.GraphOrParentsInXlaContext(
                 tf.compat.v1.get_default_graph()
             )
-            if 0 in self._state.workers and not compiled:  # XLA calls no Python
+            told = 0 in self._state.workers and self.tuner is None  # which tells of its choice
+            if told and not compiled:  # XLA calls no Python
                 tf.numpy_function(tell, [number, step], tf.bool)
             return tf.constant(True)
 

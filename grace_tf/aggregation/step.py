@@ -17,6 +17,7 @@ import tensorflow as tf
 from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
+from grace_tf.aggregation.measure.probe import Probe
 from grace_tf.aggregation.plan_cache import Plans
 from grace_tf.aggregation.schedule_stages import StagePlans, Stages
 from grace_tf.aggregation.state.state import State
@@ -57,7 +58,7 @@ class Reduction:
         self.state = State(self._registry)
         self._plans = Plans(self._registry)
         self._initial_values = InitialValues()
-        self._stages = Stages(self.state)
+        self._stages = Stages(self.state, settings.choice)
         self._turns, self._placing = Turns(), threading.RLock()
         self._hosts: Hosts | None = None  # with hierarchical=True, from the first step on
         self._alike_inside = False  # whether equal states inside each host were checked
@@ -66,6 +67,30 @@ class Reduction:
     def compared(self) -> int:
         """The number of plans that were compared with the other workers', the same on all."""
         return self._plans.compared
+
+    @property
+    def stage(self) -> int:
+        """The number of the schedule's stage that ran last; 0 before the first step."""
+        return self._stages.number
+
+    @property
+    def probe(self) -> Probe | None:
+        """What measures steps; None where nothing is measured."""
+        return self._stages.probe
+
+    @probe.setter
+    def probe(self, probe: Probe | None) -> None:
+        self._stages.probe = probe
+
+    def count_skipped(self, finite: tf.Tensor) -> None:
+        """Tells the probe of a step that ends here if it is not finite, and else comes later."""
+        if self.probe is None:
+            return
+        context, first = tf.distribute.get_replica_context(), True
+        if context is not None and context.num_replicas_in_sync > 1:
+            here = len(context.strategy.extended.worker_devices)
+            first = tf.equal(context.replica_id_in_sync_group % here, 0)  # counts for the others
+        self.probe.count(False, tf.logical_and(first, tf.logical_not(finite)))
 
     def _forget(self, ordinal: int) -> None:
         self.state.forget(ordinal)
@@ -240,7 +265,11 @@ class Reduction:
         stage: Settings | None = None,
     ) -> Plan:
         stage = stage or self.settings
-        return self._plans.find(stage, grads, variables, others, optimizer_info, self.reduce)
+        probe = self._stages.probe
+        return self._plans.find(
+            *(stage, grads, variables, others, optimizer_info, self.reduce),
+            measured="" if probe is None else probe.text,
+        )
 
     def _plan_stages(
         self, grads, variables, others=None, optimizer_info=OptimizerInfo

@@ -12,9 +12,9 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.specs import head, name_of, spec_of
 from grace_tf.line.plan import make_plan
+from grace_tf.line.rehearsal import Counted
 from grace_tf.line.settings import Settings, settings
 from grace_tf.testing.workers import Workers
-from grace_tf.transports.base import Transport
 
 _TRAITS = (
     "unbiased",
@@ -100,7 +100,7 @@ def wire_rows(compressor: Compressor, shape: Sequence[int]) -> list[list[str]]:
 
 
 def stage_rows(wanted: Settings, shape: Sequence[int]) -> list[list[str]]:
-    """One row for each stage of a schedule, on a float32 tensor of this shape."""
+    """One row for each stage of a schedule, or of "auto", on a float32 tensor of this shape."""
     spec, rows = tf.TensorSpec(shape, tf.float32), []
     for first, stage in wanted.stages:
         ((_, compressor, memory),) = stage.routes
@@ -137,38 +137,13 @@ def sent_by_a_worker(
 
     One worker's part of a step is traced, over a transport that carries nothing.
     """
-    workers = Workers(size, compressor, transport=_Counted(size), min_elements=1024)
+    workers = Workers(size, compressor, transport=Counted(size), min_elements=1024)
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     tf.function(workers.step, autograph=False).get_concrete_function([specs])
     kinds = " and ".join(dict.fromkeys(handed.kind for handed in workers.handed))
     kinds = kinds.replace("_", " ")
     ways = f"two hops ({kinds})" if "all to all" in kinds else kinds
     return round(sum(handed.sent(size) for handed in workers.handed)), ways
-
-
-class _Counted(Transport):
-    """Worker 0 of several; the other workers do not exist."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.workers = size, (0,)
-
-    def _sum(self, buffers, key):
-        return buffers
-
-    def _max(self, buffers, key):
-        return buffers
-
-    def _gather(self, buffers, key):
-        return [tf.tile(buffer[None], [self.size, 1]) for buffer in buffers]
-
-    def _all_to_all(self, buffers, key):
-        return buffers
-
-    def _rows(self, slices, key):
-        return slices
-
-    def _messages(self, messages, longest, key):
-        return [message[None] for message in messages]
 
 
 def defaults_text(name: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import ctypes
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -14,12 +16,11 @@ import platform
 import sys
 from collections.abc import Iterator
 
-import keras
 import tensorflow as tf
 
 from grace_tf.cli.tables import print_table
 from grace_tf.core.version import __version__
-from grace_tf.keras import repairs
+from grace_tf.keras import flavours, repairs
 from grace_tf.ops.backend import cuda, native
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.world import world
@@ -46,11 +47,10 @@ def verdict() -> str:
             "training works, on the slower reference operations: install g++, and then grace_tf "
             f"again ({native.why_not()})"
         )
-    if _meaning_of_tf_keras() != "keras":
+    if _meaning_of_tf_keras() not in flavours.PACKAGES:
         return (
-            "training works with keras, but in this process tf.keras means the package tf_keras, "
-            "whose optimizers grace_tf.wrap does not take: unset TF_USE_LEGACY_KERAS, or use "
-            "grace_tf.Aggregator in a custom loop."
+            "training works with the package keras, but tf.keras cannot be imported: install "
+            "tf_keras, or unset TF_USE_LEGACY_KERAS."
         )
     if tf.config.list_physical_devices("GPU") and cuda.why_not():
         return f"training works, but on GPUs by the slower reference operations: {cuda.why_not()}"
@@ -63,7 +63,7 @@ def findings() -> list[list[str]]:
         ["grace_tf", __version__],
         ["Python", f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"],
         ["TensorFlow", tf.__version__],
-        ["Keras", keras.__version__],
+        ["Keras", _versions_of_keras()],
         ["tf.keras means", _meaning_of_tf_keras()],
         ["native operations", native_library()],
         ["threads of native operations", threads()],
@@ -74,10 +74,19 @@ def findings() -> list[list[str]]:
     ]
 
 
+def _versions_of_keras() -> str:
+    """The versions of the installed packages among keras and tf_keras, or "not installed"."""
+    told = []
+    for package in flavours.PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            told.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(told) or "not installed"
+
+
 def _meaning_of_tf_keras() -> str:
     """The package that `tf.keras` is: "keras", or "tf_keras" with TF_USE_LEGACY_KERAS=1."""
     try:
-        return tf.keras.Model.__module__.partition(".")[0]
+        return flavours.chosen().package
     except (AttributeError, ImportError) as error:  # TF_USE_LEGACY_KERAS is set, tf_keras missing
         return lifeline.first_line(error)
 
@@ -179,7 +188,7 @@ def _guards() -> list[list[str]]:
 
 def _classes_of_keras() -> Iterator[type]:
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "keras" and module is not None:
+        if name.partition(".")[0] in flavours.PACKAGES and module is not None:
             yield from (held for held in vars(module).values() if inspect.isclass(held))
 
 
@@ -192,7 +201,7 @@ def _repairs() -> list[list[str]]:
         purpose = (inspect.getdoc(function) or "").splitlines()[0]
         if name in repairs.APPLIED:
             state = f"applied to {repairs.APPLIED[name]}"
-        elif repairs.KERAS_3:
+        elif any(keras.is_3 for keras in flavours.imported()):
             state = "applied when first needed"
         else:
             state = "not needed by this Keras"

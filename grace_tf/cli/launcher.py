@@ -25,6 +25,7 @@ from typing import TextIO
 from grace_tf.cli.run.addresses import environments, exported
 from grace_tf.cli.run.endings import ending, failed_first
 from grace_tf.cli.run.hosts import is_this_machine, of_workers, parse_hosts
+from grace_tf.cli.run.link.network import CannotEmulate, network, wanted_link
 from grace_tf.cli.run.local_and_ssh import SSH, CannotReach, Local, Place, Remote, wait_for_all
 from grace_tf.cli.run.remote_worker import CANNOT_START, NOT_FOUND, signal_all
 from grace_tf.cli.run.screen import PREFIXES, Screen
@@ -48,6 +49,7 @@ def run(
     horovod: bool = False,
     ssh: str = SSH,
     export: Sequence[str] = (),
+    link: str | None = None,
 ) -> int:
     """Runs `command` in `workers` processes on the hosts and returns the run's exit code.
 
@@ -57,29 +59,28 @@ def run(
 
     `hosts` are (name, slots), filled in order; without them all workers are on this machine.  The
     command `ssh` reaches other hosts; workers there run in the folder of the same name, with the
-    Python of the same path.  `export` has "NAME" or "NAME=VALUE" for every worker.
+    Python of the same path.  `export` has "NAME" or "NAME=VALUE" for every worker.  With `link`,
+    such as "1gbit,20ms", workers of this machine exchange over emulated links (link/network.py).
 
     The code is 0 if every worker returned 0, else the code of the first that failed (128 + n for
     signal n); the others then have `linger` seconds to end by themselves, get SIGTERM, and 5 s
     later SIGKILL.  124 after `timeout` seconds, 127 if there is no such command, 128 + n if signal
-    n (SIGINT, SIGTERM) ended the launcher, 255 if ssh cannot reach a host.  No process that a
-    worker started survives.  Raises ValueError for a wrong argument, and where Horovod is missing.
+    n (SIGINT, SIGTERM) ended the launcher, 255 if ssh cannot reach a host, 1 if links cannot be
+    emulated.  No process that a worker started survives.  Raises ValueError for a wrong argument.
     """
-    names, words, given = of_workers(hosts, workers), _words(command), exported(export)
+    names, words = of_workers(hosts, workers), _words(command)
+    given, wanted = exported(export), wanted_link(link, workers, hosts)
     screen = Screen(stdout or sys.stdout, stderr or sys.stderr, prefix, verbose)
     crew = _Crew(screen, None if timeout is None else time.monotonic() + timeout)
     with Signals() as signals, contextlib.ExitStack() as held:
         try:
             crew.find_places(names, shlex.split(ssh), signals)
-            meeting = environments(crew.places, verbose, horovod, given)
-            for rank, environment in enumerate(held.enter_context(meeting)):
-                with signals.hold():
-                    crew.start(rank, words, {**screen.environment(rank), **environment})
+            linked = wanted and held.enter_context(network(wanted, crew.places, horovod, crew.say))
+            meeting = environments(crew.places, verbose, horovod, given, linked)
+            crew.start(words, held.enter_context(meeting), signals)
             return crew.wait(linger)
-        except (CannotReach, OSError, Stopped) as error:
-            sentence, code = _refusal(error, words)
-            crew.say(sentence)
-            return code
+        except (CannotReach, CannotEmulate, OSError, Stopped) as error:
+            return crew.refuse(*_refusal(error, words))
         finally:
             signals.ignore()
             crew.stop()
@@ -90,6 +91,8 @@ def _refusal(error: Exception, words: list[str]) -> tuple[str, int]:
     """The sentence and the exit code for an error that ends a run; raises all other errors."""
     if isinstance(error, CannotReach):
         return f"{error}; ending every worker.", error.code
+    if isinstance(error, CannotEmulate):
+        return f"{error}.", 1
     if isinstance(error, TimeoutError):
         return f"the time is up: {error}.", TIMED_OUT
     if isinstance(error, FileNotFoundError):
@@ -134,13 +137,17 @@ class _Crew:
                     self.places.append(Local(host) if host in local else Remote(host, ssh))
             wait_for_all([p for p in self.places[first:] if not p.here], self._deadline)
 
-    def start(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
-        place = self.places[rank]
-        process = place.start(words, environment)
-        self._running[rank] = place
-        self._thread(self._screen.follow, rank, process.stdout, False)
-        self._readers[rank] = self._thread(self._screen.follow, rank, process.stderr, True)
-        self._thread(self._reap, rank, process)
+    def start(
+        self, words: list[str], environments: Sequence[dict[str, str]], signals: Signals
+    ) -> None:
+        """Starts a worker at each place, with its environment."""
+        for rank, (place, environment) in enumerate(zip(self.places, environments)):
+            with signals.hold():
+                process = place.start(words, {**self._screen.environment(rank), **environment})
+                self._running[rank] = place
+                self._thread(self._screen.follow, rank, process.stdout, False)
+                self._readers[rank] = self._thread(self._screen.follow, rank, process.stderr, True)
+                self._thread(self._reap, rank, process)
 
     def wait(self, linger: float) -> int:
         """Waits until all have ended, one has failed (its code) or the deadline is over (124)."""
@@ -180,6 +187,10 @@ class _Crew:
 
     def say(self, sentence: str) -> None:
         self._screen.say(sentence)
+
+    def refuse(self, sentence: str, code: int) -> int:
+        self.say(sentence)
+        return code
 
     def _linger(self, rank: int, code: int, seconds: float) -> int:
         """Lets the others end by themselves; returns the code of the worker that failed first."""
@@ -240,6 +251,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an environment variable for every worker, as often as needed",
     )
     parser.add_argument(
+        "--link",
+        metavar="RATE[,LATENCY]",
+        help="let workers of this machine exchange over emulated links, each worker and direction "
+        "its own, such as 100mbit or 1gbit,20ms (kbit, mbit, gbit; us, ms, s)",
+    )
+    parser.add_argument(
         "--timeout", type=float, help="end the run after this many seconds (exit 124)"
     )
     parser.add_argument(
@@ -263,7 +280,7 @@ def main(args: argparse.Namespace) -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     try:
         hosts = parse_hosts(args.hosts) if args.hosts else None
-        names = "timeout", "prefix", "verbose", "horovod", "ssh", "export"
+        names = "timeout", "prefix", "verbose", "horovod", "ssh", "export", "link"
         return run(command, args.workers, hosts, **{name: getattr(args, name) for name in names})
     except ValueError as error:
         print(error, file=sys.stderr)

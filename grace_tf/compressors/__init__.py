@@ -3,6 +3,7 @@
 from grace_tf.compressors import acpsgd as acpsgd
 from grace_tf.compressors import adaq as adaq
 from grace_tf.compressors import atomo as atomo
+from grace_tf.compressors import auto as auto
 from grace_tf.compressors import bf16 as bf16
 from grace_tf.compressors import chunktopk as chunktopk
 from grace_tf.compressors import countsketch as countsketch

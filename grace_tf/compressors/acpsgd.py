@@ -6,7 +6,7 @@ from grace_tf import ops
 from grace_tf.core import half_sums
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer
-from grace_tf.core.list_compressor import residuals_of, settled
+from grace_tf.core.list_compressor import compensated, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
@@ -133,7 +133,7 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes = [compressor._size(spec) for spec in ctx.specs]
     bases = _bases(states, sizes)
-    gradients = xs, residuals_of(memories), ctx.multiplier
+    gradients = compensated(memory, xs, memories, ctx)
     mine, unsent, finite = two_sided_low_rank.alternate(*gradients, bases, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, mine.dense, p=mine.p, q=mine.q)], finite)
     sums = mine._replace(**reply)

@@ -8,7 +8,7 @@ from grace_tf import ops
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.flat_groups import FlatGroup, cut, lane_of_each
 from grace_tf.core.hyperparameters import check_choice, check_fraction, check_integer
-from grace_tf.core.list_compressor import residuals_of, settled
+from grace_tf.core.list_compressor import compensated, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
@@ -43,8 +43,11 @@ class ChunkTopK(Compressor):
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: two rounds of all-reduce, scores float32[m], or float32[m·rank] with the sketch, and
     values float32[min(K·chunk, n)]: about 4n·(1/chunk + ratio) bytes, by default 1.4 % of 4n.
-    Raises: ValueError or TypeError for a ratio outside (0, 1], chunk or rank below 1, or another
-    score.
+    Sparse gradients: of the m rows that a step touches each worker sends the max(1, ⌊s·m⌋) of
+    largest norm whole, s = max(ratio, row_ratio), and their numbers, as topk does: workers touch
+    other rows, so there are no chunks that they could choose alike.  The residual keeps the others.
+    Raises: ValueError or TypeError for a ratio or row_ratio outside (0, 1], chunk or rank below 1,
+    or another score.
     Paper: ARC-Top-K 2025, arXiv:2510.26709 (the sketch); Li et al. 2024, HotNets, Rethinking
     Gradient Compression (TopKC: chunks by their norms).
     Differs: chunks are runs of equal length, not rows of a matrix; V has signs, not normal numbers.
@@ -55,6 +58,7 @@ class ChunkTopK(Compressor):
     chunk: int = 256
     score: str = "norm"
     rank: int = 4
+    row_ratio: float = 0.25
 
     nonexpansive = True
     homogeneous = True
@@ -64,9 +68,14 @@ class ChunkTopK(Compressor):
         check_integer("chunktopk", "chunk", self.chunk, 1)
         check_choice("chunktopk", "score", self.score, ("norm", "sketch"))
         check_integer("chunktopk", "rank", self.rank, 1)
+        check_fraction("chunktopk", "row_ratio", self.row_ratio)
 
     def wants(self, spec):
         return self.nbytes(spec) < 4 * spec.shape.num_elements()
+
+    @property
+    def row_share(self):
+        return max(self.ratio, self.row_ratio)
 
     def wire(self, spec):
         n = spec.shape.num_elements()
@@ -180,7 +189,7 @@ def _fair(scores, group):
 @fuses(ChunkTopK, NoMemory, Residual, when=lambda compressor, xs: dispatch.runs_here(xs))
 def with_its_residual(compressor, memory, xs, memories, states, ctx):
     """Adds the residual as it joins the lanes, and writes the next one from the same tensor."""
-    steps = compressor._exchange(xs, residuals_of(memories), ctx.multiplier, ctx)
+    steps = compressor._exchange(*compensated(memory, xs, memories, ctx), ctx)
     chosen, _, sums, unsent = yield from steps
     means, finite = chosen.decode(sums, 1 / ctx.size)
     return Outcome(means, settled(memories, unsent), states, finite)

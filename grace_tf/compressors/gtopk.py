@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_fraction
-from grace_tf.core.list_compressor import residuals_of, settled
+from grace_tf.core.list_compressor import compensated, settled
 from grace_tf.core.registry import get, register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
@@ -98,7 +98,7 @@ def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """
     ks = [compressor.count(spec) for spec in ctx.specs]
     values, sent_at, residuals, finite = selection.top_k_list(
-        xs, residuals_of(memories), ctx.multiplier, ks
+        *compensated(memory, xs, memories, ctx), ks
     )
     payload = {"values": values, "indices": index_sets.pack_list(sent_at, None, ctx.lengths, ks)}
     (reply,) = yield Gather([payload], finite)

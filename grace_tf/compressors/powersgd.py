@@ -6,7 +6,7 @@ from grace_tf import ops
 from grace_tf.core import half_sums
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.hyperparameters import check_choice, check_integer, check_number
-from grace_tf.core.list_compressor import residuals_of, settled
+from grace_tf.core.list_compressor import compensated, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Outcome, Sum, fuses
 from grace_tf.memories.none import NoMemory
@@ -171,7 +171,7 @@ def _once(compressor, xs):
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
     """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
     sizes = _sizes(compressor, ctx)
-    gradients = xs, residuals_of(memories), ctx.multiplier
+    gradients = compensated(memory, xs, memories, ctx)
     qs = [state["q"] for state in states if state]
     p, dense, finite = low_rank.project(*gradients, qs, sizes)
     (reply,) = yield Sum([low_rank.payload(sizes, dense, p=p)], finite)

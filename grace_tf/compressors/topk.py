@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from grace_tf.core.hyperparameters import check_fraction
-from grace_tf.core.list_compressor import Encoded, ListCompressor, residuals_of, settled
+from grace_tf.core.list_compressor import Encoded, ListCompressor, compensated, settled
 from grace_tf.core.registry import register
 from grace_tf.core.rounds import Gather, Outcome, fuses
 from grace_tf.memories.none import NoMemory
@@ -31,13 +31,18 @@ class TopK(ListCompressor):
     Wire: values float32[k], indices int32[`index_sets.index_words(n, k)`], gathered.  The indices
     take about 8.6 bits each at 1 %, where log2 C(n,k)/k, which no code beats, is 8.1:
     5.07k bytes in all.  `topk|values=fp16` takes 3.07k, and any quantiser may take fp16's place.
-    Raises: ValueError for a ratio outside (0, 1].
+    Sparse gradients: of the m rows that a step touches each worker sends the max(1, ⌊s·m⌋) of
+    largest norm whole, s = max(ratio, row_ratio), and four bytes with each for its number; the
+    residual keeps the others until a step touches them.  Ties go to the lower row number.
+    Raises: ValueError for a ratio or row_ratio outside (0, 1].
     Paper: Aji and Heafield 2017, Sparse Communication; Stich et al. 2018,
     arXiv:1809.07599.
-    Differs: exact selection per variable; the residual (error feedback) is the default memory.
+    Differs: exact selection per variable; the residual (error feedback) is the default memory;
+    rows are selected whole.
     """
 
     ratio: float = 0.01
+    row_ratio: float = 0.25
 
     nonexpansive = True
     homogeneous = True
@@ -46,6 +51,11 @@ class TopK(ListCompressor):
 
     def __post_init__(self):
         check_fraction("topk", "ratio", self.ratio)
+        check_fraction("topk", "row_ratio", self.row_ratio)
+
+    @property
+    def row_share(self):
+        return max(self.ratio, self.row_ratio)
 
     def wire(self, spec):
         k = self.count(spec)
@@ -89,7 +99,7 @@ def with_refined_values(compressor, memory, xs, memories, states, ctx):
     outer = compressor.outer
     ks = [outer.count(spec) for spec in ctx.specs]
     values, indices, unsent, finite = selection.top_k_list(
-        xs, residuals_of(memories), ctx.multiplier, ks
+        *compensated(memory, xs, memories, ctx), ks
     )
     payload = {"values": values, "indices": index_sets.pack_list(indices, None, ctx.lengths, ks)}
     payload, decoded = compressor.compress_parts(payload, ks, ctx)

@@ -11,10 +11,11 @@ from grace_tf.core.hyperparameters import check_fraction
 from grace_tf.core.list_compressor import Encoded, ListCompressor
 from grace_tf.core.registry import register
 from grace_tf.ops import index_sets, selection
-from grace_tf.ops.reference.arithmetic import SMALLEST_SCALE, quotient
+from grace_tf.ops.reference.arithmetic import quotient
 
 _RUN = 512  # elements that are multiplied by the same number
 _LARGEST = 2.0**24  # the weight of a variable's largest element
+_SMALLEST_TOP = _LARGEST * 2.0**-127  # of a smaller largest element, the quotient would overflow
 _APART = 16  # by how much two points are further apart than an element is wide, beyond rounding
 _GOLDEN = 0.6180339887498949
 
@@ -119,7 +120,7 @@ class _Slots:
 def _weights(flat, largest, slots, group):
     """|x| of each element in units of 2^-24 of its lane's largest, rounded up, int64."""
     top = -slots.least(-tf.abs(largest))
-    units = tf.where(top < SMALLEST_SCALE, 0.0, quotient(tf.constant(_LARGEST), top))
+    units = tf.where(top < _SMALLEST_TOP, 0.0, quotient(tf.constant(_LARGEST), top))
     rows = tf.reshape(tf.abs(flat), [-1, _RUN])
     rows = tf.math.ceil(rows * tf.gather(units, group.lane_of_chunks())[:, tf.newaxis])
     return tf.reshape(tf.cast(rows, tf.int64), [-1])

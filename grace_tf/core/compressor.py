@@ -51,6 +51,9 @@ class Compressor:
                           (`Context.either_hop`), and `aggregate` takes any number of rows
       elementwise         the payload encodes every element, as a quantiser's does, so that rows of
                           a sparse gradient can be compressed without the rest of the table
+      row_share           for a method that selects: the fraction of the touched rows of a sparse
+                          gradient that is sent whole, those of largest norm; None for others
+      row_stage           what compresses the rows that such a method sends; None: they are exact
       begin_with_rate     the learning rate to begin with, where the aggregate has a length of its
                           own, as a vote has; None where that of uncompressed training serves
       repeats_late        what waits in a residual arrives at once, and a momentum of the optimizer
@@ -69,6 +72,8 @@ class Compressor:
     exact_parts: tuple[str, ...] = ()
     element_parts: tuple[str, ...] = ()
     elementwise: bool = False
+    row_share: float | None = None
+    row_stage: Compressor | None = None
     recompressible: bool = False
     begin_with_rate: float | None = None
     repeats_late: bool = False

@@ -14,7 +14,7 @@ from grace_tf.ops import narrow_storage
 
 
 class ErrorFeedback(Memory):
-    """Base class: x' = x + e, with one leaf e that subclasses settle.
+    """Base class: x' = x + keeps·e, with one leaf e that subclasses settle.
 
     A subclass has the fields `dtype` and `reset`, and gives `settle` for one variable.  Its fused
     forms are those of `residual`, after which `with_resets` finishes the states.
@@ -34,7 +34,8 @@ class ErrorFeedback(Memory):
         return {"residual": tf.zeros(spec.shape, tf.float32)}
 
     def compensate(self, x, state, ctx):
-        compensated = x + state["residual"]
+        kept = state["residual"] if self.keeps == 1 else state["residual"] * self.keeps
+        compensated = x + kept
         return compensated, compensated
 
     def unless_reset(self, residual: tf.Tensor, ctx: Context) -> tf.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -90,7 +90,7 @@ class ListCompressor(Compressor):
 
     def in_one_round(self, memory, xs, memories, states, ctx) -> Rounds:
         """The fused form for memories with the trait `in_encode`; see `rounds.fuses`."""
-        encoded = self.encode(xs, residuals_of(memories), ctx.multiplier, ctx)
+        encoded = self.encode(*compensated(memory, xs, memories, ctx), ctx)
         request = Sum if self.commutes_with_sum else Gather
         (reply,) = yield request([encoded.payload], encoded.finite)
         factor = 1.0 if self.aggregates == "consensus" else 1 / ctx.size
@@ -103,6 +103,23 @@ class ListCompressor(Compressor):
         actions = {*_ACTIONS, *(f"{action}_list" for action in _ACTIONS), "encode", "rounds"}
         if actions & vars(cls).keys():
             cls.encodes = "encode" in vars(cls)
+
+
+def compensated(
+    memory: Any, xs: Sequence[tf.Tensor], memories: Sequence[dict[str, tf.Tensor]], ctx: Context
+) -> tuple[Sequence[tf.Tensor], Sequence[tf.Tensor] | None, float]:
+    """(xs, residuals, multiplier) for operations that compress xs[i] * multiplier + residuals[i].
+
+    The sums are what a memory of the trait `in_encode` compensates: the gradients times
+    `ctx.multiplier`, plus the residuals times `memory.keeps`.  Where that is not 1 the residuals
+    take the place of the gradients, so that the product needs no pass of its own.
+    """
+    residuals = residuals_of(memories)
+    if residuals is None or memory.keeps == 1:
+        return xs, residuals, ctx.multiplier
+    if ctx.multiplier != 1:
+        xs = [x * ctx.multiplier for x in xs]
+    return residuals, xs, memory.keeps
 
 
 def residuals_of(memories: Sequence[dict[str, tf.Tensor]]) -> list[tf.Tensor] | None:

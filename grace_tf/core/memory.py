@@ -43,8 +43,9 @@ class Memory:
         `[rows, columns]` of the gradient and of the leaves, and `settle` must return `total`
         unchanged.  `store` and `load` must change nothing.
       in_encode: True where `encode` of a `grace_tf.core.list_compressor.ListCompressor` does all
-        the work of the memory: it has no state, or one leaf `residual`, which is added before and
-        holds afterwards what was not sent.  Subclasses do not inherit this.
+        the work of the memory: it has no state, or one leaf `residual`, which is added before,
+        times `keeps`, and holds afterwards what was not sent.  Subclasses do not inherit this.
+      keeps: the factor of the residual in what `compensate` returns.
       needs_every_row: True where a row changes also in steps that do not touch it, as with a
         momentum.  Sparse gradients are then made dense.
       takes_back: True where the memory has `take_back`.  Two hops are used only with memories that
@@ -80,6 +81,7 @@ class Memory:
     alike: tuple[str, ...] = ()
     needs_sent: bool = True
     in_encode: bool = False
+    keeps: float = 1.0
     claims_dense: bool = False
     by_rows: bool = False
     needs_every_row: bool = False
@@ -103,6 +105,11 @@ class Memory:
 
         It is asked at construction of the door, after the traits that the memory requires.
         """
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps a state between steps."""
+        return type(self).init_state is not Memory.init_state
 
     def init_state(self, spec: tf.TensorSpec) -> State:
         """The state before the first step.

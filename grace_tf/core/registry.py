@@ -50,6 +50,7 @@ class Entry:
 
 _COMPRESSORS: dict[str, Entry] = {}
 _MEMORIES: dict[str, type] = {}
+_CHOICES: dict[str, Callable[..., Scheduled]] = {}
 
 
 def register(
@@ -136,13 +137,32 @@ def recipe(name: str, *, family: str, paper: str, examples: tuple[str, ...] = ()
     return declare
 
 
+def choice(name: str):
+    """Function decorator: gives a name to several methods, from which a training chooses.
+
+    It is no method itself, so the tables and the conformance suite do not list it.
+
+    Args:
+      name: users give it in place of a compressor's name.
+    Returns: a decorator, which returns the function; that takes hyperparameters and returns the
+      stages to choose from.
+    """
+
+    def declare(function: Callable[..., Scheduled]) -> Callable[..., Scheduled]:
+        _check_name(name, function, _CHOICES.get(name) or _COMPRESSORS.get(name))
+        _CHOICES[name] = function
+        return function
+
+    return declare
+
+
 def _default(field: dataclasses.Field) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
 def _add(entry: Entry) -> None:
     taken = _COMPRESSORS.get(entry.name)
-    _check_name(entry.name, entry.build, taken and taken.build)
+    _check_name(entry.name, entry.build, taken.build if taken else _CHOICES.get(entry.name))
     clash = sorted(RESERVED & set(entry.parameters))
     if clash:
         kind = "a keyword of wrap()" if clash[0] in KEYWORDS else "reserved for the doors"
@@ -183,7 +203,7 @@ def resolve(
         _check_registered(stages, _COMPRESSORS)
         return stages, _auto_memory(stages, _COMPRESSORS[stages.name].memory)
     if isinstance(stages, Scheduled):
-        return stages, stages.stages[-1].memory
+        return stages, None if stages.chosen else stages.stages[-1].memory
     if isinstance(stages, Schedule):
         return _one([(i, *resolve(c)) for i, c in zip(stages.boundaries, stages.values)])
     if not isinstance(what, str):
@@ -199,6 +219,8 @@ def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Me
     both = sorted(set(given) & set(hyperparameters))
     if both:
         raise TypeError(f"{both[0]!r} is given both in the spec {what!r} and as a keyword.")
+    if name in _CHOICES:
+        return _chosen(name, {**given, **hyperparameters}, parts)
     if name not in _COMPRESSORS:
         raise ValueError(
             f"Unknown compressor {name!r}; available: {', '.join(available())}"
@@ -211,6 +233,14 @@ def _named(what: str, hyperparameters: Mapping[str, Any]) -> tuple[Any, str | Me
     dense, stages = plain_stages(name, given, entry.parameters)
     built = [(first, *_built(entry, each, parts)) for first, each in stages]
     return _one([(0, *resolve("none")), (dense, *_one(built))] if dense else built)
+
+
+def _chosen(name: str, given: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> tuple:
+    """(the stages to choose from, None): each has its own memory."""
+    build = _CHOICES[name]
+    check_names(name, given, list(inspect.signature(build).parameters), KEYWORDS)
+    made = build(**given)
+    return (made.then(**dict(parts)) if parts else made), None
 
 
 def _as_spec(text: str) -> str:

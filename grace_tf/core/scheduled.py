@@ -40,6 +40,8 @@ class Scheduled:
 
     stages: tuple[Stage, ...]
 
+    chosen = False  # whether a training chooses among the stages, and steps do not
+
     @staticmethod
     def of(stages: Sequence[tuple[int, Compressor | Scheduled, Memory]]) -> Scheduled:
         """Makes it from (first step, compressor, memory); a `Scheduled` among them is unfolded."""
@@ -47,6 +49,10 @@ class Scheduled:
         ends = [first for first, _, _ in stages[1:]] + [None]
         for (first, compressor, memory), end in zip(stages, ends):
             if isinstance(compressor, Scheduled):
+                if compressor.chosen:
+                    raise ValueError(
+                        f"{compressor} chooses by itself and is no stage of a schedule."
+                    )
                 inner = [compressor.stage(first)]
                 inner += [stage for stage in compressor.stages if stage.first > first]
                 own = [(max(first, s.first), s.compressor, s.memory) for s in inner]

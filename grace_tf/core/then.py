@@ -85,10 +85,17 @@ class Then(Compressor):
     fixed_size = property(lambda self: self._all("fixed_size"))
     elementwise = property(lambda self: self._all("elementwise"))
     aggregates = property(lambda self: self.outer.aggregates)
+    row_share = property(lambda self: self.outer.row_share)
     begin_with_rate = property(lambda self: self.outer.begin_with_rate)
     repeats_late = property(lambda self: self.outer.repeats_late)
     exact_parts = property(lambda self: self.outer.exact_parts)
     name = property(lambda self: self.outer.name)
+
+    @property
+    def row_stage(self) -> Compressor | None:
+        """The stage of the part whose numbers stand for elements: it compresses whole rows too."""
+        stages = [stage for part, stage in self.inner if part in self.outer.element_parts]
+        return stages[0] if stages else self.outer.row_stage
 
     def wants(self, spec: tf.TensorSpec) -> bool:
         return self.outer.wants(spec)

@@ -1,32 +1,38 @@
 """`wrap` for Keras optimizers, the callback, and the changes that grace_tf makes to Keras.
 
-The import puts guards on Keras' optimizers, wraps `fit` and pickling, makes BatchNormalization
+It imports no Keras.  When `keras` or `tf_keras` is imported, before or after it, this package puts
+guards on that Keras' optimizers, wraps its `fit` and its pickling, makes its BatchNormalization
 refuse what it cannot synchronise, and applies the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import guards, repairs, training
+from grace_tf.keras import classes, flavours, guards, one_bit_adam, repairs, training
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
 from grace_tf.keras.files.paths_by_worker import own_path
 from grace_tf.keras.fit import rate_setters, stopping, synchronised
+from grace_tf.keras.flavours import Flavour
+from grace_tf.keras.monitor import Monitor
 from grace_tf.keras.one_bit_adam import OneBitAdam
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.transports import scope_variables
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.world.current_workers import several
 
-__all__ = ["Callback", "OneBitAdam", "aggregator_of", "own_path", "unwrap", "wrap"]
+__all__ = ["Callback", "Monitor", "OneBitAdam", "aggregator_of", "own_path", "unwrap", "wrap"]
+
+
+def _install(keras: Flavour) -> None:
+    for changed in (guards, training, stopping, synchronised):
+        changed.install(keras)
+    for changed in (paths_by_worker, saving_once, backups, pickling):
+        changed.install(keras)
+    repairs.agree_on_finite(keras, guards.agree)
+    repairs.no_xla_between_processes(keras, lambda: several() is not None)
+    classes.register_built_in(keras)
+    one_bit_adam.register(keras)
+
 
 lifeline.begin_in_scopes()
 scope_variables.install()
-guards.install()
-training.install()
-stopping.install()
 rate_setters.install()
-synchronised.install()
-paths_by_worker.install()
-saving_once.install()
-backups.install()
-pickling.install()
-repairs.agree_on_finite(guards.agree)
-repairs.no_xla_between_processes(lambda: several() is not None)
+flavours.when_imported(_install)

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
-import keras
+from grace_tf.keras import flavours
 
 
-class Callback(keras.callbacks.Callback):
+class OfOneKeras:
+    """Base class of the public callbacks.  Each object is also a callback of one Keras.
+
+    The keyword `keras` gives that Keras.  Without it, it is the Keras that `tf.keras` means.
+    """
+
+    def __new__(cls, *args: Any, keras: ModuleType | None = None, **keywords: Any) -> OfOneKeras:
+        if flavours.flavour_of(cls) is None:
+            cls = flavours.derived(cls, flavours.chosen(keras), "callbacks.Callback")
+        return super().__new__(cls)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        _, _, *state = super().__reduce_ex__(max(protocol, 2))
+        package = flavours.flavour_of(self).package
+        return (_blank, (flavours.underived(type(self)), package), *state)
+
+    def set_model(self, model: Any) -> None:
+        own, wanted = flavours.flavour_of(self), flavours.flavour_of(model)
+        if wanted not in (own, None):
+            raise TypeError(
+                f"This {type(self).__name__} is of {own.package} and the model of "
+                f"{wanted.package}: make it with keras={wanted.package}."
+            )
+        super().set_model(model)
+
+
+def _blank(cls: type, package: str) -> OfOneKeras:
+    """Makes a callback without attributes.  Unpickling and copying then set its attributes."""
+    return cls.__new__(cls, keras=importlib.import_module(package))
+
+
+class Callback(OfOneKeras):
     """Makes the model start with worker `root`'s values instead of worker 0's.
 
     `fit` needs it for nothing else: it takes means of logs, and of BatchNormalization's statistics,
@@ -15,9 +48,12 @@ class Callback(keras.callbacks.Callback):
 
     Args:
       root: the rank of the worker whose values count, the same on every worker.
+      keras: the module `keras` or `tf_keras`, of whose callbacks it is to be one; by default the
+        Keras that `tf.keras` means.
+    Raises: TypeError in `fit` of a model of the other Keras.
     """
 
-    def __init__(self, root: int = 0):
+    def __init__(self, root: int = 0, keras: ModuleType | None = None):
         super().__init__()
         self._root = root
 

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.trackable.autotrackable import AutoTrackable
@@ -23,11 +22,12 @@ from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
+from grace_tf.keras.flavours import Flavour, derived, flavour_of
 from grace_tf.keras.momentum import refuse_second_momentum, tell_far_settings
 from grace_tf.keras.optimizer_info import building, info_of
 from grace_tf.keras.optimizers import (
     after_aggregates,
-    bases,
+    bases_in,
     deals_out,
     ignore_in_configs,
     innermost,
@@ -36,7 +36,6 @@ from grace_tf.keras.optimizers import (
     parts,
     unchanged_errors,
 )
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.settings import Settings, from_config
 
 KEY = "grace"  # the key of the settings in the config of a wrapped optimizer
@@ -158,8 +157,9 @@ class _Keras2(_Reducing):
             return super()._distributed_apply_gradients_fn(distribution, grads_and_vars, **keywords)
 
 
-# The base of an optimizer that compresses by itself, beside keras.optimizers.Optimizer.
-Compressing = _Keras3 if KERAS_3 else _Keras2
+def compressing(keras: Flavour) -> type:
+    """The base of an optimizer that compresses by itself, beside this Keras' Optimizer."""
+    return _Keras3 if keras.is_3 else _Keras2
 
 
 class _Legacy(_Reducing):
@@ -228,7 +228,8 @@ def attach(optimizer: Any, wanted: Settings) -> None:
     refuse_second_momentum(optimizer, wanted)
     if not isinstance(optimizer, Wrapped):
         optimizer.__class__ = wrapped_class(type(optimizer))
-    repairs.fit_on_several_workers()  # here, since loaded optimizers do not go through wrap
+    keras = flavour_of(optimizer)
+    repairs.fit_on_several_workers(keras)  # here, since loaded optimizers do not go through wrap
     if isinstance(optimizer, _Multi):
         optimizer._grace_settings = wanted
         optimizer._wrap_parts()
@@ -236,7 +237,7 @@ def attach(optimizer: Any, wanted: Settings) -> None:
     aggregator = Aggregator(wanted)
     aggregator.follow(functools.partial(iterations_of, weakref.ref(optimizer)))
     optimizer._grace = aggregator  # all but legacy optimizers track it automatically
-    optimizer._grace_state = SavedState(aggregator)
+    optimizer._grace_state = derived(SavedState, keras, "losses.Loss")(aggregator)
     if isinstance(optimizer, _Legacy):
         optimizer._track_trackable(aggregator, "_grace", overwrite=True)
     if getattr(optimizer, "built", False):
@@ -248,7 +249,7 @@ def detach(optimizer: Any) -> None:
 
     Raises ValueError for an optimizer that compresses by itself: it has no plain class.
     """
-    if type(optimizer)._plain_class is type(optimizer):
+    if issubclass(type(optimizer)._plain_class, Wrapped):
         raise ValueError(
             f"{type(optimizer).__name__} compresses by itself and was not wrapped, so it cannot be "
             "unwrapped: use another optimizer in its place."
@@ -286,19 +287,22 @@ def wrapped_class(base: type) -> type:
     if issubclass(base, Wrapped):  # it compresses by itself
         return base
     if base not in _classes:
-        mixin, prefix = _Keras3 if KERAS_3 else _Keras2, ""
-        if not KERAS_3 and issubclass(base, keras.optimizers.legacy.Optimizer):
+        keras = flavour_of(base)
+        mixin, prefix = compressing(keras), ""
+        if not keras.is_3 and issubclass(base, keras.module.optimizers.legacy.Optimizer):
             tfa = base.__module__.startswith("tensorflow_addons")
             mixin, prefix = _Legacy, "Tfa" if tfa else "Legacy"
         if deals_out(base):
-            mixin = _Keras3Multi if KERAS_3 else _AddonsMulti
+            mixin = _Keras3Multi if keras.is_3 else _AddonsMulti
         name = f"Grace{prefix}{base.__name__}"
         attributes = {"__module__": __name__, "__doc__": base.__doc__, "_plain_class": base}
         cls = type(name, (mixin, base), attributes)
         # A user's class called Adam must not be confused with Keras' Adam in files.
-        taken = any(other.__name__ == name for other in _classes.values())
+        same = [other for other in _classes.values() if flavour_of(other) == keras]
+        taken = any(other.__name__ == name for other in same)
         registered = f"{base.__module__}.{name}" if taken else name
-        _classes[base] = keras.utils.register_keras_serializable("grace_tf", registered)(cls)
+        register = keras.module.utils.register_keras_serializable
+        _classes[base] = register("grace_tf", registered)(cls)
         ignore_in_configs(base, KEY, Wrapped)
     return _classes[base]
 
@@ -321,13 +325,11 @@ def _rebuilt(
     return optimizer
 
 
-def _register_built_in() -> None:
-    """Registers the wrapped classes of Keras' optimizers, so that load_model finds them."""
-    namespaces = [keras.optimizers] if KERAS_3 else [keras.optimizers, keras.optimizers.legacy]
+def register_built_in(keras: Flavour) -> None:
+    """Registers the wrapped classes of a Keras' optimizers, so that load_model finds them."""
+    bases, optimizers = bases_in(keras), keras.module.optimizers
+    namespaces = [optimizers] if keras.is_3 else [optimizers, optimizers.legacy]
     found = [getattr(namespace, name) for namespace in namespaces for name in dir(namespace)]
-    for cls in filter(lambda each: isinstance(each, type) and issubclass(each, bases()), found):
-        if cls not in bases() and "LossScale" not in cls.__name__:
+    for cls in filter(lambda each: isinstance(each, type) and issubclass(each, bases), found):
+        if cls not in bases and "LossScale" not in cls.__name__:
             wrapped_class(cls)
-
-
-_register_built_in()

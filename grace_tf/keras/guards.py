@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
-import wrapt
 
 from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.aggregation.plan_cache import loss_scaled
-from grace_tf.keras.classes import Wrapped
+from grace_tf.keras.classes import Wrapped, reducing
+from grace_tf.keras.flavours import Flavour, flavour_of
 from grace_tf.keras.optimizers import is_horovods, unchanged_errors
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line import collective_keys
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.world.current_workers import compresses, several
@@ -28,6 +26,17 @@ def agree(optimizer: Any, finite: tf.Tensor) -> tf.Tensor:
         return finite
     if tf.inside_function():
         loss_scaled.add(tf.compat.v1.get_default_graph())
+    agreed = _agreed(context, replicas, finite)
+    if ours:
+        aggregators = [context.strategy.extended._cross_device_ops.aggregator]
+    else:
+        aggregators = [each._aggregator() for each in reducing(optimizer)]
+    for aggregator in aggregators:
+        aggregator.count_skipped(agreed)
+    return agreed
+
+
+def _agreed(context: Any, replicas: int, finite: tf.Tensor) -> tf.Tensor:
     bad = 1.0 - tf.cast(finite, tf.float32)
     if replicas > 1:
         return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(bad)), 0.0)
@@ -57,24 +66,18 @@ def _check_plain(optimizer: Any, variables: Sequence[Any]) -> None:
         # Horovod sets it after its reduction, but not on Keras 3.
         if is_horovods(optimizer) and optimizer._aggregated_gradients:
             return
-        way = (
-            "it is of tf_keras, which grace_tf.wrap does not take: unset TF_USE_LEGACY_KERAS and "
-            "wrap an optimizer of keras on every worker,"
-            if _is_of_tf_keras(optimizer)
-            else "wrap it with grace_tf.wrap() on every worker,"
-        )
         raise RuntimeError(
             f"This process is worker {connected.rank} of {connected.size}, but its "
-            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: {way} "
-            "or aggregate them with grace_tf.Aggregator."
+            f"{type(optimizer).__name__} is not wrapped, so gradients would not be reduced: wrap "
+            "it with grace_tf.wrap() on every worker, or aggregate them with grace_tf.Aggregator."
         )
     context = tf.distribute.get_replica_context()
     replicas = 1 if context is None else context.num_replicas_in_sync
     if replicas > 1:
         lifeline.tell_plain(context.strategy, optimizer)
     if replicas > 1 and any(map(aggregated, variables)):
-        ways = [] if _is_of_tf_keras(optimizer) else ["grace_tf.wrap(optimizer) under a strategy"]
-        if not isinstance(optimizer, keras.optimizers.Optimizer) or not KERAS_3:
+        ways = ["grace_tf.wrap(optimizer) under a strategy"]
+        if not flavour_of(optimizer).is_3:
             ways.append(_own_reduction_off(optimizer))
         raise RuntimeError(
             "These gradients were reduced by a grace_tf.Aggregator already, and "
@@ -90,23 +93,14 @@ def _own_reduction_off(optimizer: Any) -> str:
     return f"apply_gradients(..., {off})"
 
 
-def _is_of_tf_keras(optimizer: Any) -> bool:
-    return any(base.__module__.partition(".")[0] == "tf_keras" for base in type(optimizer).__mro__)
-
-
-def _guard_keras_2(module: Any) -> None:
-    """Guards the optimizers of a package that is Keras 2: keras 2.15 or tf_keras."""
-    new, legacy = module.optimizers.Optimizer, module.optimizers.legacy.Optimizer
-    new.aggregate_gradients = _guard(new.aggregate_gradients)
-    legacy._aggregate_gradients = _guard(legacy._aggregate_gradients)
-
-
-def install() -> None:
-    # With TF_USE_LEGACY_KERAS=1 tf.keras is this package, which is imported at its first use.
-    wrapt.register_post_import_hook(_guard_keras_2, "tf_keras")
-    if KERAS_3:
+def install(keras: Flavour) -> None:
+    """Guards the methods of a Keras' optimizers that reduce gradients."""
+    if keras.is_3:
         from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
         TFOptimizer._all_reduce_sum_gradients = _guard(TFOptimizer._all_reduce_sum_gradients)
         return
-    _guard_keras_2(keras)
+    optimizers = keras.module.optimizers
+    new, legacy = optimizers.Optimizer, optimizers.legacy.Optimizer
+    new.aggregate_gradients = _guard(new.aggregate_gradients)
+    legacy._aggregate_gradients = _guard(legacy._aggregate_gradients)

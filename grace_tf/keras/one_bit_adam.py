@@ -8,20 +8,22 @@ they are and momenta as signs, whose clock is this optimizer's choice of the sta
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import weakref
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from grace_tf.core.hyperparameters import check_integer, check_number
 from grace_tf.core.registry import KEYWORDS
-from grace_tf.keras.classes import KEY, Compressing, attach, reducing, states
+from grace_tf.keras import flavours
+from grace_tf.keras.classes import KEY, Wrapped, attach, compressing, reducing, states
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.optimizers import iterations_of, unchanged_errors
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.inputs import local, plain
 from grace_tf.line.settings import Settings, settings
 
@@ -31,8 +33,7 @@ _SETTLED = 0.96  # of the variance's norm, against that of 1 / (1 - beta_2) step
 _DOUBLINGS = 40  # of intervals; more steps than a training has
 
 
-@keras.utils.register_keras_serializable("grace_tf", "OneBitAdam")
-class OneBitAdam(Compressing, keras.optimizers.Optimizer):
+class OneBitAdam(Wrapped):
     """Adam with momenta of one bit an element, after a warm-up with whole gradients.
 
         model.compile(optimizer=grace_tf.keras.OneBitAdam(1e-3, freeze_step=500), ...)
@@ -62,6 +63,8 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
       learning_rate, beta_1, beta_2, epsilon, weight_decay: as of keras.optimizers.Adam.
       freeze_step: the number of steps of the warm-up, at least 1.
       intervals: the number κ above, at least 1; the paper's is 16.
+      keras: the module `keras` or `tf_keras`, of whose optimizers it is to be one; by default the
+        Keras that `tf.keras` means.
       **keywords: min_elements, exclude, exchange and the like, as for `grace_tf.wrap`; all others
         go to Keras' optimizer, as clipnorm or name.
     Raises: ValueError or TypeError for values out of range, and for freeze_step beside intervals.
@@ -70,6 +73,11 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
     Differs: c is the mean magnitude of a block, not ‖x‖₂/√n of the whole: it has the least error,
     and a residual stays bounded with it.  Biases are corrected.  Two hops are a choice.
     """
+
+    def __new__(cls, *args: Any, keras: ModuleType | None = None, **keywords: Any) -> OneBitAdam:
+        if flavours.flavour_of(cls) is None:
+            cls = _of(cls, flavours.chosen(keras))
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -80,22 +88,25 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
         weight_decay: float | None = None,
         freeze_step: int | None = None,
         intervals: int | None = None,
+        keras: ModuleType | None = None,  # __new__ has seen to it
         **keywords: Any,
     ) -> None:
         _check(beta_1, beta_2, epsilon, freeze_step, intervals)
         own = {key: keywords.pop(key) for key in KEYWORDS if key in keywords}
         if "memory" in own or "granularity" in own:
             raise TypeError("OneBitAdam: the memory and the granularity are the method's own.")
-        if KERAS_3:
+        if self._is_3:
             keywords["learning_rate"] = learning_rate
         else:
             keywords = {"name": "OneBitAdam", "jit_compile": False, **keywords}
         super().__init__(weight_decay=weight_decay, **keywords)
-        if not KERAS_3:
+        if not self._is_3:
             self._learning_rate = self._build_learning_rate(learning_rate)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.freeze_step, self.intervals = freeze_step, intervals
         self._attach(settings(**_METHOD, **own))
+
+    __new__.__wrapped__ = __init__  # whose arguments `help` shows
 
     def _attach(self, wanted: Settings) -> None:
         attach(self, wanted)
@@ -107,7 +118,7 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
         super().build(variables)
         self._built = True  # Keras 2 asks for it; Keras 3 has set its own
         self._momentums, self._variances = [], []
-        named = "name" if KERAS_3 else "variable_name"
+        named = "name" if self._is_3 else "variable_name"
         for variable in variables:
             for slots, name in ((self._momentums, "momentum"), (self._variances, "variance")):
                 slots.append(self.add_variable_from_reference(variable, **{named: name}))
@@ -119,19 +130,21 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
         config = super().get_config()
         names = ("beta_1", "beta_2", "epsilon", "freeze_step", "intervals")
         config.update({name: getattr(self, name) for name in names})
-        if not KERAS_3:
+        if not self._is_3:
             config["learning_rate"] = self._serialize_hyperparameter(self._learning_rate)
         return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        if flavours.flavour_of(cls) is None:
+            return _of(cls, flavours.chosen()).from_config(config, custom_objects)
         config = {KEY: json.dumps(settings(**_METHOD).config()), **config}
         made = super().from_config(config, custom_objects=custom_objects)
         made._attach(made._settings())
         return made
 
     def __reduce__(self):
-        return _rebuilt, (self.get_config(), states(self))
+        return _rebuilt, (self.get_config(), states(self), flavours.flavour_of(self).package)
 
     @unchanged_errors()
     def _aggregated(self, grads_and_vars, keras_way):
@@ -191,11 +204,15 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
         return alive & (~first | (momentum != 0))
 
     def _slots(self, variable):
-        if KERAS_3:
+        if self._is_3:
             index = self._get_variable_index(variable)
         else:
             index = self._index_dict[self._var_key(variable)]
         return plain(self._momentums[index]), plain(self._variances[index])
+
+    @property
+    def _is_3(self):
+        return flavours.flavour_of(self).is_3
 
     @property
     def _watches(self):
@@ -269,6 +286,21 @@ class OneBitAdam(Compressing, keras.optimizers.Optimizer):
 OneBitAdam._plain_class = OneBitAdam  # it has no other: `unwrap` refuses it
 
 
+def _of(cls: type, keras: Flavour) -> type:
+    """This class, or a user's subclass of it, as an optimizer of a Keras."""
+    made = flavours.derived(cls, keras, "optimizers.Optimizer", compressing(keras))
+    package, registered, name = keras.module.utils.get_registered_name(cls).rpartition(">")
+    if registered:  # by the user; files then have this name
+        keras.module.utils.register_keras_serializable(package, name)(made)
+    return made
+
+
+def register(keras: Flavour) -> None:
+    """Lets a Keras load files with this optimizer."""
+    register_serializable = keras.module.utils.register_keras_serializable
+    register_serializable("grace_tf", OneBitAdam.__name__)(_of(OneBitAdam, keras))
+
+
 def _check(beta_1, beta_2, epsilon, freeze_step, intervals):
     for name, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
         check_number("OneBitAdam", name, beta)
@@ -294,8 +326,11 @@ def _stage(optimizer: weakref.ref) -> tf.Tensor:
     return tf.cast(~optimizer()._whole(), tf.int64)
 
 
-def _rebuilt(config: dict[str, Any], saved: Sequence[dict[str, np.ndarray]]) -> OneBitAdam:
-    optimizer = OneBitAdam.from_config(config)
+def _rebuilt(
+    config: dict[str, Any], saved: Sequence[dict[str, np.ndarray]], package: str = "keras"
+) -> OneBitAdam:
+    keras = flavours.chosen(importlib.import_module(package))
+    optimizer = _of(OneBitAdam, keras).from_config(config)
     for each, arrays in zip(reducing(optimizer), saved):
         each._aggregator().state.restore(arrays)
     return optimizer

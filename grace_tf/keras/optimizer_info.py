@@ -8,13 +8,12 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.consistency.weight_drift import checked
+from grace_tf.keras.flavours import flavour_of, is_a
 from grace_tf.keras.optimizers import innermost, is_horovods, parts
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.inputs import has_value
 from grace_tf.transports.world.current_workers import several
 
@@ -78,13 +77,14 @@ def values_of(model: Any) -> tuple[list[Any], list[Any], int]:
     if model is None:
         return [], [], 0
     weights, statistics = [], []
+    is_3 = flavour_of(model).is_3
     for layer in model._flatten_layers():  # as Keras itself collects weights
-        if isinstance(layer, keras.metrics.Metric):  # a layer in Keras 2
+        if is_a(layer, "metrics.Metric"):  # a layer in Keras 2
             continue
-        for v in layer._trainable_variables if KERAS_3 else layer._trainable_weights:
+        for v in layer._trainable_variables if is_3 else layer._trainable_weights:
             is_state = getattr(v, "overwrite_with_gradient", False)
             (statistics if is_state else weights).append(v)
-        statistics += layer._non_trainable_variables if KERAS_3 else layer._non_trainable_weights
+        statistics += layer._non_trainable_variables if is_3 else layer._non_trainable_weights
     return weights, statistics, getattr(model, "_grace_root", 0)
 
 

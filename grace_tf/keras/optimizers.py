@@ -11,20 +11,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras import flavours
+from grace_tf.keras.flavours import Flavour
 from grace_tf.line.inputs import local, plain
 
 _ignoring: set[type] = set()
 
 
 def bases() -> tuple[type, ...]:
-    """The classes that all optimizers of this Keras derive from."""
-    if KERAS_3:
-        return (keras.optimizers.Optimizer,)
-    return (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
+    """The classes that all optimizers derive from, of each Keras that is imported."""
+    return tuple(base for keras in flavours.imported() for base in bases_in(keras))
+
+
+def bases_in(keras: Flavour) -> tuple[type, ...]:
+    """The classes that all optimizers of a Keras derive from."""
+    optimizers = keras.module.optimizers
+    if keras.is_3:
+        return (optimizers.Optimizer,)
+    return (optimizers.Optimizer, optimizers.legacy.Optimizer)
 
 
 def after_aggregates(
@@ -92,7 +98,7 @@ def parts(optimizer: Any) -> list[Any]:
         return []
     given = (
         optimizer.optimizers
-        if KERAS_3
+        if flavours.flavour_of(optimizer).is_3
         else [spec["optimizer"] for spec in optimizer.optimizer_specs]
     )
     return list({id(part): part for part in map(innermost, given)}.values())

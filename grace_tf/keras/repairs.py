@@ -1,5 +1,6 @@
 """Repairs of Keras 3 that training with several workers needs, each applied where needed.
 
+Each takes the Keras that is to be repaired, and does nothing to another generation than Keras 3.
 `APPLIED` lists what was repaired, for reports.
 """
 
@@ -8,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.replacing import in_place_of
-
-KERAS_3 = int(keras.__version__.split(".")[0]) >= 3
+from grace_tf.line.inputs import plain
 
 APPLIED: dict[str, str] = {}
 
 
-def agree_on_finite(agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
+def agree_on_finite(keras: Flavour, agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
     """LossScaleOptimizer must skip a step on every worker or on none.
 
     Keras 3 computes `finite` from the gradients of one worker, which are not reduced yet (its
@@ -26,24 +26,24 @@ def agree_on_finite(agree: Callable[[Any, tf.Tensor], tf.Tensor]) -> None:
     workers would apply a non-finite step, or wait in a collective forever.
     `agree(inner_optimizer, finite)` gives the common answer.
     """
-    if not KERAS_3 or "agree_on_finite" in APPLIED:
+    if not keras.is_3 or "agree_on_finite" in APPLIED:
         return
 
-    @in_place_of(keras.optimizers.LossScaleOptimizer, "check_finite")
+    @in_place_of(keras.module.optimizers.LossScaleOptimizer, "check_finite")
     def check_finite(original, self, grads):
         return agree(self.inner_optimizer, original(self, grads))
 
     APPLIED["agree_on_finite"] = "LossScaleOptimizer.check_finite"
 
 
-def name_the_variables_of_gradients() -> None:
+def name_the_variables_of_gradients(keras: Flavour) -> None:
     """Cross-device ops must learn which reductions are of gradients, and of which variables.
 
     Keras 3 reduces gradients by `ReplicaContext.all_reduce`, whose destinations are the values
     themselves (backend/tensorflow/optimizer.py, checked in 3.15); Keras 2 named the variables
     (optimizers/utils.py).  Only strategies whose cross-device ops compress are served so.
     """
-    if not KERAS_3 or "name_the_variables_of_gradients" in APPLIED:
+    if not keras.is_3 or "name_the_variables_of_gradients" in APPLIED:
         return
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
@@ -62,7 +62,7 @@ def name_the_variables_of_gradients() -> None:
     APPLIED["name_the_variables_of_gradients"] = "TFOptimizer._all_reduce_sum_gradients"
 
 
-def no_xla_between_processes(several: Callable[[], bool]) -> None:
+def no_xla_between_processes(keras: Flavour, several: Callable[[], bool]) -> None:
     """`jit_compile="auto"` must not mean XLA where `several()` processes train together.
 
     Keras 3 resolves it to XLA wherever there is an accelerator and no strategy
@@ -70,8 +70,8 @@ def no_xla_between_processes(several: Callable[[], bool]) -> None:
     such method), and XLA cannot compile collectives between processes.  An explicit True stays.
     """
     name = "_resolve_auto_jit_compile"
-    owner = next((base for base in keras.Model.__mro__ if name in vars(base)), None)
-    if not KERAS_3 or owner is None or "no_xla_between_processes" in APPLIED:
+    owner = next((base for base in keras.module.Model.__mro__ if name in vars(base)), None)
+    if not keras.is_3 or owner is None or "no_xla_between_processes" in APPLIED:
         return
 
     @in_place_of(owner, name)
@@ -136,9 +136,9 @@ def _either(context, count, every, due, other, grads) -> None:
             strategy.extended.call_for_each_replica(function, args=(grads,))
             return tf.constant(True)
 
-        steps = count()
-        steps = steps.value if isinstance(steps, keras.Variable) else steps
-        tf.cond(tf.equal((steps + 1) % every, 0), lambda: branch(due), lambda: branch(other))
+        tf.cond(
+            tf.equal((plain(count()) + 1) % every, 0), lambda: branch(due), lambda: branch(other)
+        )
 
     context.merge_call(decide, args=(grads,))
 
@@ -149,14 +149,14 @@ def _update(optimizer, grads, variables) -> None:
     optimizer._backend_update_step(grads, variables, optimizer.learning_rate)
 
 
-def fit_on_several_workers() -> None:
+def fit_on_several_workers(keras: Flavour) -> None:
     """`fit` must run under MultiWorkerMirroredStrategy.
 
     Keras 3 reduces a whole batch at once, which the strategy does not take, and averages scalar
     metrics over an axis they do not have (keras-team/keras#20585, checked in 3.15).  Other
     strategies are served as before.
     """
-    if not KERAS_3 or "fit_on_several_workers" in APPLIED:
+    if not keras.is_3 or "fit_on_several_workers" in APPLIED:
         return
     from keras.src.backend.tensorflow import trainer
 

@@ -17,10 +17,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from grace_tf.aggregation.choice import tuner
 from grace_tf.aggregation.consistency import initial_values, weight_drift
 from grace_tf.keras import optimizer_info
 from grace_tf.keras.classes import Wrapped, reducing
@@ -29,8 +29,8 @@ from grace_tf.keras.fit import configuration, rate_setters, steps
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.keras.fit.stopping import stopped_by
 from grace_tf.keras.fit.synchronised import refuse_unsynchronised
+from grace_tf.keras.flavours import Flavour, callback, flavour_of, is_a
 from grace_tf.keras.optimizers import innermost
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.lifeline import lifeline
 from grace_tf.transports.lifeline.lifeline import Lifeline, spans_processes
@@ -93,7 +93,7 @@ def _forget_old_steps(model: Any) -> None:
     wanted = optimizer._settings() if isinstance(optimizer, Wrapped) else None
     if wanted is not _traced_for.get(model):
         model.train_function = None
-        if not KERAS_3:
+        if not flavour_of(model).is_3:
             model.train_tf_function = None
     _traced_for[model] = wanted
 
@@ -101,7 +101,8 @@ def _forget_old_steps(model: Any) -> None:
 def _inside(original: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls Keras' `fit` or `train_on_batch` in a callback of another `fit` between workers."""
     call = inspect.signature(original).bind(model, *args, **kwargs)
-    with _first(call.arguments, [EpochMeans()] * (original.__name__ == "fit"), model):
+    ours = [callback(EpochMeans, model)] * (original.__name__ == "fit")
+    with _first(call.arguments, ours, model):
         return original(*call.args, **call.kwargs)
 
 
@@ -116,13 +117,13 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
         lifeline.tell_plain(model.distribute_strategy, optimizer)
-    with steps.Steps(line, _counted(given), _width(model)) as taken:
+    with steps.Steps(line, _counted(given), _width(model), _planned(given)) as taken:
         configuration.compare(line, f"fit {taken.call}", model)
         if several() is not None:
             _look_at_data(taken, model.distribute_strategy, given.get("x"))
         logs = log_files.one_writer(line, taken.call, model, _callbacks(given))
-        ours = _first(given, [_Epochs(line, taken), EpochMeans()], model)
-        with line.together(), logs, ours:
+        ours = [callback(_Epochs, model, line, taken), callback(EpochMeans, model)]
+        with line.together(), logs, _first(given, ours, model):
             history = original(*call.args, **call.kwargs)
         # After the last callback, which may have changed something on one worker alone.
         _compare(line, taken, model, "end", "at the end of fit")
@@ -130,7 +131,7 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
     return history
 
 
-class _Epochs(keras.callbacks.Callback):
+class _Epochs:
     """Tells `taken` where epochs begin and end, and compares the weights of all workers there."""
 
     def __init__(self, line: Lifeline, taken: steps.Steps) -> None:
@@ -160,7 +161,7 @@ def _compare(line: Lifeline, taken: steps.Steps, model: Any, label: Any, when: s
 def _callbacks(given: dict[str, Any]) -> list[Any]:
     """The callbacks in the arguments of `fit`."""
     callbacks = given.get("callbacks")
-    if isinstance(callbacks, keras.callbacks.CallbackList):
+    if is_a(callbacks, "callbacks.CallbackList"):
         return callbacks.callbacks
     return tf.nest.flatten([] if callbacks is None else callbacks)
 
@@ -169,9 +170,9 @@ def _callbacks(given: dict[str, Any]) -> list[Any]:
 def _first(given: dict[str, Any], ours: list[Any], model: Any) -> Iterator[None]:
     """Puts callbacks before those in the arguments of `fit`."""
     callbacks = given.get("callbacks")
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
+    if not is_a(callbacks, "callbacks.CallbackList"):
         if ours:
-            given["callbacks"] = [*ours, *rate_setters.looking(_callbacks(given))]
+            given["callbacks"] = [*ours, *rate_setters.looking(model, _callbacks(given))]
         yield
         return
     for each in ours:
@@ -261,6 +262,21 @@ def _counted(given: dict[str, Any]) -> bool:
     return isinstance(data, tf.data.Dataset) and int(data.cardinality()) >= 0
 
 
+def _planned(given: dict[str, Any]) -> int | None:
+    """The number of batches that a call of `fit` takes in all epochs, or None where unknown.
+
+    A validation split takes some of them away.
+    """
+    data, count = given.get("x"), given.get("steps_per_epoch")
+    if count is None and isinstance(data, np.ndarray):
+        count = -(-len(data) // (given.get("batch_size") or 32))
+    elif count is None and isinstance(data, tf.data.Dataset):
+        count = int(data.cardinality())
+    if count is None or count < 0:
+        return None
+    return int(count) * (given.get("epochs", 1) - given.get("initial_epoch", 0))
+
+
 def _width(model: Any) -> int:
     width = getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", 1)
     return int(width.numpy()) if isinstance(width, tf.Variable) else int(width or 1)
@@ -308,15 +324,17 @@ def _reset_metrics(original: Callable, self: Any) -> None:
         return original(self)
 
 
-def install() -> None:
-    """Wraps the methods of `keras.Model`."""
+def install(keras: Flavour) -> None:
+    """Wraps the methods of a Keras' Model."""
+    tuner.planned_steps = lambda: steps.now().planned if steps.now() is not None else None
     initial_values.model_in_training = lambda: optimizer_info.values_of(trained_model())
+    cls = keras.module.Model
     for held, names in (
         (_models, ("fit", "train_on_batch")),
         (_evaluating, ("evaluate", "predict", "test_on_batch")),
     ):
         for name in names:
-            setattr(keras.Model, name, _around(getattr(keras.Model, name), held))
-    in_place_of(keras.Model, "get_metrics_result")(_get_metrics_result)
-    in_place_of(keras.Model, "reset_metrics")(_reset_metrics)
-    in_place_of(keras.Model, "make_train_function")(_make_train_function)
+            setattr(cls, name, _around(getattr(cls, name), held))
+    in_place_of(cls, "get_metrics_result")(_get_metrics_result)
+    in_place_of(cls, "reset_metrics")(_reset_metrics)
+    in_place_of(cls, "make_train_function")(_make_train_function)

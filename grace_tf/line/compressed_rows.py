@@ -15,8 +15,10 @@ import tensorflow as tf
 
 from grace_tf import ops
 from grace_tf.core.context import Context
+from grace_tf.line import row_selection
 from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.line.row_chunks import Chunks
+from grace_tf.line.sparse_gradients import with_values
 from grace_tf.transports.base import Transport
 from grace_tf.transports.rows import summed
 
@@ -47,7 +49,7 @@ class Received:
 @dataclasses.dataclass
 class _Sent:
     words: tf.Tensor
-    counts: tf.Tensor  # the number of rows of each lane; then 1 where a value is not finite, else 0
+    counts: tf.Tensor  # how many rows each lane sends; then 1 where a value is not finite, or 0
     memories: list[dict[str, tf.IndexedSlices]]
     finite: tf.Tensor
 
@@ -81,16 +83,30 @@ def _send(groups: Sequence[LaneGroup], sender: Sender) -> _Sent:
         rows = summed(values * ctx.multiplier, grad.indices, grad.dense_shape)
         leaves = {name: tf.gather(leaf, rows.indices) for name, leaf in state.items()}
         compensated, carry = group.memory.compensate(rows.values, leaves, ctx)
-        made, stands_for = group.chunks.encode(rows.indices, compensated, ctx)
+        made, stands_for, count = _encoded(group, with_values(rows, compensated), ctx)
         # `settle` of a memory with the trait `by_rows` does not look at the total.
         _, leaves = group.memory.settle(carry, stands_for, compensated, leaves, ctx)
         memories.append({k: tf.IndexedSlices(leaf, rows.indices) for k, leaf in leaves.items()})
         words.append(made)
-        counts.append(tf.shape(rows.indices)[0])
+        counts.append(count)
         seen.append(compensated)
     finite = ops.all_finite(seen)
     counts.append(tf.cast(~finite, tf.int32))
     return _Sent(tf.concat(words, 0), tf.stack(counts), memories, finite)
+
+
+def _encoded(
+    group: LaneGroup, rows: tf.IndexedSlices, ctx: Context
+) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+    """(words, what they stand for in the shape of `rows.values`, how many rows they hold)."""
+    indices, values, ratio = rows.indices, rows.values, group.compressor.row_share
+    if ratio is None:
+        return *group.chunks.encode(indices, values, ctx), tf.shape(indices)[0]
+    chosen = row_selection.largest(rows, ratio)
+    words, sent = group.chunks.encode(tf.gather(indices, chosen), tf.gather(values, chosen), ctx)
+    # The residual of a row that is not sent is the row, to the bit: it stands for zeros.
+    sent = tf.scatter_nd(chosen[:, tf.newaxis], sent, tf.shape(values))
+    return words, sent, tf.shape(chosen)[0]
 
 
 def _lengths(chunks: Sequence[Chunks], table: tf.Tensor) -> tf.Tensor:

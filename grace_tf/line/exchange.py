@@ -29,9 +29,10 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.rounds import Outcome, Rounds, Sum, fused
 from grace_tf.line import compressed_rows
 from grace_tf.line.compressed_rows import Received, Sender
+from grace_tf.line.dense_lanes import mean, uncompressed
 from grace_tf.line.host_sums import added_up
 from grace_tf.line.plan import LaneGroup, Plan
-from grace_tf.line.round_driver import Bucket, GroupRounds
+from grace_tf.line.round_driver import Bucket, GroupRounds, Watch
 from grace_tf.line.sparse_gradients import values_of, with_values
 from grace_tf.line.two_hops import in_two_hops
 from grace_tf.transports.base import Transport
@@ -53,13 +54,18 @@ class Share:
 
 
 def exchange(
-    plan: Plan, shares: Sequence[Share], transport: Transport, summed: bool
+    plan: Plan,
+    shares: Sequence[Share],
+    transport: Transport,
+    summed: bool,
+    watch: Watch | None = None,
 ) -> list[Share]:
     """One step: `shares[i]` belongs to worker `transport.workers[i]`; returns what each gets.
 
     With `summed` the caller has divided the gradients by the number of workers (as Keras does under
     a strategy) and gets their sum; else it gets the mean.  In both cases the compressor sees the
     undivided gradient of one worker; where a worker is a host of several processes, their mean.
+    `watch`: sees the collectives of all buckets, or None.
     """
     if transport.inside is not None:
         shares = [
@@ -71,7 +77,8 @@ def exchange(
     while waiting or under_way:
         if waiting:
             b = waiting.pop(0)
-            under_way.append(Bucket(plan, b, [worker.start(b) for worker in workers], transport))
+            running = [worker.start(b) for worker in workers]
+            under_way.append(Bucket(plan, b, running, transport, watch))
         under_way = [bucket for bucket in under_way if not bucket.advance()]
     # Rows go last, since backward computes the gradients of embedding tables last.
     if plan.by_rows:
@@ -114,20 +121,9 @@ def composed(
     if not asked:
         yield Sum([], finite)  # sends only the flag
     if compressor.aggregates == "sum":  # a consensus is never divided
-        totals = [_mean(total, ctx.size) for total in totals]
+        totals = [mean(total, ctx.size) for total in totals]
     sent = sent or [None] * len(ctx)
     return Outcome(*memory.settle_list(carries, sent, totals, memories, ctx), states)
-
-
-def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
-    """The dense lanes of a bucket: sums over workers divided by `divisor`, in the lanes' dtypes."""
-    # These lanes need no flag: a non-finite value of one worker makes the sum non-finite on all.
-    replies = yield Sum([{"values": x} for x in _reshaped(xs, [(-1,)] * len(xs))])
-    if ctx.size == divisor == 1:
-        return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
-    totals = _reshaped([r["values"] for r in replies], [tuple(x.shape) for x in xs])
-    totals = _means(totals, divisor)
-    return Outcome(totals, [{}] * len(xs), [{}] * len(xs))
 
 
 class _Worker:
@@ -200,7 +196,7 @@ class _Worker:
         """Takes the result of the lanes of compressed rows."""
         self._by_rows = received
         for group, total in zip(self._plan.by_rows, received.totals):
-            lane, values = group.lanes[0], _mean(total.values, self._transport.size)
+            lane, values = group.lanes[0], mean(total.values, self._transport.size)
             self.unseen.append(values)  # before a cast that turns infinity into the largest number
             if lane.dtype != "float32":
                 values = tf.saturate_cast(values, lane.dtype)
@@ -212,10 +208,10 @@ class _Worker:
         result = Share([None] * len(share.grads), {}, {}, share.step)
         with self._transport.device(self._position):
             unseen, flags, dense = self.unseen, [], []
-            own_flags = [one.own_finite for one in self._running if not one.group.dense]
+            own_flags = [one.own_finite for one in self._running if one.own_finite is not None]
             for one in self._running:
                 outcome = one.outcome
-                if one.group.dense:
+                if one.own_finite is None:
                     dense += [share.grads[lane.position] for lane in one.group.lanes]
                 flags.append(one.finite)
                 if outcome.finite is None:
@@ -269,36 +265,9 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
         with transport.device(i):
             for lane, total in zip(plan.sparse, totals):
                 if not summed and transport.gradients > 1:
-                    total = with_values(total, _mean(total.values, transport.gradients))
+                    total = with_values(total, mean(total.values, transport.gradients))
                 workers[i].rows.append((lane.position, total))
                 workers[i].unseen.append(total.values)
-
-
-def _mean(total: tf.Tensor, size: int) -> tf.Tensor:
-    return _means([total], size)[0]
-
-
-def _means(totals: Sequence[tf.Tensor], size: int) -> list[tf.Tensor]:
-    if size == 1:
-        return list(totals)
-    # TensorFlow's graphs turn a division by a constant into a product with it; eager steps must
-    # give the same bits.  All totals of a dtype share the node of the constant.
-    floats = {total.dtype for total in totals if not total.dtype.is_integer}
-    shares = {dtype: tf.constant(1 / size, dtype) for dtype in floats}
-    return [t * shares[t.dtype] if t.dtype in shares else t // size for t in totals]
-
-
-def _reshaped(xs: Sequence[tf.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
-    """Each x in its shape; all x of a shape share the node that says it."""
-    made: dict[tuple[int, ...], tf.Tensor] = {}
-    out = []
-    for x, shape in zip(xs, shapes):
-        if x.shape.rank != len(shape):  # else it has this shape already
-            if shape not in made:
-                made[shape] = tf.constant(shape, tf.int32)
-            x = tf.reshape(x, made[shape])
-        out.append(x)
-    return out
 
 
 def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

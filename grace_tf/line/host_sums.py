@@ -25,15 +25,9 @@ def added_up(plan: Plan, grads: list, inside: Transport) -> list:
             by_dtype.setdefault(lane.spec.dtype.name, []).append(lane.position)
         for dtype, positions in by_dtype.items():
             mine = [tf.cast(grads[position], dtype) for position in positions]
-            for position, total in zip(positions, _sums(plan, number, dtype, mine, inside)):
+            narrow = plan.hierarchical == "bf16" and dtype == "float32"
+            key = plan.inside_key(number, "bfloat16" if narrow else dtype)
+            (totals,) = inside.sum_lists([mine], key, narrow)
+            for position, total in zip(positions, totals):
                 sums[position] = total
     return sums
-
-
-def _sums(plan: Plan, number: int, dtype: str, mine: list, inside: Transport) -> list[tf.Tensor]:
-    flat = tf.concat([tf.reshape(grad, [-1]) for grad in mine], 0)
-    narrow = plan.hierarchical == "bf16" and dtype == "float32"
-    sent = tf.cast(flat, tf.bfloat16) if narrow else flat
-    (total,) = inside.sum([sent], plan.inside_key(number, sent.dtype.name))
-    pieces = tf.split(tf.cast(total, flat.dtype), [grad.shape.num_elements() for grad in mine])
-    return [tf.reshape(piece, grad.shape) for piece, grad in zip(pieces, mine)]

@@ -15,7 +15,7 @@ from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 from grace_tf.core.specs import spec_of
 from grace_tf.core.version import __version__
-from grace_tf.line import collective_keys, two_hops, wire
+from grace_tf.line import collective_keys, row_selection, two_hops, wire
 from grace_tf.line.lanes import Lane, lane_of
 from grace_tf.line.row_chunks import Chunks
 from grace_tf.line.settings import Settings
@@ -67,7 +67,7 @@ class LaneGroup:
     @functools.cached_property
     def chunks(self) -> Chunks:
         """The coder of a group `by_rows`: turns the rows of its lane into words, and back."""
-        return Chunks(self.compressor, self.lanes[0].shape)
+        return Chunks(row_selection.coder(self.compressor), self.lanes[0].shape)
 
     def takes_two_hops(self, size: int) -> bool:
         """Whether two hops replace the group's gather between `size` workers: see two_hops.py."""
@@ -148,9 +148,20 @@ class Plan:
         place = (bucket * (_ROUNDS + 1) + round_) * len(_KINDS) + _KINDS.index(kind)
         return self.keys[place * _DTYPES + tf.as_dtype(dtype).as_datatype_enum]
 
+    def bucket_of(self, key: int) -> int:
+        """The number of the bucket whose collectives have this key."""
+        return (key - self.first_key) // _KEYS_OF_A_BUCKET
+
     def inside_key(self, bucket: int, dtype: str) -> int:
         """The key of the sum of a bucket's gradients inside a host."""
         return self._key(bucket, _ROUNDS, "sum", dtype)
+
+    def measuring_key(self, inside: bool = False) -> int:
+        """The key of the sum that shows how far the aggregates are from the mean; `inside` a host.
+
+        The plan must have a bucket.
+        """
+        return self._key(0, _ROUNDS, "max" if inside else "all_to_all", "float32")
 
     def row_key(self, name: str) -> int:
         """The key of the collective that `Transport.rows` calls by this name, one of `rows.NAMES`.

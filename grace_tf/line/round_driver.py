@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -17,8 +18,35 @@ from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.transports.base import Transport
 
 
+class Watch(Protocol):
+    """Sees when each collective of the first worker of this process begins and ends.
+
+    A worker alone receives at once what it would send.
+    """
+
+    def begins(self, bucket: int, sent: tf.Tensor) -> tf.Tensor:
+        """The same buffer, which the collective sends instead of `sent`."""
+
+    def ends(self, received: tf.Tensor) -> None:
+        """`received` is the reply to the buffer that began last."""
+
+
+class _Unwatched:
+    def begins(self, bucket: int, sent: tf.Tensor) -> tf.Tensor:
+        return sent
+
+    def ends(self, received: tf.Tensor) -> None:
+        pass
+
+
+_UNWATCHED = _Unwatched()
+
+
 class Bucket:
-    """A bucket on all workers of this process; `running[i]`: worker i's rounds, by lane group."""
+    """A bucket on all workers of this process; `running[i]`: worker i's rounds, by lane group.
+
+    `watch`: sees the bucket's collectives, or None.
+    """
 
     def __init__(
         self,
@@ -26,8 +54,10 @@ class Bucket:
         number: int,
         running: Sequence[Sequence[GroupRounds]],
         transport: Transport,
+        watch: Watch | None = None,
     ) -> None:
         self._key = functools.partial(plan.key, number)
+        self._number, self._watch = number, watch or _UNWATCHED
         self._running, self._transport, self._round = running, transport, 0
 
     def advance(self) -> bool:
@@ -35,7 +65,8 @@ class Bucket:
         asked = [[one.request for one in mine] for mine in self._running]
         key = functools.partial(self._key, self._round)
         carry = returned if self._transport.size == 1 else communicate
-        replies, flags = carry(asked, self._transport, key, flagged=self._round == 0)
+        watched = self._watch, self._number
+        replies, flags = carry(asked, self._transport, key, self._round == 0, *watched)
         for i, mine in enumerate(self._running):
             with self._transport.device(i):
                 for one, reply in zip(mine, replies[i]):
@@ -69,12 +100,15 @@ def communicate(
     transport: Transport,
     key: Callable[[str, str], int],
     flagged: bool,
+    watch: Watch = _UNWATCHED,
+    bucket: int = 0,
 ) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
     """One round of one bucket: `asked[i]` are the requests of worker i, one for each lane group.
 
-    `key(kind, dtype)` names each collective.  Returns the replies, nested like the requests, and a
-    list: with `flagged`, as in a first round, it holds a bool scalar for each worker, whether all
-    that the workers compress in this bucket is finite; else it is empty.
+    `key(kind, dtype)` names each collective.  `watch` sees them as those of `bucket`.  Returns the
+    replies, nested like the requests, and a list: with `flagged`, as in a first round, it holds a
+    bool scalar for each worker, whether all that the workers compress in this bucket is finite;
+    else it is empty.
     """
     replies = [[r and [{} for _ in r.payloads] for r in mine] for mine in asked]
     flags = []
@@ -83,7 +117,11 @@ def communicate(
         for i, mine in enumerate(asked):
             with transport.device(i):
                 sent.append(wire.fuse(buffer, mine))
+                if i == 0:
+                    sent = [watch.begins(bucket, sent[0])]
         received = getattr(transport, buffer.kind)(sent, key(buffer.kind, buffer.dtype))
+        with transport.device(0):
+            watch.ends(received[0])
         for i, (reply, mine) in enumerate(zip(received, replies)):
             with transport.device(i):
                 finite = wire.split(buffer, reply, mine)
@@ -96,6 +134,8 @@ def returned(
     transport: Transport,
     key: Callable[[str, str], int],
     flagged: bool,
+    watch: Watch = _UNWATCHED,
+    bucket: int = 0,
 ) -> tuple[list[list[list[Payload] | None]], list[tf.Tensor]]:
     """`communicate` for a single worker: it gets what it sends, so no buffer is made.
 
@@ -104,5 +144,8 @@ def returned(
     (mine,) = asked
     for buffer in wire.layout(mine, flagged):
         transport.take_down(buffer.kind, buffer.dtype, buffer.length)
+    parts = [p for request in mine if request for load in request.payloads for p in load.values()]
+    for part in parts[:1]:  # all are ready at the same time, or nearly so
+        watch.ends(watch.begins(bucket, part))
     replies = [request and wire.received_alone(request) for request in mine]
     return [replies], [wire.all_finite(mine)] if flagged else []

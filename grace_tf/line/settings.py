@@ -51,6 +51,13 @@ class Settings:
         check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
         check_choice("grace_tf", "hierarchical", self.hierarchical, (False, True, "bf16"))
         check_choice("grace_tf", "average_logs", self.average_logs, (False, True))
+        if len(self._scheduled) > 1 and any(each.chosen for each in self._scheduled):
+            given = " and ".join(dict.fromkeys(map(str, self._scheduled)))
+            if len(set(self._scheduled)) > 1:
+                raise ValueError(
+                    f"The mapping has {given}: beside auto there may be no schedule and no auto of "
+                    "another quality, since all variables change their method together."
+                )
         for pattern in (*self.exclude, *(pattern for pattern, _, _ in self.routes)):
             _check_pattern(pattern)
 
@@ -78,6 +85,11 @@ class Settings:
                 compressor, memory = stage.compressor, stage.memory
             routes.append((pattern, compressor, memory))
         return dataclasses.replace(self, routes=tuple(routes))
+
+    @property
+    def choice(self) -> Scheduled | None:
+        """The stages among which the training chooses; None without "auto"."""
+        return next((each for each in self._scheduled if each.chosen), None)
 
     @property
     def _scheduled(self) -> list[Scheduled]:
@@ -201,6 +213,13 @@ def _pair(
     what: Any, memory: MemoryLike, **hyperparameters: Any
 ) -> tuple[Compressor | Scheduled, Memory]:
     compressor, default = registry.resolve(what, **hyperparameters)
+    if isinstance(compressor, Scheduled) and compressor.chosen:
+        if memory != "auto":
+            raise ValueError(
+                f"{compressor} gives each of its methods the memory of its paper: leave memory "
+                f"out, or name a method beside memory={memory!r}."
+            )
+        return compressor, compressor.stages[-1].memory
     memories = parse_firsts(memory) if isinstance(memory, str) else memory
     if isinstance(memories, Schedule) or isinstance(compressor, Scheduled):
         if not isinstance(compressor, Scheduled):
@@ -240,6 +259,8 @@ def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:
     """The keyword `memory` for this memory, or for the memories of a schedule's stages."""
     if not isinstance(compressor, Scheduled) or len(compressor.stages) == 1:
         return spec_of(memory)
+    if compressor.chosen:
+        return "auto"
     for keyword in ("auto", spec_of(memory)):
         with contextlib.suppress(ValueError):  # the memory does not suit all stages
             if _pair(str(compressor), keyword)[0] == compressor:

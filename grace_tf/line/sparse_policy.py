@@ -1,10 +1,10 @@
 """Decides how the sparse gradient of a compressed variable travels: one of three ways.
 
-  * As compressed rows, where the compressor is `elementwise`, such as a quantiser, the memory is
-    `by_rows`, and each worker compresses its own gradient.
-  * As rows in full precision, without a memory: where the compressor selects elements, has low rank
-    or needs several rounds, or the memory is not `by_rows`.  A batch touches few rows anyway, and
-    the residual of a selection would wait until a later step touches the same row.
+  * As compressed rows, where the memory is `by_rows`, each worker compresses its own gradient, and
+    the compressor is `elementwise`, such as a quantiser, or selects rows (`row_share`), such as
+    topk.  A selection needs a memory that keeps the rows that are not sent.
+  * As rows in full precision, without a memory: where the compressor does neither, as with low
+    rank, or the memory is not `by_rows`.  A batch touches few rows anyway.
   * Dense, where the method needs every element of every worker: for a consensus, since workers
     without the row vote too; for a memory that `needs_every_row`, such as a momentum; and where the
     number of rows must be static.
@@ -18,6 +18,7 @@ import logging
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
+from grace_tf.line import row_selection
 
 _LOG = logging.getLogger("grace_tf")
 
@@ -42,12 +43,16 @@ def rule(
         return DENSE_LANE, f"the consensus of {compressor} needs all rows"
     if static:
         return DENSE_LANE, f"{static} needs a static number of rows"
-    if not (compressor.elementwise and compressor.one_round):
+    if row_selection.coder(compressor) is None:
         return PLAIN_ROWS, f"{compressor} does not compress rows by themselves"
+    if row_selection.sends_all(compressor):
+        return PLAIN_ROWS, f"{compressor} sends all rows"
     if hierarchical:
         return PLAIN_ROWS, "hierarchical adds up no rows inside hosts"
     if not memory.by_rows:
         return PLAIN_ROWS, f"the memory {memory.name} does not go row by row"
+    if compressor.row_share is not None and not memory.needs_sent:
+        return PLAIN_ROWS, f"the memory {memory.name} would lose the rows that are not sent"
     return ROWS, ""
 
 

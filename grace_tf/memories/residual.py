@@ -16,7 +16,7 @@ from grace_tf.core.rounds import settles_after
     examples=("residual:dtype=bf16", "residual:dtype=int8", "residual:decay=0.9"),
 )
 class Residual(ErrorFeedback):
-    """Adds what was not sent to the next gradient: x' = x + e, e ← decay·(x' − sent).
+    """Adds what was not sent to the next gradient: x' = x + decay·e, e ← x' − sent.
 
     `dtype` is the form of e between steps.  "bf16" and "int8" round it at random, independently for
     each worker and element.  The stored ê has the expectation e, so nothing is lost on average, and
@@ -30,12 +30,12 @@ class Residual(ErrorFeedback):
     With a `decay` below 1 the residual forgets: an element that is never sent grows to
     1 / (1 − decay) gradients at most.  Where a method leaves out much of every gradient, as signs
     do, that keeps the residual short beside the optimizer's momentum.  A sparse gradient lets the
-    rows that it touches decay.
+    rows that it touches decay.  It costs no pass over memory.
     With `reset` e becomes 0 at the end of every reset-th step.  What it held then is lost: the sums
     above hold from one reset to the next.
     State: residual, between steps float32 of the variable's shape; uint16, the bits of bfloat16; or
     int8 [8·⌈n/32⌉ + ⌈n/256⌉, 4], codes and scales.  A state of one dtype loads into any other.
-    compensated = sent + residual, exactly for selections, at decay 1 and without a reset.
+    compensated = sent + residual, exactly for selections, but in the steps that end with a reset.
     Raises: ValueError for another dtype or a decay outside (0, 1]; TypeError or ValueError for a
     reset that is no integer of at least 1; ValueError (at construction of the door) for a
     compressor that is not nonexpansive, since the residual could then grow without bound.
@@ -51,23 +51,20 @@ class Residual(ErrorFeedback):
     in_encode = True
     by_rows = property(lambda self: self.dtype == "float32" and self.reset is None)
     forgets = property(lambda self: self.decay != 1 or self.reset is not None)
+    keeps = property(lambda self: self.decay)
 
     def __post_init__(self):
         self._check("residual")
         check_fraction("residual", "decay", self.decay)
 
     def settle(self, carry, sent, total, state, ctx):
-        return total, {"residual": self.unless_reset(self._decayed(carry - sent), ctx)}
+        return total, {"residual": self.unless_reset(carry - sent, ctx)}
 
     def take_back(self, state, lost):
-        return {**state, "residual": state["residual"] + self._decayed(lost)}
-
-    def _decayed(self, unsent):
-        return unsent if self.decay == 1 else unsent * self.decay
+        return {**state, "residual": state["residual"] + lost}
 
 
-@settles_after(Residual, "residual", when=lambda memory: memory.forgets)
-def forgotten(memory, before, after, ctx):
-    """Lets the residuals of a fused form decay, in one more pass over memory, and resets them."""
-    unsent = residuals_of(after)
-    return with_resets(memory, lambda: [memory._decayed(each) for each in unsent], ctx)
+@settles_after(Residual, "residual", when=lambda memory: memory.reset is not None)
+def started_anew(memory, before, after, ctx):
+    """Resets the residuals of a fused form."""
+    return with_resets(memory, lambda: residuals_of(after), ctx)

@@ -51,6 +51,8 @@ def constructs(s: Subject) -> None:
     demand(block, f"block is a positive int or None, not {c.block!r}.")
     whole = c.divides_at is None or (c.block and c.divides_at and c.divides_at % c.block == 0)
     demand(whole, f"divides_at is whole blocks of {c.block}, not {c.divides_at!r}.")
+    share = c.row_share is None or (isinstance(c.row_share, (int, float)) and 0 < c.row_share <= 1)
+    demand(share, f"row_share is a fraction in (0, 1] or None, not {c.row_share!r}.")
     twin = copy.deepcopy(c)
     demand(twin == c and hash(twin) == hash(c), "A copy of it is not equal or has another hash.")
     rebuilt = registry.get(str(c))

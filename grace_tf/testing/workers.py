@@ -54,7 +54,7 @@ class Workers:
         self.settings = settings(compressor, **{"min_elements": 1, **keywords})
         self.transport = transport or Loopback(size)
         self.state = State()
-        self._stages = Stages(self.state)
+        self._stages = Stages(self.state, self.settings.choice)
         self._paths = list(paths)
         self._summed = summed
         self._step = tf.function(self.step, autograph=False)

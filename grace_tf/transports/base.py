@@ -79,11 +79,14 @@ class Transport(abc.ABC):
       workers: the numbers of the workers in this process; they choose results and random streams.
       inside: a transport between the processes of this worker, where a worker is a host with
         several processes, see hosts.py; else None.
+      sums_in_conditions: whether `sum` works inside a tf.cond in which all workers enter alike;
+        `gather` does everywhere.
     """
 
     size: int
     workers: tuple[int, ...]
     inside: Transport | None = None
+    sums_in_conditions = True
 
     @property
     def gradients(self) -> int:
@@ -146,6 +149,38 @@ class Transport(abc.ABC):
                 f"{buffers[0].shape}."
             )
         return self._all_to_all(list(buffers), key)
+
+    def sum_lists(
+        self, lists: Sequence[Sequence[tf.Tensor]], key: int, narrow: bool = False
+    ) -> list[Tensors]:
+        """The elementwise sums of lists of tensors over all workers.
+
+        Args:
+          lists: of each worker of this process; tensors of any shapes and one dtype of `sum`.
+          key: as in `sum`.
+          narrow: whether float32 travels and is added up as bfloat16.
+
+        Returns:
+          A list for each worker of this process, all the same bits.
+        """
+        if self.size == 1:
+            return [list(own) for own in lists]
+        return self._sum_lists([list(own) for own in lists], key, narrow)
+
+    def join(self, pieces: Sequence[tf.Tensor], lengths: Sequence[int], key: int) -> Tensors:
+        """Everyone's piece of a tensor, side by side, bit for bit.
+
+        Args:
+          pieces: `[…, lengths[w]]` of each worker w of this process, of a dtype of `gather`.
+          lengths: of all workers' pieces.
+          key: as in `gather`.
+
+        Returns:
+          `[…, sum(lengths)]` for each worker of this process.
+        """
+        if self.size == 1:
+            return list(pieces)
+        return self._join(list(pieces), lengths, key)
 
     def rows(self, slices: Sequence[Sequence[tf.IndexedSlices]], key: Keys) -> Lanes:
         """The sums of sparse tensors: all workers' rows in worker order, repeated rows included.
@@ -241,6 +276,25 @@ class Transport(abc.ABC):
         """The sentence for an error that a lost worker has caused; None for other errors, and for
         all errors within one process."""
         return None
+
+    # By the collectives of one buffer; a subclass may do without the copies.
+
+    def _sum_lists(self, lists: Sequence[Tensors], key: int, narrow: bool) -> list[Tensors]:
+        sent = [tf.concat([tf.reshape(x, [-1]) for x in own], 0) for own in lists]
+        narrow = narrow and sent[0].dtype == tf.float32
+        totals = self.sum([tf.cast(x, tf.bfloat16) for x in sent] if narrow else sent, key)
+        sizes = [x.shape.num_elements() for x in lists[0]]
+        parts = [tf.split(tf.cast(total, lists[0][0].dtype), sizes) for total in totals]
+        return [[tf.reshape(p, x.shape) for p, x in zip(own, lists[0])] for own in parts]
+
+    def _join(self, pieces: Tensors, lengths: Sequence[int], key: int) -> Tensors:
+        longest, shape = max(lengths), [self.size, *pieces[0].shape[:-1], max(lengths)]
+        before = [[0, 0]] * (len(shape) - 2)
+        if min(lengths) < longest:
+            pieces = [tf.pad(x, [*before, [0, longest - x.shape[-1]]]) for x in pieces]
+        every = self.gather([tf.reshape(x, [-1]) for x in pieces], key)
+        rows = [tf.unstack(tf.reshape(each, shape)) for each in every]
+        return [tf.concat([r[..., :n] for r, n in zip(each, lengths)], -1) for each in rows]
 
     @abc.abstractmethod
     def _sum(self, buffers: Tensors, key: int) -> Tensors: ...

@@ -13,8 +13,12 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from grace_tf.transports import meeting_in_memory
 from grace_tf.transports.base import Keys, Lanes, Tensors, Transport
 from grace_tf.transports.group import Group
+from grace_tf.transports.shared_memory import SharedMemory
+
+_UNIT = 32  # elements, of at least two bytes
 
 
 class Hosts(Transport):
@@ -67,6 +71,9 @@ class Hosts(Transport):
             )
         here = ranks[group.hosts[group.rank]]
         inside = group.part(here)
+        segment = meeting_in_memory.shared(group, here)
+        if segment is not None:
+            inside = SharedMemory(inside, group, segment)
         return cls(group, inside, group.part(across[here.index(group.rank)]))
 
     @property
@@ -105,11 +112,22 @@ class Hosts(Transport):
         count, place, n = self.inside.size, self.inside.workers[0], buffer.shape[-1]
         if count == 1:
             return collective([buffer], key)[0]
-        length = -(-n // count)
-        padding = [[0, 0]] * (buffer.shape.rank - 1) + [[0, count * length - n]]
-        whole = tf.pad(buffer, padding) if count * length > n else buffer
-        (moved,) = collective([whole[..., place * length : (place + 1) * length]], key)
-        (pieces,) = self.inside.gather([tf.reshape(moved, [-1])], key)
-        pieces = tf.reshape(pieces, [count, -1, length])  # [processes, hosts or 1, length]
-        joined = tf.reshape(tf.transpose(pieces, [1, 0, 2]), [*moved.shape[:-1], count * length])
-        return joined[..., :n]
+        if n < count:  # each process has a piece, and moves it
+            padding = [[0, 0]] * (buffer.shape.rank - 1) + [[0, count - n]]
+            return self._by_pieces(tf.pad(buffer, padding), collective, key)[..., :n]
+        lengths = pieces_of(n, count)
+        begin = sum(lengths[:place])
+        (moved,) = collective([buffer[..., begin : begin + lengths[place]]], key)
+        return self.inside.join([moved], lengths, key)[0]
+
+
+def pieces_of(n: int, count: int) -> list[int]:
+    """The lengths of `count` pieces of n ≥ count elements, as equal as can be, none empty.
+
+    Long ones begin at multiples of 64 bytes: TensorFlow copies other slices.
+    """
+    unit = _UNIT if n >= 4 * _UNIT * count else 1
+    units, more = divmod(-(-n // unit), count)
+    lengths = [unit * (units + (place < more)) for place in range(count)]
+    lengths[-1] -= sum(lengths) - n
+    return lengths

@@ -46,7 +46,8 @@ class ProcessGroup(Ring, Group):
     Bytes a worker sends for n bytes handed over, N workers: sum, max 2 n (N - 1) / N;
     gather n (N - 1); all_to_all n (N - 1) / N.  Buffers on a GPU pass through the host's memory.
 
-    Only processes with the same `secret` meet.
+    Only processes with the same `secret` meet.  They compare `alike`, which is `addresses` unless
+    each worker reaches the others through ports of its own, as behind a relay.
 
     Attributes: rank; size; local_rank (position among the workers of the same host); workers, which
     is (rank,); timeout in seconds; addresses.
@@ -59,6 +60,7 @@ class ProcessGroup(Ring, Group):
         timeout: float = 120.0,
         deadline: float | None = None,
         secret: str = "",
+        alike: Sequence[str] | None = None,
     ):
         super().__init__(len(addresses), rank, timeout=timeout)
         self.addresses = tuple(addresses)
@@ -68,7 +70,7 @@ class ProcessGroup(Ring, Group):
         if self.size == 1:
             return
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
-        starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline, secret)
+        starting = rendezvous.meet(self.addresses, rank, self.timeout, deadline, secret, alike)
         server, port, token = None, 0, 0
         if rank == 0:
             server, port, token = lifeline.offer(self.hosts[0], on_one_machine(self.hosts))

@@ -25,6 +25,7 @@ def meet(
     timeout: float,
     deadline: float | None = None,
     secret: str = "",
+    alike: Sequence[str] | None = None,
 ) -> Starting:
     """Returns when all workers are here, with the connections that watch over what follows.
 
@@ -32,11 +33,12 @@ def meet(
       timeout: seconds to wait for the others.
       deadline: when they are over, by `time.monotonic()`; after all of them unless given.
       secret: what only the workers of this job know; without the same they do not meet.
+      alike: what all must have alike, where it is not the addresses.
     Raises: RuntimeError where a worker does not come in time, or does not fit to worker 0.
     """
     size = len(addresses)
     deadline = time.monotonic() + timeout if deadline is None else deadline
-    digest = zlib.crc32(",".join(addresses).encode())
+    digest = zlib.crc32(",".join(alike or addresses).encode())
     hello = {"magic": _MAGIC, "rank": rank, "size": size, "addresses": digest}
     hello["versions"] = versions.HERE
     if rank > 0:

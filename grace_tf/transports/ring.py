@@ -89,7 +89,7 @@ class Ring(GathersRows):
             if self._waits is None:
                 return op(input=buffer, **attributes)
             mark = self._marks[key]
-            return self._waits.around(mark, buffer, lambda: op(input=buffer, **attributes))
+            return self._waits.around(mark, [buffer], lambda: op(input=buffer, **attributes))
 
     def _by_rank(self, rows: tf.Tensor) -> tf.Tensor:
         return rows if self._members is None else tf.gather(rows, np.argsort(self._members))

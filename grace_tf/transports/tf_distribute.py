@@ -76,6 +76,8 @@ def reduced_rows(
 class ReplicaContext(Transport):
     """One replica of a strategy that spans processes (MultiWorkerMirroredStrategy), from inside."""
 
+    sums_in_conditions = False  # TensorFlow's own sum leaves the replicas, and a condition cannot
+
     def __init__(self, context: tf.distribute.ReplicaContext) -> None:
         self._context = context
         self.size = context.num_replicas_in_sync

@@ -3,11 +3,11 @@
 import gc
 from unittest import mock
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.aggregation.already_aggregated import aggregated

@@ -4,16 +4,15 @@ import dataclasses
 import warnings
 from unittest import mock
 
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import KERAS_3, keras
 
 from grace_tf.aggregation.consistency import initial_values
 from grace_tf.aggregation.consistency.initial_values import InitialValues, Row, Taken, decide
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo, float_word
 from grace_tf.aggregation.state.state import State
 from grace_tf.keras.optimizer_info import values_of
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.testing import Workers
 
 ROW = Row(*[1] * 4, step=0, state=1, rate=float_word(0.1), restored=0)

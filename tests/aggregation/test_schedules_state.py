@@ -114,11 +114,13 @@ class FilesTest(tf.test.TestCase):
 
     def test_what_rows_have_kept_leaves_in_stages_that_do_not_compress_them(self):
         for spec, unspent in (
-            ("efsignsgd@0;topk@3", 0),
-            ("efsignsgd@0;none@3;topk@5", 0),
-            ("topk@0;efsignsgd@1;powersgd@3", 0),
-            ("topk@0;none@3", None),
-            ("none@0;topk:ratio=0.5@1;none@3", None),
+            ("efsignsgd@0;randomk@3", 0),
+            ("efsignsgd@0;none@3;randomk@5", 0),
+            ("randomk@0;efsignsgd@1;powersgd@3", 0),
+            ("randomk@0;none@3", None),
+            ("none@0;randomk:ratio=0.5@1;none@3", None),
+            ("topk@0;none@3", 0),
+            ("none@0;efsignsgd@1;topk@2;randomk@4", 0),
             ("u8bit@0;none@3", None),
         ):
             dtype = "int8" if "u8bit" in spec else "float32"

@@ -56,7 +56,7 @@ def test_describe_prints_the_parts_and_the_bytes(capsys):
     assert ["indices", "int32", "2,676", "10,704"] in cells
     assert ["of", "fp32", "1/78.89"] in cells
     assert "a step     50,704 bytes from each of several workers" in printed
-    assert "defaults   topk:ratio=0.01\n" in printed
+    assert "defaults   topk:ratio=0.01,row_ratio=0.25\n" in printed
     assert ["memory", "residual"] in cells
 
 

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from unittest import mock
 
-import keras
 import tensorflow as tf
+from this_keras import KERAS_3, keras
 
 import grace_tf
 from grace_tf.__main__ import main
 from grace_tf.cli import doctor
-from grace_tf.keras import repairs
+from grace_tf.keras import flavours
 from grace_tf.ops.backend import cuda, native
 
 SCRIPT = pathlib.Path(__file__).parents[2] / ".ci" / "horovod"
@@ -42,10 +42,12 @@ def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
 def test_doctor_tells_versions_repairs_and_surroundings():
     found = {**dict(doctor.findings()), **dict(doctor._repairs())}
     assert found["TensorFlow"] == tf.__version__
+    assert f"{keras.__name__} {keras.__version__}" in found["Keras"].split(", ")
+    assert found["tf.keras means"] == keras.__name__
     assert found["grace_tf"] == grace_tf.__version__
     assert found["native operations"].startswith(("yes, ", "no, the reference operations serve: "))
     assert found["workers around"].startswith("none")
-    state = "applied to" if repairs.KERAS_3 else "not needed"
+    state = "applied to" if KERAS_3 else "not needed"
     assert found["repair: agree_on_finite"].startswith(state)
 
 
@@ -74,9 +76,9 @@ def test_the_verdict_says_what_to_do_first():
             assert doctor.verdict().endswith(
                 "on GPUs by the slower reference operations: No driver."
             )
-        with mock.patch.object(tf.keras.Model, "__module__", "tf_keras.src.engine.training"):
-            assert "tf.keras means the package tf_keras" in doctor.verdict()
-            assert dict(doctor.findings())["tf.keras means"] == "tf_keras"
+        with mock.patch.object(flavours, "chosen", side_effect=ImportError("No tf_keras.")):
+            assert doctor.verdict().endswith("install tf_keras, or unset TF_USE_LEGACY_KERAS.")
+            assert dict(doctor.findings())["tf.keras means"].endswith("No tf_keras")
     with mock.patch.object(native, "available", lambda: False):
         assert "install g++" in doctor.verdict()
     with mock.patch.dict(os.environ, {"TF_CONFIG": "{"}):

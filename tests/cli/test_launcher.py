@@ -268,6 +268,8 @@ class LauncherTest(unittest.TestCase):
                 "A=1",
                 "-x",
                 "B",
+                "--link",
+                "1gbit",
                 "--",
                 "a.py",
                 "-np",
@@ -285,6 +287,7 @@ class LauncherTest(unittest.TestCase):
             horovod=False,
             ssh=local_and_ssh.SSH,
             export=["A=1", "B"],
+            link="1gbit",
         )
         complaint = io.StringIO()
         with contextlib.redirect_stderr(complaint):

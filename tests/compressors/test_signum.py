@@ -1,10 +1,10 @@
 """Signs of a moving average, and the memory that keeps it."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from test_fused import CORNERS, assert_same, run
+from this_keras import keras
 
 import grace_tf
 from grace_tf import ops

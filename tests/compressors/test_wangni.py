@@ -76,6 +76,15 @@ class WangniTest(tf.test.TestCase):
             (sent,), _ = drawer([x], 0.1, (0,))(1)
             self.assertAllEqual(sent, x)
 
+    def test_a_variable_of_tiny_elements_is_drawn_without_overflow(self):
+        x = cases.normal((100,))
+        for exponent in (-125, -115, -108, -103, -100):
+            tiny = x * np.float32(2.0**exponent)
+            sent, places = drawer([tiny, x], 0.1, (0, 1))(1)
+            self.assertLen(np.unique(places[0]), 10)
+            self.assertAllInSet((sent[0].numpy() != 0).sum(), [10])
+            self.assertLen(np.unique(places[1]), 10)
+
     def test_equal_elements_have_equal_chances(self):
         draw = drawer([np.ones(64, np.float32)], 0.25, (2,))
         counts = sum((draw(step)[0][0].numpy() != 0).astype(int) for step in range(800))

@@ -2,11 +2,11 @@
 
 import inspect
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from this_keras import keras
 
 import grace_tf
 from grace_tf.compressors.qsgd import QSGD
@@ -129,8 +129,11 @@ def test_a_distance_between_comparisons_fits_into_an_integer_of_tensorflow():
         (lambda: grace_tf.get("qgsd"), "; did you mean 'qsgd'?"),
         (lambda: grace_tf.get("TopK"), "; did you mean 'topk'?"),
         (lambda: grace_tf.get("nothing_like_it"), f"{registry.available()[-1]}."),
-        (lambda: grace_tf.get("topk:ration=0.1"), "; it has: ratio; did you mean 'ratio'?"),
-        (lambda: grace_tf.get("topk:mem=none"), "; it has: ratio."),
+        (
+            lambda: grace_tf.get("topk:ration=0.1"),
+            "; it has: ratio, row_ratio; did you mean 'ratio'?",
+        ),
+        (lambda: grace_tf.get("topk:mem=none"), "; it has: ratio, row_ratio."),
         (lambda: door_settings("topk", mem="none"), "average_logs; did you mean 'memory'?"),
         (
             lambda: door_settings("topk", min_element=1),
@@ -148,7 +151,9 @@ def test_the_name_that_was_meant(call, end):
 def test_the_keywords_that_are_told_are_those_of_wrap():
     kinds = inspect.signature(grace_tf.wrap).parameters.values()
     assert registry.KEYWORDS == tuple(p.name for p in kinds if p.kind is p.KEYWORD_ONLY)
-    with pytest.raises(TypeError, match="; it has: ratio; wrap.. itself takes: memory, .*did you"):
+    with pytest.raises(
+        TypeError, match="; it has: ratio, row_ratio; wrap.. itself takes: memory, .*did you"
+    ):
         grace_tf.wrap(keras.optimizers.SGD(0.1), "topk", mem="none")
 
 

@@ -1,11 +1,11 @@
 """The door of Keras: a wrapped optimizer is the user's own, reduces, and compresses."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS_3, compiled, data, fit, model, replicas_of, sha, shas
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 

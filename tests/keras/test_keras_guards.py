@@ -1,19 +1,17 @@
 """Gradients that would be reduced by nobody, or twice, and fits that would wait for ever."""
 
-import importlib
 import json
-import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from launch import launch
 from models import KERAS_3, compiled, replicas_of
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
-from grace_tf.keras import repairs
+from grace_tf.keras import flavours, repairs
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.transports.world import world
 
@@ -62,41 +60,6 @@ def test_in_a_group_a_plain_optimizer_takes_aggregated_gradients_only(monkeypatc
                     optimizer.apply_gradients(pairs)
         np.testing.assert_array_equal(first.numpy(), [-1.0] * 4)
         np.testing.assert_array_equal(second.numpy(), [0.0] * 4)
-
-
-TF_KERAS = """
-import types
-
-class Optimizer:
-    def aggregate_gradients(self, pairs):
-        return pairs
-
-class Legacy:
-    def _aggregate_gradients(self, pairs):
-        return pairs
-
-optimizers = types.SimpleNamespace(
-    Optimizer=Optimizer, legacy=types.SimpleNamespace(Optimizer=Legacy)
-)
-"""
-
-
-def test_an_optimizer_of_tf_keras_is_guarded_too(monkeypatch, tmp_path):
-    """With TF_USE_LEGACY_KERAS=1; the package is not installed here, so a small one is taken."""
-    (tmp_path / "tf_keras.py").write_text(TF_KERAS)
-    monkeypatch.syspath_prepend(tmp_path)
-    optimizers = importlib.import_module("tf_keras").optimizers
-    monkeypatch.delitem(sys.modules, "tf_keras")
-    variable = tf.Variable(tf.zeros([4]))
-    for call in (
-        optimizers.Optimizer().aggregate_gradients,
-        optimizers.legacy.Optimizer()._aggregate_gradients,
-    ):
-        call([(tf.ones([4]), variable)])  # alone
-        with monkeypatch.context() as patch:
-            patch.setattr(world, "_current", OneOfTwo())
-            with pytest.raises(RuntimeError, match="worker 1 of 2, .*unset TF_USE_LEGACY_KERAS"):
-                call([(tf.ones([4]), variable)])
 
 
 def under_strategy(optimizer, **keywords):
@@ -196,8 +159,9 @@ def test_fit_refuses_logs_of_which_it_cannot_take_means():
 
 
 def test_the_means_say_who_is_gone(one_of_two):
-    callback = EpochMeans()
-    callback.set_model(compiled(lambda: grace_tf.wrap(SGD(0.1))))
+    made = compiled(lambda: grace_tf.wrap(SGD(0.1)))
+    callback = flavours.callback(EpochMeans, made)
+    callback.set_model(made)
     with pytest.raises(RuntimeError, match=r"^worker 0 is gone \(socket closed\)$"):
         callback.on_epoch_end(0, {"loss": 1.0})
 

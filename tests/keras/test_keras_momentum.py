@@ -3,10 +3,10 @@
 import logging
 import warnings
 
-import keras
 import pytest
 import tensorflow as tf
 from models import KERAS_3, loss_scaled
+from this_keras import keras
 
 import grace_tf
 from grace_tf.__main__ import main

@@ -1,11 +1,11 @@
 """Every kind of optimizer that `wrap` takes really reduces; what it does not take it refuses."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS_3, compiled, fit, loss_scaled, replicas_of, sha, shas, slots
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -4,12 +4,12 @@ import json
 import re
 from unittest import mock
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS_3, compiled, fit, loss_scaled, program, replicas_of, sha
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -1,10 +1,10 @@
 """Wrapping and unwrapping the optimizer of a model that has trained, without a new compile."""
 
-import keras
 import numpy as np
 import pytest
 from models import compiled, data, fit, model, scope, sha
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -4,7 +4,6 @@ import functools
 import json
 import logging
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,6 +22,7 @@ from models import (
 )
 from replicas import mirrored
 from schedule_cases import MIXED, SPEC, STEPS, digest, gradients_of
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

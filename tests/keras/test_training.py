@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 import replicas
 import tensorflow as tf
 import train
 from launch import launch, launch_once
+from this_keras import keras
 
 import grace_tf
 from grace_tf.cli import launcher
@@ -144,6 +144,7 @@ class LinkTest(tf.test.TestCase):
         # The loopback device carries what both workers send; framing may add a tenth.
         self.assertGreater(per_step, 2 * announced)
         self.assertLess(per_step, 1.1 * 2 * announced)
+        self.assertEqual(last["sent"], announced)  # as explain says: a gather between two workers
 
 
 def own_network() -> list[str]:

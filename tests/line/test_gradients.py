@@ -2,12 +2,12 @@
 
 import contextlib
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from models import KERAS_3, replicas_of
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 

@@ -1,8 +1,8 @@
 """Patterns of variables, as an Aggregator and a wrapped optimizer take them."""
 
-import keras
 import tensorflow as tf
 from models import compiled, fit
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

@@ -184,9 +184,11 @@ def test_parts_of_64_bits_travel_as_rows_too():
     np.testing.assert_array_equal(in_float64(total), wanted)
 
 
-# What compresses rows by themselves.  All other methods send rows as they are, or make them dense.
+# What compresses rows by themselves, and what selects rows.  All other methods send rows as they
+# are, or make them dense; a chunk of chunktopk, 256 elements, is as large as this table.
 BY_ROWS = {"bf16", "eden", "efsignsgd", "fp16", "fp8", "natural", "onebit", "qsgd"}
 BY_ROWS |= {"terngrad", "u8bit"}
+SELECT = {"qsparse", "stc", "topk"}
 MADE_DENSE = {"dgc", "signsgd", "signum"}
 
 
@@ -209,8 +211,9 @@ def test_an_embedding_trains_under_every_method(name):
         np.testing.assert_array_equal(found, aggregates(given))
     else:
         for total, grad in zip(totals, grads):
-            assert {*total.indices.numpy()} == {*grad.indices.numpy()}
-        assert np.allclose(found, given, rtol=1e-6) == (name not in BY_ROWS)
+            touched, got = {*grad.indices.numpy()}, {*total.indices.numpy()}
+            assert got < touched if name in SELECT else got == touched
+        assert np.allclose(found, given, rtol=1e-6) == (name not in BY_ROWS | SELECT)
 
 
 @pytest.mark.parametrize("exclude", [(), "table"], ids=["compressed", "claimed"])
@@ -237,7 +240,16 @@ RULES = [
     ("efsignsgd", "auto", "rows", ""),
     ("none", "none", "plain", ""),
     ("qsgd", "none", "rows", ""),
-    ("topk", "auto", "plain", "topk does not compress rows by themselves"),
+    ("topk", "auto", "rows", ""),
+    ("topk|values=qsgd", "auto", "rows", ""),
+    ("topk", "ef21", "plain", "the memory ef21 does not go row by row"),
+    ("topk", "none", "plain", "the memory none would lose the rows that are not sent"),
+    ("topk:row_ratio=1.0", "auto", "plain", "topk:row_ratio=1.0 sends all rows"),
+    ("topk:ratio=1.0", "auto", "plain", "topk:ratio=1.0 sends all rows"),
+    ("topk:row_ratio=1.0|values=qsgd", "auto", "rows", ""),
+    ("topk|values=sketch", "auto", "plain", "does not compress rows by themselves"),
+    ("chunktopk", "auto", "rows", ""),
+    ("randomk", "auto", "plain", "randomk does not compress rows by themselves"),
     ("powersgd", "auto", "plain", "powersgd.* does not compress rows"),
     ("terngrad:shared=true", "auto", "plain", "terngrad.* does not compress rows"),
     ("u8bit", "residual:dtype=int8", "plain", "the memory residual does not go row by row"),
@@ -321,6 +333,16 @@ def test_two_processes():
         for rows, nbytes in large["told"]:
             # A row is an index and 64 halves; padding takes half of the words at most.
             assert 132 * rows <= nbytes <= 1.6 * 132 * rows
+    mine, theirs = first.pop("largest"), second.pop("largest")
+    for method, one in mine.items():
+        other = theirs[method]
+        assert one["table"] == other["table"] and one["waiting"] != other["waiting"], method
+        row = 4 + (64 if "qsgd" in method else 256)
+        for pair in zip(one["told"], other["told"]):
+            sent = max(max(1, touched // 4) if touched else 0 for touched, _ in pair)
+            for _, nbytes in pair:
+                # Scales, padding to the next size (at least 4 KiB) and the counts come in addition.
+                assert row * sent <= nbytes <= 1.6 * row * sent + 4300, (method, pair)
     assert len(first) >= 3
     for name, (dense, ours) in first.items():
         assert second[name] == [dense, ours]  # workers have the same bits

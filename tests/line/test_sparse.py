@@ -1,13 +1,13 @@
 """Sparse gradients (IndexedSlices) that are not compressed stay rows, through every door."""
 
 import embeddings  # noqa: E402
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from launch import launch, launch_once
 from models import KERAS_3, compiled, embedding, embedding_loop, sha, shas, tokens
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

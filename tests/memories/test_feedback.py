@@ -14,8 +14,9 @@ from grace_tf.ops.backend import native
 from grace_tf.testing import Workers, cases
 
 SHAPES = ((40, 30), (257,), ())
+DECAYING = "residual:decay=0.9"
 FORGETTING = (
-    "residual:decay=0.9",
+    DECAYING,
     "residual:reset=2",
     "residual:dtype=int8,decay=0.5,reset=3",
     "lowpass:reset=2",
@@ -23,6 +24,7 @@ FORGETTING = (
     "lowpass:dtype=bf16",
 )
 METHODS = ("topk:ratio=0.1", "topk:ratio=0.1|values=fp16", "qsgd:rounding=nearest", "efsignsgd")
+ITERATED = ("powersgd:rank=2", "acpsgd:rank=2", "gtopk:ratio=0.1", "chunktopk:ratio=0.1,chunk=32")
 
 
 def gradients(size, step):
@@ -46,15 +48,25 @@ def told(workers, steps):
 def test_fused_forms_decay_reset_and_store_as_the_composition_does(method, memory):
     zeros = [tf.zeros(shape) for shape in SHAPES]
     kept = registry.get_memory(memory)
-    assert rounds.fused(grace_tf.get(method), kept, zeros).__qualname__.startswith("_followed")
+    form = rounds.fused(grace_tf.get(method), kept, zeros)
+    assert form.__qualname__.startswith("_followed") == (kept != registry.get_memory(DECAYING))
     found = list(told(Workers(2, method, memory=memory), range(3)))
     with mock.patch.object(exchange, "fused", lambda *_: None):
         assert found == list(told(Workers(2, method, memory=memory), range(3)))
 
 
 @pytest.mark.skipif(not native.available(), reason="the native operations are not there")
-@pytest.mark.parametrize("memory", ["residual", "residual:dtype=int8"])
-def test_a_residual_without_decay_and_reset_takes_no_further_pass(memory):
+@pytest.mark.parametrize("method", ITERATED)
+def test_fused_forms_of_several_passes_add_a_residual_that_decays(method):
+    found = list(told(Workers(2, method, memory=DECAYING), range(3)))
+    with mock.patch.object(exchange, "fused", lambda *_: None):
+        wanted = list(told(Workers(2, method, memory=DECAYING), range(3)))
+    assert found == wanted
+
+
+@pytest.mark.skipif(not native.available(), reason="the native operations are not there")
+@pytest.mark.parametrize("memory", ["residual", "residual:dtype=int8", "residual:decay=0.9"])
+def test_a_residual_without_reset_takes_no_further_pass(memory):
     for method in ("topk", "efsignsgd"):
         form = rounds.fused(grace_tf.get(method), registry.get_memory(memory), [tf.zeros([9])])
         assert form is rounds._encoded
@@ -68,11 +80,11 @@ def test_a_residual_decays_by_the_formula(decay):
         grads = [mine[0] for mine in gradients(2, step)]
         sent = []
         for w, g in enumerate(grads):
-            x = g + kept[w]
+            x = g + np.float32(decay) * kept[w]
             best = np.argsort(-np.abs(x).reshape(-1), kind="stable")[:120]
             sent.append(np.zeros_like(x))
             sent[w].flat[best] = x.flat[best]
-            kept[w] = np.float32(decay) * (x - sent[w])
+            kept[w] = x - sent[w]
         ((mean,), _) = workers([[g] for g in grads])
         np.testing.assert_allclose(mean, (sent[0] + sent[1]) / 2, rtol=1e-6)
         np.testing.assert_allclose(workers.state.arrays()["0/memory/residual"], kept, rtol=1e-6)

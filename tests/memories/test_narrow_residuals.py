@@ -3,10 +3,10 @@
 import json
 import warnings
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from this_keras import keras
 
 import grace_tf
 from grace_tf.core.context import Context

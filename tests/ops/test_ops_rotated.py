@@ -155,10 +155,16 @@ class RotatedTest(SameAsWanted):
         if finite:
             self.everywhere(decode, [*totals, np.bool_(True)], f"{name}, decoded", threads)
 
-    def test_every_number_of_bits(self):
+    def every_number_of_bits(self, numbers):
         shapes = [(161,), (), (70,), (2, 8, 8)]
-        for bits in range(1, 9):
+        for bits in numbers:
             self.compared(values(shapes, bits), Code(bits, 64, bits % 2 == 0))
+
+    def test_one_to_four_bits(self):
+        self.every_number_of_bits(range(1, 5))
+
+    def test_five_to_eight_bits(self):
+        self.every_number_of_bits(range(5, 9))
 
     def test_every_size_of_block_and_of_what_is_left(self):
         shapes = [(n,) for n in (1, 33, 129, 513)]

@@ -1,4 +1,4 @@
-"""Runs the tests of Keras, tensorflow-addons or TensorFlow twice and compares them one by one.
+"""Runs tests of Keras, tf_keras, tensorflow-addons or TensorFlow twice, compares them one by one.
 
 Once plain and once through a door of grace_tf under `none`, which must change no outcome:
 
@@ -14,6 +14,7 @@ import collections
 import dataclasses
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -34,6 +35,7 @@ class Suite:
     imports: tuple[str, str] = ("", "")  # a pattern in import lines, and what it becomes
     devices: int = 0
     apart: bool = False  # a process for each file
+    legacy: bool = False  # whether tf.keras is to mean tf_keras
 
 
 DISTRIBUTE = "tensorflow/python/distribute/"
@@ -44,6 +46,24 @@ SUITES = {
     # The package that is installed calls its modules keras.src.
     "keras2": Suite(
         ("keras/optimizers",), "wrap", imports=(r"^from keras\.(?!src)", "from keras.src.")
+    ),
+    "tf_keras": Suite(
+        tuple(
+            f"tf_keras/{name}"
+            for name in (
+                "optimizers",
+                "callbacks_test.py",
+                "engine/training_test.py",
+                "saving",
+                "mixed_precision/loss_scale_optimizer_test.py",
+            )
+        ),
+        "wrap",
+        imports=(
+            r"^from tf_keras(?!\.src| import Sequential)(?=[. ])",
+            "from tf_keras.src",
+        ),
+        legacy=True,
     ),
     "addons": Suite(("tensorflow_addons/optimizers/tests",), "wrap"),
     "tensorflow": Suite(
@@ -158,6 +178,7 @@ def tested(folder, names, door, suite, arguments, log):
             capture_output=True,
             text=True,
             timeout=arguments.timeout,
+            env={**os.environ, "TF_USE_LEGACY_KERAS": "1" if suite.legacy else ""},
         )
     except subprocess.TimeoutExpired:
         return (f"stopped after {arguments.timeout} s",) * 2

@@ -31,9 +31,9 @@ if SURROUNDINGS == "mwms":
 elif SURROUNDINGS == "mirrored":
     strategy = replicas.mirrored(2)
 
-import keras  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of, own_path  # noqa: E402

@@ -17,10 +17,10 @@ import grace_tf  # noqa: E402
 
 group = grace_tf.init(timeout=60)
 
-import keras  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 FOLDER = sys.argv[1]
 EPOCHS = 12
@@ -91,6 +91,7 @@ own = Own()
 board = keras.callbacks.TensorBoard(os.path.join(FOLDER, "board"))
 if importlib.util.find_spec("tensorboard") is None:
     board._summary_module = Summaries()
+    tf.compat.v2.summary.scalar = tf.summary.write  # what Keras 2 calls
 stops = keras.callbacks.EarlyStopping("val_loss", patience=3, restore_best_weights=True)
 path = os.path.join(FOLDER, "logs", f"of{group.rank}.csv")
 os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -5,9 +5,9 @@ import hashlib
 import itertools
 import json
 
-import keras  # noqa: F401  before init(), as users' programs have it
 import numpy as np
 import tensorflow as tf
+from this_keras import keras  # noqa: F401  before init(), as users' programs have it
 
 from grace_tf.transports.base import PLAN_KEYS
 from grace_tf.transports.process_group import runtime_started

@@ -27,8 +27,8 @@ if ENGINE == "strategy":  # before anything else runs
         )
     )
 
-import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 

@@ -20,8 +20,8 @@ if ENGINE == "strategy":  # before anything else runs
         communication_options=tf.distribute.experimental.CommunicationOptions(timeout_seconds=30)
     )
 
-import keras  # noqa: E402
 import numpy as np  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.line.inputs import local, plain  # noqa: E402

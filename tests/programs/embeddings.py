@@ -7,10 +7,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
-import keras  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402

@@ -26,9 +26,9 @@ else:
     group = grace_tf.init(timeout=60)
     strategy = tf.distribute.get_strategy()
 
-import keras  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402

@@ -10,8 +10,8 @@ import os
 import socket
 import sys
 
-import keras
 import numpy as np
+from this_keras import keras
 
 import grace_tf
 from grace_tf.transports import process_group, rendezvous

@@ -3,9 +3,9 @@
 import json
 import signal
 
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import keras
 
 from grace_tf.transports.world import world
 

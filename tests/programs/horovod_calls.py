@@ -17,9 +17,9 @@ import sys
 import time
 
 import horovod.tensorflow as hvd
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import keras
 
 import grace_tf
 from grace_tf.transports.world import world as group

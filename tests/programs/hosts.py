@@ -1,7 +1,9 @@
 """Processes on two hosts, as `hierarchical=True` sees them; prints lines of JSON.
 
 hosts.py group       four processes: collectives, aggregates of each method, rows, NaN, a refusal
-hosts.py horovod     the same under Horovod; with `fixed` the sentence where it takes no new sets
+hosts.py sockets     collectives of four processes, of which the last has no memory to share
+hosts.py killed      four processes, of which the last kills itself between two steps
+hosts.py horovod     as group, under Horovod; with `fixed` the sentence where it takes no new sets
 hosts.py uneven      three workers on the first host and one on the second: the sentence
 hosts.py strategy    two processes of a MultiWorkerMirroredStrategy with two devices each
 
@@ -11,6 +13,7 @@ All processes run on this machine.  The first ones call it 127.0.0.1, the others
 import json
 import os
 import pathlib
+import signal
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -22,6 +25,7 @@ import tensorflow as tf
 import grace_tf
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.loopback import Loopback
+from grace_tf.transports.shared_memory import SharedMemory
 from grace_tf.transports.world import world
 
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16", "onebit", "dgc"]
@@ -57,6 +61,8 @@ else:
     LOCAL, rank = 3 if HOW == "uneven" else 2, config["task"]["index"]
     addresses = [f"127.0.0.{1 + i // LOCAL}:{port}" for i, port in enumerate(ports)]
     grace_tf.init(timeout=60, workers=addresses, rank=rank)
+    if HOW == "sockets" and rank == 3:
+        del os.memfd_create
 HOSTS = 2
 
 
@@ -68,6 +74,7 @@ def calls():
     hosts = Hosts.of(world.current())
     host, place = divmod(rank, LOCAL)
     told = {"size": hosts.size, "workers": hosts.workers, "gradients": hosts.gradients}
+    told["memory"] = isinstance(hosts.inside, SharedMemory) != (HOW == "sockets")
     for n in (1, 7, 64):
         mine = tf.range(n, dtype=tf.float32) + 100.0 * host  # alike on all processes of a host
         both = [np.arange(n) + 100.0 * h for h in range(HOSTS)]
@@ -179,6 +186,16 @@ def other_states():
     say(refused=told(lambda: step([tf.constant(grad) for grad in gradients(0, rank)])))
 
 
+def killed():
+    """The others wait for the last worker in the sum of the first bucket."""
+    step, _ = made("none", bucket_bytes=1000)
+    grads = [tf.constant(grad) for grad in gradients(0, rank)]
+    step(grads)
+    if rank == HOSTS * LOCAL - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(grads)
+
+
 def told(call):
     try:
         call()
@@ -217,6 +234,10 @@ def under_strategy():
 
 if HOW == "strategy":
     under_strategy()
+elif HOW == "sockets":
+    calls()
+elif HOW == "killed":
+    killed()
 elif HOW == "uneven" or sys.argv[2:] == ["fixed"]:
     refused()
 else:

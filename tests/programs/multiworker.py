@@ -21,9 +21,9 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy(  # before anything else ru
     )
 )
 
-import keras  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402

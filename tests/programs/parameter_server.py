@@ -6,8 +6,8 @@ import socket
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import keras
 import tensorflow as tf
+from this_keras import keras
 
 import grace_tf
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from real_training import (
@@ -28,6 +27,7 @@ from real_training import (
     pictures,
     sentences,
 )
+from this_keras import keras
 
 import grace_tf
 

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import keras
 
 import grace_tf
 from grace_tf.transports.world.current_workers import compresses

@@ -19,9 +19,9 @@ strategy = None
 if sys.argv[1] == "strategy":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
 
-import keras  # noqa: E402
 import models  # noqa: E402
 from schedule_cases import MIXED, SPEC, STEPS, digest, gradients_of  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402

@@ -10,9 +10,9 @@ import grace_tf
 
 group = grace_tf.init(timeout=60)
 
-import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from this_keras import keras  # noqa: E402
 
 draw = np.random.default_rng(group.rank)
 tokens = np.minimum(draw.zipf(1.3, size=[64, 16]) - 1, 1999).astype(np.int32)

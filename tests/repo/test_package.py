@@ -18,6 +18,7 @@ GLUE = sorted((ROOT / "custom_ops" / "ops").rglob("*.*"))
 KERNEL_ROOMS = {
     "base": set(),
     "codes": {"base", "quantize"},
+    "host": {"base", "quantize"},
     "low_rank": {"base"},
     "quantize": {"base"},
     "select": {"base", "quantize", "sparse"},
@@ -47,6 +48,10 @@ def test_the_library_needs_only_the_c_api_of_tensorflow():
     exported = dynamic_symbols("--defined-only")
     assert [name for name in exported if name.startswith("grace_")] == [
         "grace_emulate_cuda",
+        "grace_host_bytes",
+        "grace_host_map",
+        "grace_host_serve",
+        "grace_host_stop",
         "grace_isa",
         "grace_knows_stream",
         "grace_layout_is_known",

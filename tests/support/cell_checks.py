@@ -9,10 +9,11 @@ import cell_features
 import numpy as np
 from cell_engine import RATE, STEPS, Engine
 from cell_runs import ENGINES, facts_of
-from models import KERAS_3
 from replicas import mirrored
+from this_keras import KERAS_3
 
-MATRIX_OF = "2.21" if KERAS_3 else "2.15"  # the column of docs/engines.md that this Keras makes
+# The table of docs/engines.md for this Keras. tf_keras must have the same cells as Keras 2.
+MATRIX_OF = "2.21" if KERAS_3 else "2.15"
 STRATEGIES = ("Mirrored 2", "MWMS 2", "MWMS 3", "MWMS 2 × 2")
 OF_TWO = ("Mirrored 2", "MWMS 2", "process group 2", "Horovod 2")
 # TensorFlow rounds the arithmetic of BatchNormalization otherwise there; these are only close.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 
-import keras
 import numpy as np
 from models import data, replicas_of
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of

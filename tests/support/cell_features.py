@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-import keras
 import numpy as np
 import tensorflow as tf
 from cell_engine import (
@@ -25,6 +24,7 @@ from cell_engine import (
     wrapped,
 )
 from models import KERAS_3, loss_scaled, replicas_of
+from this_keras import keras
 
 from grace_tf.keras import aggregator_of, own_path
 

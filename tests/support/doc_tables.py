@@ -17,17 +17,19 @@ from grace_tf.cli.bench import codecs
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))  # last: tests have programs of the same names
+sys.path.append(str(ROOT))  # for benchmarks.suite
 from injection import tables as injected  # noqa: E402
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-DIGITS = RESULTS / "digits.jsonl"
 TRANSFORMER = RESULTS / "transformer.jsonl"
 LINK = RESULTS / "link-1gbit.json"
 LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
 LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
+LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
 STEP = RESULTS / "step-resnet50.jsonl"
+FIRST_STEP = RESULTS / "first-step.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
@@ -41,23 +43,6 @@ TUNED_WITH = 100  # the seed of the trainings that chose rate and momentum
 def method_table():
     """What python -m grace_tf list --markdown prints."""
     return tables.markdown(describe.METHOD_COLUMNS, describe.method_rows(links=True))
-
-
-def digits_table():
-    """The committed runs of the demo, of three seeds."""
-    results = [json.loads(line) for line in DIGITS.read_text(encoding="utf-8").splitlines()]
-    rows = [
-        [
-            f"`{r['method']}`",
-            f"{r['accuracy']:.4f}",
-            f"{min(r['accuracies']):.4f}",
-            describe.bytes_text(r["bytes_per_step"]),
-            f"1/{1 / r['ratio']:.1f}",
-        ]
-        for r in results
-    ]
-    columns = ["method", "test accuracy", "lowest", "bytes per step", "of fp32"]
-    return tables.markdown(columns, rows)
 
 
 def transformer_table():
@@ -88,6 +73,24 @@ def link_table():
     ]
     columns = ["method", "announced bytes", "more on the link", "of fp32", "exchange"]
     return tables.markdown(columns, rows)
+
+
+def link_hosts_table():
+    """The committed runs of several processes a host, over links of several speeds."""
+    runs = [json.loads(line) for line in LINK_HOSTS.read_text(encoding="utf-8").splitlines()]
+    table = [
+        [
+            run["link"],
+            f"`{r['method']}`",
+            *(f"{1000 * r[f'{way} seconds']:.0f} ms" for way in ("flat", "hierarchical")),
+            f"{r['over']:.2f}",
+            *(f"{r[f'{way} bytes'] / 1e6:.1f} MB" for way in ("flat", "hierarchical")),
+        ]
+        for run in runs
+        for r in run["rows"]
+    ]
+    columns = ["link", "method", "flat", "hierarchical", "ratio", "host sends flat", "hierarchical"]
+    return tables.markdown(columns, table)
 
 
 def link_model_table():
@@ -211,6 +214,25 @@ def training_table():
     return tables.markdown([*columns, "rate", "momentum"], rows)
 
 
+def first_step_table():
+    """The table of the results that benchmarks/first_step.py has written."""
+    lines = map(json.loads, FIRST_STEP.read_text(encoding="utf-8").splitlines())
+    rows = [
+        [
+            {"plain": "the plain optimizer"}.get(line["method"], f"`{line['method']}`"),
+            "alone" if line["workers"] == 1 else "two",
+            f"{line['seconds']:.1f}",
+            f"{line['seconds_ratio']:.2f}",
+            f"{line['cpu']:.1f}",
+            f"{line['cpu_ratio']:.2f}",
+            f"{line['nodes']:,}",
+        ]
+        for line in lines
+    ]
+    times = ["s", "times plain", "CPU s", "CPU times plain"]
+    return tables.markdown(["method", "processes", *times, "graph nodes"], rows)
+
+
 def signs_table():
     """The committed runs of benchmarks/signs.py."""
     found = {}
@@ -244,16 +266,17 @@ def matrix_table(version):
 
 TABLES = {
     "step": step_table,
+    "first-step": first_step_table,
     "grace": grace_table,
     "training": training_table,
     "signs": signs_table,
     "memory": memory_table,
     "methods": method_table,
-    "digits": digits_table,
     "transformer": transformer_table,
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
+    "link-hosts": link_hosts_table,
     "faults": functools.partial(faults_table, "faults"),
     "fault-kinds": functools.partial(faults_table, "fault-kinds"),
     "cells-2.21": functools.partial(matrix_table, "2.21"),

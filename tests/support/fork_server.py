@@ -101,7 +101,6 @@ def _serve(channel: socket.socket) -> dict | None:
     """Forks a child for every job; returns the job in the child, and None in the server's end."""
     with _without_start_up_lines():
         import h5py  # noqa: F401
-        import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
         import grace_tf.keras  # noqa: F401

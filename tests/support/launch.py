@@ -52,7 +52,16 @@ class Run:
         return self
 
 
-def launch(program, *arguments, workers=2, timeout=500, linger=60.0, horovod=False, cold=False):
+def launch(
+    program,
+    *arguments,
+    workers=2,
+    timeout=500,
+    linger=60.0,
+    horovod=False,
+    cold=False,
+    link=None,
+):
     """Runs a program, a path or a name in tests/programs, in `workers` processes.
 
     Args:
@@ -60,11 +69,13 @@ def launch(program, *arguments, workers=2, timeout=500, linger=60.0, horovod=Fal
       linger: seconds for the other workers to say their own sentence after one has failed.
       horovod: whether `hvd.init()` finds the workers.
       cold: whether the processes import TensorFlow themselves.  It costs eight seconds of a
-        processor each, and is needed where the import or the memory of a process is the subject.
+        processor each, and is needed where the import or the memory of a process is the subject,
+        and for processes with a network namespace.
+      link: what `--link` says.
     """
     out, err = io.StringIO(), io.StringIO()
     words = [sys.executable, "-u", str(PROGRAMS / program), *map(str, arguments)]
-    keywords = {"timeout": timeout, "linger": linger, "horovod": horovod}
+    keywords = {"timeout": timeout, "linger": linger, "horovod": horovod, "link": link}
     child = local_and_ssh._child if cold else WARM.start
     start = mock.patch.object(local_and_ssh, "_child", child)
     with mock.patch.dict(os.environ, surroundings()), start:

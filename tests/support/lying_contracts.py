@@ -66,6 +66,13 @@ class FractionalBlock(Honest):
     block = 32.0
 
 
+@lie("constructs", "row_share is a fraction in .* or None, not 25")
+class PercentOfRows(Honest):
+    """A share of rows that is no fraction."""
+
+    row_share = 25
+
+
 # What it announces.
 
 

@@ -6,11 +6,10 @@ import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
+from this_keras import KERAS_3, keras
 
-KERAS_3 = int(keras.__version__.split(".")[0]) >= 3
 ROWS = 24  # of a global batch: divisible by 1, 2 and 3 replicas
 
 

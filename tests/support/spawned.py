@@ -3,7 +3,7 @@
 This module does not import grace_tf: unpickling must import what the objects need.
 """
 
-import keras
+from this_keras import keras
 
 
 class Slow(keras.optimizers.SGD):

@@ -1,12 +1,12 @@
 """hierarchical=True: inside a host gradients are added up, and only the sums are compressed."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from horovod_runs import needs_horovod
 from launch import launch
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.line.lanes import lane_of
@@ -44,6 +44,21 @@ def test_a_host_counts_as_one_worker(engine):
         assert stopped["untouched"], stopped
         assert "worker 0 and worker 1 share a host and hold different" in refused["refused"]
     assert "Host 1 of 2: in step 1 its gradient was not finite" in printed
+
+
+def test_hosts_without_shared_memory_use_sockets():
+    said, printed = told_by("sockets")
+    for (calls,) in said:
+        assert all(value for name, value in calls.items() if name != "workers"), calls
+    assert printed.count("adds up the gradients of a host through sockets") == 1
+    assert "worker 3 runs TensorFlow" in printed
+
+
+def test_a_killed_process_of_a_host_is_named_by_all():
+    run = launch("hosts.py", "killed", workers=4)
+    assert run.code != 0
+    for rank, lines in enumerate(run.said()[:3]):
+        assert f"Worker {rank} of 4 cannot go on, worker 3" in lines, lines
 
 
 def test_hosts_with_other_numbers_of_workers_are_refused():
@@ -140,6 +155,8 @@ def test_narrow_gradients_are_added_up_as_float32(method):
 
 class Known(Loopback):
     """A group that knows hosts, and whose parts are asked for only."""
+
+    lifeline = None
 
     def __init__(self, *hosts):
         super().__init__(1)

@@ -1,11 +1,11 @@
 """MultiWorkerMirroredStrategy: two processes end with the bits of two replicas of one process."""
 
-import keras
 import pytest
 import tensorflow as tf
 from launch import launch_once
 from models import loop, model, sha
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 

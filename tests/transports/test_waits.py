@@ -46,7 +46,7 @@ class WaitsTest(tf.test.TestCase):
         self.calls = self.enter_context(mock.patch.object(waits, "_calls"))
         self.calls.return_value = [object()]
         self.waits = waits.Waits(self.line, timeout=100.0)
-        self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
+        self.waits.around(self.mark, [tf.ones([])], lambda: tf.ones([]))
 
     def look(self, seconds):
         self.at(seconds)
@@ -59,7 +59,7 @@ class WaitsTest(tf.test.TestCase):
             seen.append(float(self.mark.numpy()))
             return tf.ones([])
 
-        self.waits.around(self.mark, tf.ones([]), collective)
+        self.waits.around(self.mark, [tf.ones([])], collective)
         self.assertEqual(seen, [2.5])  # the second use of the mark
         self.assertEqual(float(self.mark.numpy()), 2.0)
 
@@ -74,7 +74,7 @@ class WaitsTest(tf.test.TestCase):
     def test_in_a_function_the_collective_runs_between_the_assignments(self):
         @tf.function
         def step(x):
-            return self.waits.around(self.mark, x, lambda: self.mark.read_value())
+            return self.waits.around(self.mark, [x], lambda: self.mark.read_value())
 
         self.assertEqual(float(step(tf.ones([]))), 2.5)
         self.assertEqual(float(self.mark.numpy()), 2.0)
@@ -129,7 +129,7 @@ class WaitsTest(tf.test.TestCase):
 
     def test_a_failed_use_counts_too(self):
         self.mark.assign(7.5)
-        self.waits.around(self.mark, tf.ones([]), lambda: tf.ones([]))
+        self.waits.around(self.mark, [tf.ones([])], lambda: tf.ones([]))
         self.assertEqual(float(self.mark.numpy()), 8.0)
 
     def wait_in_a_step(self):

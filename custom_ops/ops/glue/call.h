@@ -56,6 +56,8 @@ class Call {
   // Whether the tensors are in a GPU's memory, but for the inputs that op.h keeps in the host's.
   bool on_gpu() const { return on_gpu_; }
   const Executor& executor() const { return threads_; }
+  // For an operation that waits: it lives until the operation's end, and this object does not.
+  TF_OpKernelContext* context() const { return context_; }
   int inputs() const { return TF_NumInputs(context_); }
   int outputs() const { return TF_NumOutputs(context_); }
 

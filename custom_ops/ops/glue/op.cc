@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/glue/status.h"
+#include "ops/glue/thread_pool.h"
 
 namespace grace {
 namespace {
@@ -26,6 +27,22 @@ bool Registered(const char* name, const Status& status) {
   if (TF_GetCode(status) == TF_OK) return true;
   std::fprintf(stderr, "%s: %s\n", name, TF_Message(status));
   return false;
+}
+
+// Takes the kernel.
+bool Defined(const char* name, Specs inputs, Specs outputs, Specs attributes, ShapeFunction shapes,
+             bool has_effect, TF_KernelBuilder* kernel) {
+  Status status;
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  for (const std::string& spec : Split(inputs)) TF_OpDefinitionBuilderAddInput(op, spec.c_str());
+  for (const std::string& spec : Split(outputs)) TF_OpDefinitionBuilderAddOutput(op, spec.c_str());
+  for (const std::string& spec : Split(attributes)) TF_OpDefinitionBuilderAddAttr(op, spec.c_str());
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, shapes);
+  // TensorFlow does not read the argument: every call makes the operation stateful.
+  if (has_effect) TF_OpDefinitionBuilderSetIsStateful(op, true);
+  TF_RegisterOpDefinition(op, status);
+  if (TF_GetCode(status) == TF_OK) TF_RegisterKernelBuilder(name, kernel, status);
+  return Registered(name, status);
 }
 
 }  // namespace
@@ -65,19 +82,22 @@ void FailCall(TF_OpKernelContext* context) {
 
 bool RegisterOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
                 ShapeFunction shapes, const KernelFunctions& cpu) {
-  Status status;
-  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
-  for (const std::string& spec : Split(inputs)) TF_OpDefinitionBuilderAddInput(op, spec.c_str());
-  for (const std::string& spec : Split(outputs)) TF_OpDefinitionBuilderAddOutput(op, spec.c_str());
-  for (const std::string& spec : Split(attributes)) TF_OpDefinitionBuilderAddAttr(op, spec.c_str());
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, shapes);
-  TF_RegisterOpDefinition(op, status);
-  if (TF_GetCode(status) == TF_OK) {
-    TF_RegisterKernelBuilder(
-        name, TF_NewKernelBuilder(name, "CPU", cpu.create, cpu.compute, cpu.destroy), status);
-  }
-  return Registered(name, status);
+  return Defined(name, inputs, outputs, attributes, shapes, false,
+                 TF_NewKernelBuilder(name, "CPU", cpu.create, cpu.compute, cpu.destroy));
 }
+
+bool RegisterWaitingOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
+                       const WaitingFunctions& cpu) {
+  return Defined(name, inputs, outputs, attributes, UnknownShapes, true,
+                 TF_NewAsyncKernelBuilder(name, "CPU", cpu.create, cpu.start, cpu.destroy));
+}
+
+// TensorFlow gives the address of an argument of its own function, which has returned when an
+// operation that waits ends. Behind the address is a function of the C++ library in every release
+// that LayoutIsKnown names, so a copy of that is taken.
+Done DoneOf(TF_AsyncOpKernelDoneCallback* callback) { return *reinterpret_cast<Done*>(callback); }
+
+bool KnowsDone() { return FindInTensorFlow("TF_RunAsyncOpKernelDoneCallback") != nullptr; }
 
 bool RegisterGpuKernel(const char* name, Specs inputs, const KernelFunctions& gpu) {
   if (!HasCudaLibrary()) return true;

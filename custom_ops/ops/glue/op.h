@@ -28,6 +28,7 @@
 // more than call.Run knows, Compute asks call.on_gpu() and calls call.Launch.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 
 #include "ops/glue/attributes.h"
@@ -56,24 +57,49 @@ struct KernelFunctions {
   void (*destroy)(void*);
 };
 
+// The same for an operation that ends after its function has returned.
+struct WaitingFunctions {
+  void* (*create)(TF_OpKernelConstruction*);
+  void (*start)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*);
+  void (*destroy)(void*);
+};
+
 bool RegisterOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
                 ShapeFunction shapes, const KernelFunctions& cpu);
+// Its runs have an effect: TensorFlow neither leaves one out nor makes two of them one.
+bool RegisterWaitingOp(const char* name, Specs inputs, Specs outputs, Specs attributes,
+                       const WaitingFunctions& cpu);
 // Nothing where there is no CUDA library. Inputs named seed, worker, step, factor and when, which
 // are scalars that a launcher or the operation itself takes, are in the host's memory.
 bool RegisterGpuKernel(const char* name, Specs inputs, const KernelFunctions& gpu);
 void FailConstruction(TF_OpKernelConstruction* construction);
 void FailCall(TF_OpKernelContext* context);
 
+// Ends one run of an operation that waits; the failure comes before.
+using Done = std::function<void()>;
+// TensorFlow's callback as an object that may outlive the function that got it.
+Done DoneOf(TF_AsyncOpKernelDoneCallback* callback);
+// Whether DoneOf knows this version of TensorFlow.
+bool KnowsDone();
+
+template <class Op>
+void* Created(TF_OpKernelConstruction* construction) {
+  try {
+    return new Op(Attributes(construction));
+  } catch (...) {
+    FailConstruction(construction);
+    return nullptr;
+  }
+}
+
+template <class Op>
+void Destroy(void* op) {
+  delete static_cast<Op*>(op);
+}
+
 template <class Op, Place kPlace>
 KernelFunctions FunctionsOf() {
-  return {[](TF_OpKernelConstruction* construction) -> void* {
-            try {
-              return new Op(Attributes(construction));
-            } catch (...) {
-              FailConstruction(construction);
-              return nullptr;
-            }
-          },
+  return {Created<Op>,
           [](void* op, TF_OpKernelContext* context) {
             try {
               static_cast<const Op*>(op)->Compute(Call(context, kPlace));
@@ -81,7 +107,7 @@ KernelFunctions FunctionsOf() {
               FailCall(context);
             }
           },
-          [](void* op) { delete static_cast<Op*>(op); }};
+          Destroy<Op>};
 }
 
 // Defines an operation and its kernel for the CPU alone. This and Register are for static
@@ -90,6 +116,25 @@ template <class Op>
 bool RegisterForCpu(const char* name, Specs inputs, Specs outputs, Specs attributes,
                     ShapeFunction shapes = UnknownShapes) {
   return RegisterOp(name, inputs, outputs, attributes, shapes, FunctionsOf<Op, Place::kCpu>());
+}
+
+// Defines an operation for the CPU that waits without holding a thread. It has
+// `Start(const Call&, Done) const`, which calls Done once, unless it throws.
+template <class Op>
+bool RegisterWaiting(const char* name, Specs inputs, Specs outputs, Specs attributes) {
+  return RegisterWaitingOp(
+      name, inputs, outputs, attributes,
+      {Created<Op>,
+       [](void* op, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* callback) {
+         const Done done = DoneOf(callback);
+         try {
+           static_cast<const Op*>(op)->Start(Call(context, Place::kCpu), done);
+         } catch (...) {
+           FailCall(context);
+           done();
+         }
+       },
+       Destroy<Op>});
 }
 
 // Defines an operation with its kernels for the CPU and for GPUs.

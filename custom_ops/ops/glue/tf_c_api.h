@@ -16,22 +16,28 @@ typedef struct TF_KernelBuilder TF_KernelBuilder;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 typedef struct TF_ShapeHandle TF_ShapeHandle;
+typedef struct TF_AsyncOpKernelDoneCallback TF_AsyncOpKernelDoneCallback;
 
 typedef enum TF_DataType {
   TF_FLOAT = 1,
+  TF_DOUBLE = 2,
   TF_INT32 = 3,
   TF_UINT8 = 4,
   TF_INT64 = 9,
   TF_BOOL = 10,
   TF_BFLOAT16 = 14,
-  TF_HALF = 19
+  TF_HALF = 19,
+  TF_UINT32 = 22,
+  TF_UINT64 = 23
 } TF_DataType;
 typedef enum TF_Code {
   TF_OK = 0,
   TF_INVALID_ARGUMENT = 3,
+  TF_DEADLINE_EXCEEDED = 4,
   TF_RESOURCE_EXHAUSTED = 8,
   TF_UNIMPLEMENTED = 12,
-  TF_INTERNAL = 13
+  TF_INTERNAL = 13,
+  TF_UNAVAILABLE = 14
 } TF_Code;
 
 TF_Status* TF_NewStatus(void);
@@ -54,6 +60,7 @@ void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char* spec);
 void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*,
                                                      void (*infer)(TF_ShapeInferenceContext*,
                                                                    TF_Status*));
+void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder*, bool);
 void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
 
 TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext*);
@@ -66,6 +73,11 @@ TF_KernelBuilder* TF_NewKernelBuilder(const char* op, const char* device,
                                       void* (*create)(TF_OpKernelConstruction*),
                                       void (*compute)(void*, TF_OpKernelContext*),
                                       void (*destroy)(void*));
+TF_KernelBuilder* TF_NewAsyncKernelBuilder(const char* op, const char* device,
+                                           void* (*create)(TF_OpKernelConstruction*),
+                                           void (*compute)(void*, TF_OpKernelContext*,
+                                                           TF_AsyncOpKernelDoneCallback*),
+                                           void (*destroy)(void*));
 void TF_KernelBuilder_HostMemory(TF_KernelBuilder*, const char* argument);
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 

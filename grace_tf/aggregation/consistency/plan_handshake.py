@@ -50,6 +50,12 @@ _WAYS_OUT = (
         "only some of them train {variable!r} inside a LossScaleOptimizer: use it, or mixed "
         "precision, everywhere or nowhere",
     ),
+    (
+        "measured",
+        "only some of them measure the steps that train {variable!r}, or other ones: give "
+        "grace_tf.keras.Monitor, or call Aggregator.measure, alike on all workers, since what is "
+        "measured is a sum over all of them",
+    ),
 )
 
 
@@ -59,7 +65,7 @@ class OptimizerInfo:
 
     `config` holds its settings, without `rate`, the learning rate where that is a number.
     `variables` are the optimizer's variables.  `scaled`: whether its updates are traced inside a
-    LossScaleOptimizer, which communicates before them.
+    LossScaleOptimizer, which communicates before them.  `measured`: how steps measure themselves.
     """
 
     optimizer: str = ""
@@ -67,6 +73,7 @@ class OptimizerInfo:
     rate: float | None = None
     variables: Sequence[Any] = ()
     scaled: bool = False
+    measured: str = ""
 
 
 def described(optimizer_info: Callable[[], OptimizerInfo]) -> OptimizerInfo:
@@ -114,6 +121,7 @@ def _words(plan: Plan, optimizer_info: OptimizerInfo, reduce: str) -> list[int]:
         plan.digest,
         plan.first_key,
         int(optimizer_info.scaled),
+        digest_of_text(optimizer_info.measured),
         *config,
         *[0] * (CONFIG_WORDS - len(config)),
     ]

@@ -24,6 +24,7 @@ from grace_tf.aggregation.consistency.plan_handshake import (
     digests_of_settings,
     float_word,
 )
+from grace_tf.aggregation.state import variable_nodes
 from grace_tf.aggregation.state.conditions import cond
 from grace_tf.aggregation.state.slots import variables_of
 from grace_tf.line.inputs import local, plain
@@ -197,17 +198,14 @@ def digest_of_weights(variables: Sequence[Any]) -> int:
 
 def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
     """The variables' values, in the host's memory and of types that NumPy can get."""
+    held = [local(plain(v)) for v in variables]
+    resources = [i for i, v in enumerate(held) if isinstance(v, ResourceVariable)]
     with tf.device("CPU:0"):
-        values = [_value(local(plain(v))) for v in variables]
+        read = dict(zip(resources, variable_nodes.read([held[i] for i in resources])))
+        values = [read[i] if i in read else v.read_value() for i, v in enumerate(held)]
         # The types of 8 bits for floats become float32, which is exact.
         narrow = [value.dtype.size == 1 and value.dtype.is_floating for value in values]
         return [tf.cast(v, tf.float32) if is_one else v for v, is_one in zip(values, narrow)]
-
-
-def _value(variable: tf.Variable) -> tf.Tensor:
-    if tf.executing_eagerly() or not isinstance(variable, ResourceVariable):
-        return variable.read_value()
-    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)  # one node
 
 
 def _digest(values: Sequence[np.ndarray]) -> int:

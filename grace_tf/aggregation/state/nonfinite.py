@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from grace_tf.aggregation.state import variable_nodes
 from grace_tf.aggregation.state.conditions import cond
 from grace_tf.aggregation.state.slots import Change
 from grace_tf.line.sparse_gradients import values_of, with_values
@@ -123,11 +124,9 @@ def _store(changes: Sequence[Change], flag: tf.Tensor) -> None:
     kept = next_or_last([c.next for c in changes], [c.last for c in changes], flag)
     stored: list[tf.Operation] = []
     for change, value in zip(changes, kept):
-        # The counter, which is the last one, waits for all others.  One node for each; the
-        # variable's own method makes it too, but takes several times as long.
+        # The counter, which is the last one, waits for all others.
         with tf.control_dependencies(stored if change is changes[-1] else []):
-            assign = tf.raw_ops.AssignVariableOp(resource=change.variable.handle, value=value)
-        stored.append(assign)
+            stored.append(variable_nodes.assign(change.variable, value))
 
 
 def _nan_by_one_node(total: tf.Tensor | tf.IndexedSlices) -> bool:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.trackable.base import Trackable
 
+from grace_tf.aggregation.state import variable_nodes
 from grace_tf.aggregation.state.file_format import Saved, saved_by
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
@@ -28,9 +29,10 @@ from grace_tf.line.plan import LaneGroup
 class SlotOwner:
     """The memory or compressor that leaves belong to, with its variables.
 
-    `kind` is "memory", "compressor", or "step", which has no variable.  Where variables are merged,
-    the compressor's state belongs to all of them.  `apart`: stages of a schedule have separate
-    leaves of the same names.  `dense`: the memory has claimed a variable that is not compressed.
+    `kind` is "memory" or "compressor", or "step", "choice" or "sample", which have no variable.
+    Where variables are merged, the compressor's state belongs to all of them.  `apart`: stages of a
+    schedule have separate leaves of the same names.  `dense`: the memory has claimed a variable
+    that is not compressed.
     `first` returns the first values of the leaves by name.
     """
 
@@ -59,6 +61,11 @@ class SlotOwner:
 
 
 STEP = SlotOwner("step", first=lambda: {"": np.zeros([], np.int64)})
+# What "auto" has chosen, and where it is in its comparisons: see aggregation/choice.
+CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *7 * [0]], np.int64)})
+# (step, vNMSE, residual by gradient) of the last step that "auto" has measured.
+SAMPLE = SlotOwner("sample", first=lambda: {"": np.full([3], np.nan)})
+_IN_THE_HOST = (STEP.kind, CHOICE.kind, SAMPLE.kind)
 
 
 def _first_stored(
@@ -121,15 +128,16 @@ def variables_of(
 ) -> list[ResourceVariable]:
     """A plain variable of this value for every worker, each on its own device.
 
-    The step counter of a GPU's worker lies in the host's memory: native operations read it there.
+    What belongs to no variable, as the step counter, lies in the host's memory also where the
+    worker is a GPU: native operations read it there.
     """
     made = []
     for worker, device in zip(workers, devices):
-        if stem == STEP.kind:
+        if stem in _IN_THE_HOST:
             device = host_of(device)
         with tf.init_scope(), tf.device(device):
             name = f"grace/{stem}/{worker}"
-            made.append(ResourceVariable(value, trainable=False, name=name))
+            made.append(variable_nodes.made(value, name))
     return made
 
 
@@ -153,6 +161,8 @@ class Leaf(Trackable):
     @property
     def alike(self) -> bool:
         """Whether all workers hold the same value: the step, and the state of compressors."""
+        if self.owner == SAMPLE:  # a residual is a worker's own
+            return False
         return self.owner.kind != "memory" or self.name in self.owner.made_by.alike
 
     @property
@@ -177,19 +187,14 @@ class Leaf(Trackable):
         other = dataclasses.replace(self.owner, apart=not self.owner.apart)
         return self.owner.leaf_name(self.name, *form), other.leaf_name(self.name, *form)
 
-    def read(self, position: int) -> tf.Tensor:
-        """The value of the worker at this position: one node, where `read_value` makes two."""
-        variable = self.variables[position]
-        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        value.set_shape(variable.shape)
-        return value
-
     def take(
         self, saved: Saved, size: int, workers: Sequence[int], warn: Callable[[str], None]
     ) -> None:
         """Gives each worker here its row of the saved rows, which have the form of this leaf."""
         same = saved.size == size
         whole = len(saved.workers) == saved.size
+        if self.owner == SAMPLE and not (same and set(workers) <= set(saved.workers)):
+            return self.start()  # one measured step less
         missing = [w for w in workers if not (same and w in saved.workers or whole)]
         if missing and not (self.alike and not self.set_valued):
             warn(
@@ -295,15 +300,29 @@ class PlanSlots:
         for owner, leaves in found:
             self._leaves[owner.kind][owner.ordinals[0]] = leaves
 
-    def read(self, kind: str, position: int) -> dict[int, dict[str, tf.Tensor]]:
-        """The values of the worker at this position, by ordinal and name."""
-        return {
-            ordinal: {
-                name: leaf.variables[position] if ordinal in self._by_rows else leaf.read(position)
-                for name, leaf in leaves.items()
+    def read(self, position: int) -> tuple[dict[int, dict], dict[int, dict]]:
+        """What the worker at this position has in memories and in compressors, by ordinal and name.
+
+        Of the ordinals `by_rows` these are the variables.
+        """
+        found = {
+            kind: {
+                ordinal: {name: leaf.variables[position] for name, leaf in leaves.items()}
+                for ordinal, leaves in owned.items()
             }
-            for ordinal, leaves in self._leaves[kind].items()
+            for kind, owned in self._leaves.items()
         }
+        wanted = [
+            (values, name)
+            for owned in found.values()
+            for ordinal, values in owned.items()
+            if ordinal not in self._by_rows
+            for name in values
+        ]
+        read = variable_nodes.read([values[name] for values, name in wanted])
+        for (values, name), value in zip(wanted, read):
+            values[name] = value
+        return found["memory"], found["compressor"]
 
     def changes(
         self,

@@ -17,10 +17,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.trackable.base import Trackable
 
+from grace_tf.aggregation.state import variable_nodes
 from grace_tf.aggregation.state.file_format import Saved, Table, packed, unpacked
 from grace_tf.aggregation.state.nonfinite import NonFiniteGuard
 from grace_tf.aggregation.state.pending_restore import Restored, stem_of
 from grace_tf.aggregation.state.slots import (
+    CHOICE,
+    SAMPLE,
     STEP,
     Change,
     Leaf,
@@ -30,6 +33,8 @@ from grace_tf.aggregation.state.slots import (
     variables_of,
 )
 from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
+from grace_tf.core.compressor import Compressor
+from grace_tf.core.memory import Memory
 from grace_tf.line.exchange import Share
 from grace_tf.line.plan import LaneGroup
 
@@ -106,8 +111,8 @@ class State(Trackable):
 
     def share(self, position: int, slots: PlanSlots, grads: list) -> Share:
         """The worker's part of a step: these gradients and the states as they are now."""
-        step = self._leaves["step"].read(position)
-        memory, compressor = slots.read("memory", position), slots.read("compressor", position)
+        (step,) = variable_nodes.read([self._leaves["step"].variables[position]])
+        memory, compressor = slots.read(position)
         return Share(grads, memory, compressor, step)
 
     def commit(
@@ -148,8 +153,16 @@ class State(Trackable):
         if tf.executing_eagerly():
             return None
         results = tf.nest.flatten([result.memory, result.compressor], expand_composites=True)
-        with tf.control_dependencies(results):
+        # Many results are of one node, which needs to be named once.
+        with tf.control_dependencies({id(result.op): result.op for result in results}.values()):
             return tf.equal(counter, result.step)
+
+    def leaves(self, kind: str, ordinal: int, made_by: Memory | Compressor) -> dict[str, Leaf]:
+        """The leaves that this memory or compressor has for a variable, by name."""
+        for owner, leaves in self._slots.get((kind, ordinal), []):
+            if owner.made_by == made_by:
+                return leaves
+        return {}
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -176,6 +189,16 @@ class State(Trackable):
     def counter(self) -> tf.Variable:
         """The variable that counts the committed steps of this process's first worker."""
         return self._leaves["step"].variables[0]
+
+    @property
+    def choices(self) -> list[tf.Variable]:
+        """What "auto" has chosen, int64 [9], equal on all workers: a variable for each of them."""
+        return list(self._own(CHOICE)[""].variables)
+
+    @property
+    def sample(self) -> tf.Variable:
+        """What "auto" has measured last, float64 [3], by the first worker of this process."""
+        return self._own(SAMPLE)[""].variables[0]
 
     @property
     def step(self) -> int:

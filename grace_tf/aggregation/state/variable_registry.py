@@ -126,6 +126,12 @@ class VariableRegistry:
             self._taken.append(range(ordinal, ordinal + 1))
         self._numbered[ordinal] = known
 
+    @property
+    def joined(self) -> list[tuple[str, Any]]:
+        """(path, variable) of every variable that has joined and lives, in the order of joining."""
+        found = [(known.path, known.variable()) for known in list(self._known.values())]
+        return [(path, variable) for path, variable in found if variable is not None]
+
     def path(self, ordinal: int) -> str:
         """The path of a variable, which patterns match and workers compare."""
         return self._numbered[ordinal].path

@@ -1,7 +1,8 @@
 """Makes the environment variables by which a worker finds the others.
 
 From the places of all workers (local_and_ssh.py) it makes an environment for each: TF_CONFIG, the
-user's exports, and for Horovod the variables by which its workers find each other.
+user's exports, and for Horovod the variables by which its workers find each other.  With emulated
+links the addresses are those of the workers' network (link/network.py).
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from grace_tf.cli.run.hosts import has_address, is_loopback
+from grace_tf.cli.run.link.gpus import one_gpu
+from grace_tf.cli.run.link.network import Network
 from grace_tf.cli.run.local_and_ssh import Place, Remote
 from grace_tf.cli.run.remote_worker import interface
 
@@ -39,7 +43,11 @@ def exported(wanted: Sequence[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def environments(
-    places: Sequence[Place], verbose: bool, horovod: bool, exports: Mapping[str, str] | None = None
+    places: Sequence[Place],
+    verbose: bool,
+    horovod: bool,
+    exports: Mapping[str, str] | None = None,
+    network: Network | None = None,
 ) -> Iterator[list[dict[str, str]]]:
     """One environment for each worker.
 
@@ -51,9 +59,14 @@ def environments(
     """
     hosts, launcher = _hosts(places)
     addresses = [f"{_bracketed(host)}:{place.port}" for host, place in zip(hosts, places)]
+    interfaces, reachable = _interfaces(places), None
+    if network is not None:
+        addresses = network.true
+        hosts = [address.rpartition(":")[0] for address in addresses]
+        interfaces, reachable = [network.interface] * len(places), network.reachable
     meeting = contextlib.nullcontext([{}] * len(places))
     if horovod:
-        meeting = _of_horovod(hosts, launcher, _interfaces(places))
+        meeting = _of_horovod(hosts, launcher, interfaces, reachable)
     quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
     sent = {name: os.environ[name] for name in _SENT if name in os.environ}
     secret = {_SECRET: secrets.token_hex(32)}  # of this run; to other hosts it goes through ssh
@@ -61,7 +74,12 @@ def environments(
         found = []
         for rank, (place, more) in enumerate(zip(places, of_horovod)):
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+            if network is not None and (seen := network.seen_by(rank)) != addresses:
+                # TensorFlow reads the cluster; what workers compare is the true addresses.
+                task.update({"cluster": {"worker": seen}, "grace_tf": {"addresses": addresses}})
             mine = {**quiet, **(os.environ if place.here else sent), **(exports or {})}
+            if network is not None:
+                mine.update(one_gpu(rank, mine))
             found.append({**mine, "TF_CONFIG": json.dumps(task), **secret, **more})
         yield found
 
@@ -95,9 +113,16 @@ def _bracketed(host: str) -> str:
 
 @contextlib.contextmanager
 def _of_horovod(
-    hosts: Sequence[str], launcher: str, interfaces: Sequence[str]
+    hosts: Sequence[str],
+    launcher: str,
+    interfaces: Sequence[str],
+    reachable: Callable[[int], AbstractContextManager[tuple[str, int]]] | None,
 ) -> Iterator[list[dict[str, str]]]:
-    """Horovod's variables for each worker; their meeting point exists while this context lasts."""
+    """Horovod's variables for each worker; their meeting point exists while this context lasts.
+
+    `reachable` gives the address and port by which workers reach a port of the launcher, where it
+    is not `launcher` and the same port.
+    """
     try:
         from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
         from horovod.runner.http.http_server import RendezvousServer
@@ -108,15 +133,18 @@ def _of_horovod(
     infos = [HostInfo(host, hosts.count(host)) for host in dict.fromkeys(hosts)]
     slots = get_host_assignments(infos, len(hosts))
     server.init(slots)
-    fixed = {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": launcher,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-    }
     names = "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"
-    try:
-        found = []
+    found = []
+    with contextlib.ExitStack() as held:
+        held.callback(server._httpd.server_close)  # stop() leaves its port open
+        held.callback(server.stop)
+        at = held.enter_context(reachable(port)) if reachable else (launcher, port)
+        fixed = {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": at[0],
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(at[1]),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+        }
         for slot, interface in zip(slots, interfaces):
             mine = {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
             mine["HOROVOD_HOSTNAME"] = slot.hostname
@@ -124,6 +152,3 @@ def _of_horovod(
                 mine["HOROVOD_GLOO_IFACE"] = interface
             found.append({**fixed, **mine})
         yield found
-    finally:
-        server.stop()
-        server._httpd.server_close()  # stop() leaves its port open

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grace_tf.cli.run import remote_worker
@@ -45,13 +45,14 @@ class CannotReach(Exception):
 class Local:
     """A place for a worker on this machine.
 
-    Attributes: here (True), host (its name as given), port (free here), on (for messages: "").
+    Attributes: here (True), host (its name as given), port (free here), on (for messages: ""),
+    enter (what the process calls before exec, or None).
     """
 
     here, on = True, ""
 
     def __init__(self, host: str):
-        self.host = host
+        self.host, self.enter = host, None
         # Bound until the worker starts, so that no other worker gets the same port.
         self._held = socket.socket()
         self._held.bind(("", 0))
@@ -60,7 +61,8 @@ class Local:
     def start(self, words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen:
         """Starts the worker; raises OSError if it cannot be."""
         self._held.close()
-        self._process = _child(words, env=environment, stdin=subprocess.DEVNULL)
+        also = {"enter": self.enter} if self.enter else {}
+        self._process = _child(words, env=environment, stdin=subprocess.DEVNULL, **also)
         return self._process
 
     def signal(self, number: int) -> None:
@@ -177,13 +179,20 @@ def wait_for_all(places: Sequence[Remote], deadline: float | None) -> None:
                     waiting.unregister(key.fileobj)
 
 
-def _child(words: Sequence[str], **keywords) -> subprocess.Popen:
+def _child(words: Sequence[str], enter: Callable | None = None, **keywords) -> subprocess.Popen:
+    end = end_with(os.getpid())
+
+    def before_exec() -> None:
+        if enter is not None:
+            enter()
+        end()  # the last, since entering a user namespace may undo it
+
     return subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # A session of its own, so that one signal reaches whatever it starts.
         start_new_session=True,
-        preexec_fn=end_with(os.getpid()),
+        preexec_fn=before_exec,
         **keywords,
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import h5py
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,8 +24,8 @@ from grace_tf.keras.classes import reducing
 from grace_tf.keras.files import checksums
 from grace_tf.keras.files.backup_agreement import agree, begin, delete_superseded, end, leave_aside
 from grace_tf.keras.files.paths_by_worker import LOG, compresses, in_use, move, place
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.optimizers import innermost
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.keras.replacing import in_place_of
 
 KEPT = 2
@@ -35,20 +35,20 @@ _IN_CHECKPOINTS = re.compile(r".*/_grace/state/(?:(.+)/)?\.ATTRIBUTES/(rows|whos
 _CHECKSUMS = "sha256"  # the name of the file in a folder of Keras 3, the suffix beside a checkpoint
 
 
-def install() -> None:
-    """Installs the changes in Keras' BackupAndRestore."""
-    cls = keras.callbacks.BackupAndRestore
+def install(keras: Flavour) -> None:
+    """Installs the changes in a Keras' BackupAndRestore."""
+    cls = keras.module.callbacks.BackupAndRestore
 
     @in_place_of(cls, "set_model")
     def set_model(original, self, model):
         original(self, model)
         move(self, "backup_dir")
 
-    if KERAS_3:
+    if keras.is_3:
         _install_folders(cls)
         _install_end(cls)
     else:
-        _install_checkpoints()
+        _install_checkpoints(keras)
 
 
 def _install_folders(cls: type) -> None:
@@ -160,13 +160,14 @@ def _within(callback: Any, folder: str):
         vars(callback).update(before)
 
 
-def _install_checkpoints() -> None:
+def _install_checkpoints(keras: Flavour) -> None:
     """Keeps two checkpoints of each worker; Keras 2 keeps one, under a strategy only the chief's.
 
     (distribute/worker_training_state.py, checked in 2.15.)
     """
-    from keras.src.distribute.distributed_file_utils import remove_temp_dirpath
-    from keras.src.distribute.worker_training_state import WorkerTrainingState as cls
+    distribute = f"{keras.package}.src.distribute"
+    file_utils = importlib.import_module(f"{distribute}.distributed_file_utils")
+    cls = importlib.import_module(f"{distribute}.worker_training_state").WorkerTrainingState
 
     @in_place_of(cls, "__init__")
     def init(original, self, model, checkpoint_dir, *args, **kwargs):
@@ -177,7 +178,8 @@ def _install_checkpoints() -> None:
             manager = self.read_checkpoint_manager
             manager = tf.train.CheckpointManager(manager.checkpoint, manager.directory, KEPT)
             self.read_checkpoint_manager = self.write_checkpoint_manager = manager
-            remove_temp_dirpath(checkpoint_dir, model.distribute_strategy)  # where it would write
+            # Where it would write.
+            file_utils.remove_temp_dirpath(checkpoint_dir, model.distribute_strategy)
 
     @in_place_of(cls, "restore")
     def restore(original, self):
@@ -199,7 +201,7 @@ def _install_checkpoints() -> None:
             manager.checkpoint.restore(saved[chosen])
 
     _install_checkpoints_end(cls)
-    _install_restore_without_a_step()
+    _install_restore_without_a_step(keras.module.callbacks.BackupAndRestore)
 
 
 def _leave_unreadable_list(folder: str) -> None:
@@ -258,13 +260,13 @@ def _install_checkpoints_end(cls: type) -> None:
         end(self._model, folder, lambda: original(self))
 
 
-def _install_restore_without_a_step() -> None:
+def _install_restore_without_a_step(cls: type) -> None:
     """Restores the optimizer where no step is left, in which Keras 2 would make its variables.
 
     TensorFlow restores a variable as it is made, from the file, so this comes before the file goes.
     """
 
-    @in_place_of(keras.callbacks.BackupAndRestore, "on_train_end")
+    @in_place_of(cls, "on_train_end")
     def on_train_end(original, self, logs=None):
         path = getattr(self._training_state, "_grace_restored", None)
         if path and compresses(self.model) and self.model.built:

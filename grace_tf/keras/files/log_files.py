@@ -1,4 +1,6 @@
-"""Lets one worker write the logs of CSVLogger and TensorBoard, where several have one path.
+"""Lets one worker write the logs of these callbacks, where several have one path.
+
+These callbacks write files: CSVLogger, TensorBoard and Monitor.
 
 A CSV file that two processes write has torn lines, and TensorBoard draws the curves of two
 processes in one folder over each other.  All workers tell their paths at the beginning of `fit`.  A
@@ -14,12 +16,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import keras
-
 from grace_tf.keras.files.paths_by_worker import LOG, place
+from grace_tf.keras.flavours import is_a
+from grace_tf.keras.monitor import Monitor
 from grace_tf.transports.lifeline.connections import Lifeline
 
-_PATHS = {keras.callbacks.CSVLogger: "filename", keras.callbacks.TensorBoard: "log_dir"}
+_CSV = "callbacks.CSVLogger"
+_PATHS = {_CSV: "filename", "callbacks.TensorBoard": "log_dir"}
 
 # By the number of the call of `fit`, then by worker.
 _paths_of: dict[int, dict[int, list[str]]] = collections.defaultdict(dict)
@@ -36,7 +39,9 @@ def one_writer(line: Lifeline, call: int, model: Any, callbacks: Iterable[Any]) 
     if count == 1:
         yield
         return
-    found = [(each, _PATHS[cls]) for each in callbacks for cls in _PATHS if isinstance(each, cls)]
+    found = [(each, _PATHS[cls]) for each in callbacks for cls in _PATHS if is_a(each, cls)]
+    found += [(each, "log_dir") for each in callbacks if isinstance(each, Monitor)]
+    found = [(each, name) for each, name in found if getattr(each, name) is not None]
     line.on("logs", lambda worker, message: _paths_of[message[0]].__setitem__(worker, message[1]))
     line.tell("logs", [call, [_absolute(getattr(each, name)) for each, name in found]])
     if found:
@@ -54,8 +59,7 @@ def one_writer(line: Lifeline, call: int, model: Any, callbacks: Iterable[Any]) 
             ]
             if owners:
                 _say(rank, count, each, given, owners[0])
-                is_file = isinstance(each, keras.callbacks.CSVLogger)
-                unread = os.devnull if is_file else nothing.enter_context(_folder())
+                unread = os.devnull if is_a(each, _CSV) else nothing.enter_context(_folder())
                 setattr(each, name, unread)
                 nothing.callback(setattr, each, name, given)
         yield

@@ -11,11 +11,11 @@ import os
 import warnings
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.fit.epoch_means import averaged
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several, together
 
@@ -109,9 +109,9 @@ def move(callback: Any, name: str) -> bool:
     return True
 
 
-def install() -> None:
+def install(keras: Flavour) -> None:
     """Gives ModelCheckpoint a path of its own in every process but the first."""
-    cls = keras.callbacks.ModelCheckpoint
+    cls = keras.module.callbacks.ModelCheckpoint
 
     @in_place_of(cls, "set_model")
     def set_model(original, self, model):

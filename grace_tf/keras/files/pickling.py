@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import sys
 
-import keras
-
 from grace_tf.keras.classes import made_with, plain_classes
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.line import settings
 
 
-def install() -> None:
-    """Wraps the pickling of `keras.Model`, and lets older pickles find their classes."""
+def install(keras: Flavour) -> None:
+    """Wraps the pickling of a Keras' Model, and lets older pickles find their classes."""
     # The name in pickles of wrapped optimizers that were made when `Settings` had another place.
     sys.modules.setdefault("grace_tf.settings", settings)
 
-    @in_place_of(keras.Model, "__reduce__")
+    @in_place_of(keras.module.Model, "__reduce__")
     def reduce(original, self):
         how, arguments, *rest = original(self)
         classes = plain_classes(getattr(self, "optimizer", None))

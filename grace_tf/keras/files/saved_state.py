@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 
-import keras
 import numpy as np
 
 from grace_tf.aggregation.aggregator import Aggregator
@@ -18,11 +17,11 @@ from grace_tf.aggregation.state.file_format import as_key, from_keys
 _FILE = "grace.npz"  # among a model's assets, where earlier versions kept the state
 
 
-class SavedState(keras.losses.Loss):
+class SavedState:
     """The compression state as a child of its optimizer, in whatever file holds weights.
 
     Keras saves only children that are layers, metrics, optimizers or losses; of these a loss has no
-    variables of its own.
+    variables of its own.  So this class is used as a subclass of its Keras' Loss (`derived`).
     """
 
     def __init__(self, aggregator: Aggregator) -> None:

@@ -19,9 +19,8 @@ import tempfile
 import time
 from typing import Any
 
-import keras
-
 from grace_tf.keras.files.paths_by_worker import LOG
+from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several
 
@@ -32,12 +31,12 @@ _held: set[str] = set()  # those that it holds locked
 _said: set[str] = set()  # the paths of which a log line has spoken
 
 
-def install() -> None:
-    """Wraps the methods of `keras.Model` and the functions of `keras.saving` that save."""
+def install(keras: Flavour) -> None:
+    """Wraps the methods of a Keras' Model and the functions of its module `saving` that save."""
     for name in ("save", "save_weights"):
-        in_place_of(keras.Model, name)(_save)
+        in_place_of(keras.module.Model, name)(_save)
     for name in ("save_model", "save_weights"):
-        function = getattr(keras.saving, name, None)  # some versions lack the second
+        function = getattr(keras.module.saving, name, None)  # some versions lack the second
         # Keras has a function in several modules, such as keras.models.
         for module in [*sys.modules.values()] if function else ():
             if getattr(module, "__dict__", {}).get(name) is function:

@@ -20,11 +20,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 
 from grace_tf.aggregation.consistency.plan_handshake import digest_of_text
 from grace_tf.keras.classes import reducing
+from grace_tf.keras.flavours import PACKAGES, flavour_of, is_a
 from grace_tf.keras.optimizers import innermost
 from grace_tf.transports.lifeline.connections import Lifeline
 
@@ -113,6 +113,7 @@ def _of_outputs(name: str, model: Any) -> Any:
 
 
 _COMPILED = {
+    "Keras": lambda model: flavour_of(model).package,
     "class of the model": lambda model: type(model).__name__,
     "class of the optimizer": lambda model: type(innermost(model.optimizer)).__name__,
     "loss scaling": _loss_scaling,
@@ -125,12 +126,12 @@ _COMPILED = {
 
 def _layers_of(layer: Any, seen: set[int]) -> Iterator[Any]:
     """The layer and all in it, but for those that a layer of Keras makes for itself."""
-    if id(layer) in seen or isinstance(layer, keras.metrics.Metric):  # a layer in Keras 2
+    if id(layer) in seen or is_a(layer, "metrics.Metric"):  # a layer in Keras 2
         return
     seen.add(id(layer))
-    if not isinstance(layer, keras.layers.InputLayer):  # which Keras adds as it builds a model
+    if not is_a(layer, "layers.InputLayer"):  # which Keras adds as it builds a model
         yield layer
-    if isinstance(layer, keras.Model) or not _is_keras(type(layer).__module__):
+    if is_a(layer, "Model") or not _is_keras(type(layer).__module__):
         for inner in layer._flatten_layers(include_self=False, recursive=False):
             yield from _layers_of(inner, seen)
 
@@ -143,7 +144,7 @@ def _policy_of(layer: Any) -> str:
 def _settings_of(layer: Any) -> Any:
     """The class of a layer, and its settings where it is Keras' own."""
     name = type(layer).__name__
-    if isinstance(layer, keras.Model) or not _is_keras(type(layer).__module__):
+    if is_a(layer, "Model") or not _is_keras(type(layer).__module__):
         return name
     try:
         with warnings.catch_warnings():
@@ -154,7 +155,7 @@ def _settings_of(layer: Any) -> Any:
 
 
 def _is_keras(module: Any) -> bool:
-    return str(module).partition(".")[0] == "keras"
+    return str(module).partition(".")[0] in PACKAGES
 
 
 def plain(value: Any) -> Any:

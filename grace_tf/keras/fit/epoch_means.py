@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -36,7 +35,7 @@ def averaged(logs: Any) -> bool:
     return logs is not None and logs is _means
 
 
-class EpochMeans(keras.callbacks.Callback):
+class EpochMeans:
     """Replaces logs and statistics by their means over plain processes; else does nothing.
 
     Logs are those of an epoch's end, of the end of its validation and of `fit`'s end.  Statistics

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from grace_tf.aggregation.consistency import weight_drift
+from grace_tf.keras.flavours import callback
 from grace_tf.line.inputs import local, plain
 
 _rate: float | None = None  # at the last look
 _set_by = ""  # "" where no callback has set it since `fit` began, or it is not known
 
 
-class _Look(keras.callbacks.Callback):
+class _Look:
     """Looks at the rate after the calls of another callback; before all others without one."""
 
     def __init__(self, after: Any = None) -> None:
@@ -39,11 +39,12 @@ class _Look(keras.callbacks.Callback):
         _rate = rate
 
 
-def looking(callbacks: Sequence[Any]) -> list[Any]:
+def looking(model: Any, callbacks: Sequence[Any]) -> list[Any]:
     """These callbacks of a call of `fit`, with looks at the learning rate between them."""
     global _set_by
     _set_by = ""
-    return [_Look(), *(each for one in callbacks for each in (one, _Look(one)))]
+    looks = ((one, callback(_Look, model, one)) for one in callbacks)
+    return [callback(_Look, model), *(each for pair in looks for each in pair)]
 
 
 def _rate_of(optimizer: Any) -> float | None:

@@ -71,11 +71,13 @@ class Steps:
     """Counts this worker's steps in one call of `fit`; use it as `with Steps(…):` around the call.
 
     `counted`: whether the number of batches is known before.  `width`: the number of batches that
-    Keras takes in one step.
+    Keras takes in one step.  `planned`: the number of batches of the whole call, None if unknown.
     """
 
-    def __init__(self, line: Lifeline, counted: bool, width: int = 1) -> None:
-        self._line, self._width = line, width
+    def __init__(
+        self, line: Lifeline, counted: bool, width: int = 1, planned: int | None = None
+    ) -> None:
+        self._line, self._width, self.planned = line, width, planned
         self._looks = 1 if counted else _LONGER_IF_UNKNOWN
         self.call = next(_calls)
         self._epoch, self._in_epoch = 0, False

@@ -7,16 +7,15 @@ import weakref
 from types import FrameType
 from typing import Any
 
-import keras
+from grace_tf.keras.flavours import Flavour, is_a
 
 _NAME = "stop_training"
-_CALLBACKS = keras.callbacks.CallbackList
 
 _stopped_by: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class _StopTraining:
-    """The attribute `stop_training` of `keras.Model`, which notes who sets it."""
+    """The attribute `stop_training` of a Model, which notes who sets it."""
 
     def __get__(self, model: Any, owner: type | None = None) -> Any:
         if model is None:
@@ -38,7 +37,7 @@ class _StopTraining:
 def _callback_in(frame: FrameType | None) -> str:
     """The class of the callback that Keras is calling here, or "a callback"."""
     while frame is not None:
-        if isinstance(frame.f_locals.get("self"), _CALLBACKS):
+        if is_a(frame.f_locals.get("self"), "callbacks.CallbackList"):
             callback = frame.f_locals.get("callback")
             return "a callback" if callback is None else type(callback).__name__
         frame = frame.f_back
@@ -50,6 +49,6 @@ def stopped_by(model: Any) -> str:
     return _stopped_by.get(model, "a callback") if model.stop_training else ""
 
 
-def install() -> None:
-    """Replaces the attribute of `keras.Model`."""
-    keras.Model.stop_training = _StopTraining()
+def install(keras: Flavour) -> None:
+    """Replaces the attribute `stop_training` of the class Model of a Keras."""
+    keras.module.Model.stop_training = _StopTraining()

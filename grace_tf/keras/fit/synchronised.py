@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
-from grace_tf.keras.repairs import KERAS_3
+from grace_tf.keras.flavours import Flavour, flavour_of
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several
 
-_MOMENTS = "_moments" if KERAS_3 else "_sync_calculate_mean_and_var"
-# SyncBatchNormalization of Keras 2 is a subclass of it too.
-_LAYER = next(
-    (base for base in keras.layers.BatchNormalization.__mro__ if _MOMENTS in vars(base)),
-    keras.layers.BatchNormalization,
-)
+
+def _moments(keras: Flavour) -> str:
+    """The name of the method that sums statistics over replicas."""
+    return "_moments" if keras.is_3 else "_sync_calculate_mean_and_var"
+
+
+def _layer(keras: Flavour) -> type:
+    """The class that has this method; SyncBatchNormalization of Keras 2 is a subclass of it too."""
+    given, name = keras.module.layers.BatchNormalization, _moments(keras)
+    return next((base for base in given.__mro__ if name in vars(base)), given)
 
 
 def refuse_unsynchronised(model: Any) -> None:
     """Raises RuntimeError before the first step of a model between plain processes."""
+    normalises = _layer(flavour_of(model))
     for layer in model._flatten_layers():
-        if isinstance(layer, _LAYER) and layer.trainable:
+        if isinstance(layer, normalises) and layer.trainable:
             _refuse(layer)
 
 
@@ -39,12 +42,13 @@ def _refuse(layer: Any) -> None:
         )
 
 
-def install() -> None:
+def install(keras: Flavour) -> None:
     """Refuses it in custom loops as well, and in models that are built by their first step."""
-    if not hasattr(_LAYER, _MOMENTS):  # another Keras: `fit` refuses it all the same
+    layer, name = _layer(keras), _moments(keras)
+    if not hasattr(layer, name):  # another version: `fit` refuses it all the same
         return
 
-    @in_place_of(_LAYER, _MOMENTS)
+    @in_place_of(layer, name)
     def moments(original, self, *args, **kwargs):
         _refuse(self)
         return original(self, *args, **kwargs)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 Tensors = Sequence[tf.Tensor]
 ResidualsOut = list | None
@@ -15,7 +16,24 @@ def shaped_like(outputs: Tensors, shapes: Sequence[Sequence[int]]) -> list[tf.Te
     # The C API's shape functions cannot read the attributes that tell the shapes.
     for output, shape in zip(outputs, shapes):
         output.set_shape(shape)
+    if len(outputs):
+        tell_shapes(outputs[0])
     return list(outputs)
+
+
+def tell_shapes(output: tf.Tensor) -> None:
+    """Writes the shapes of all outputs of a graph's node on the node, once they are known.
+
+    TensorFlow's optimiser reads them there.  Where a node may still learn a shape, it infers all
+    shapes of the node again for each input that has learnt one, which takes seconds for a thousand.
+    """
+    if tf.executing_eagerly():
+        return
+    node = output.op
+    shapes = [each.shape for each in node.outputs]
+    if all(shape.is_fully_defined() for shape in shapes):
+        listed = AttrValue.ListValue(shape=[shape.as_proto() for shape in shapes])
+        node._set_attr("_output_shapes", AttrValue(list=listed))
 
 
 def residuals_like(residuals_out: Tensors, residuals: Tensors) -> ResidualsOut:
@@ -24,11 +42,13 @@ def residuals_like(residuals_out: Tensors, residuals: Tensors) -> ResidualsOut:
 
 def scalar(x: tf.Tensor) -> tf.Tensor:
     x.set_shape([])
+    tell_shapes(x)
     return x
 
 
 def vector(x: tf.Tensor, n: int) -> tf.Tensor:
     x.set_shape([n])
+    tell_shapes(x)
     return x
 
 

@@ -211,7 +211,7 @@ class HorovodGroup(HorovodSet, Group):
         self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
     ) -> tf.Tensor:
         self._meet()
-        return self._waits.around(mark, buffer, collective)
+        return self._waits.around(mark, [buffer], collective)
 
     def _handshake(self, words: np.ndarray) -> np.ndarray:
         self._meet()

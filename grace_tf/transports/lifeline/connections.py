@@ -69,6 +69,8 @@ class Lifeline:
         self.broken: str | None = None
         self.busy = 0  # the number of open `together` contexts, in which no worker may leave
         self._secret, self._find, self.engine = secret, find, engine
+        self._token: int | None = token if server is not None else None  # once it is known
+        self._endings: list[Callable[[], None]] = []
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
         self._calling: socket.socket | None = None  # at worker 0's door
@@ -116,6 +118,23 @@ class Lifeline:
             self._handlers[topic] = handler
             for worker, data in self._unread.pop(topic, ()):
                 self._handle(handler, worker, data)
+
+    def at_the_break(self, end: Callable[[], None]) -> None:
+        """Calls `end` when this worker cannot go on: it ends waits that the engine knows not of."""
+        with self.changed:
+            self._endings.append(end)
+            if self.broken is not None:
+                end()
+
+    def proof(self, words: dict[str, Any], purpose: str) -> str | None:
+        """64 letters by which a worker proves that it says these words; None without a connection.
+
+        Only this job's workers can make it.
+        """
+        with self.changed:
+            if self._token is None:
+                return None
+            return frames.signed(words, self._key(self._token), purpose)["proof"]
 
     def stop(self, sentence: str) -> None:
         """Ends the collectives of this worker and of all others, with the same sentence."""
@@ -255,7 +274,7 @@ class Lifeline:
             return False
         peer = Peer(self._calling, 0, rest)
         with self.changed:
-            self._peers[0], self._calling = peer, None
+            self._peers[0], self._calling, self._token = peer, None, token
             self._selector.register(peer.connection, selectors.EVENT_READ, peer)
             self._catch_up(peer)
             self._take_all(peer, peer.whole())
@@ -369,6 +388,8 @@ class Lifeline:
                 return
             self.broken = sentence
             self.changed.notify_all()
+            for end in self._endings:
+                end()
         self.engine.abort(sentence)
 
 

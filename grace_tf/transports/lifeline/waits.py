@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ KEY = "grace_tf_key"  # attribute of a mark, the key of a collective of all work
 # Seconds of a wait until it counts as one for each other.  A check that knows more of the cause,
 # such as that of the numbers of steps, ends it sooner.
 _CROSSED = 3.0
+_OURS = os.path.join("backend", "host_memory.py")  # calls those of our operations that wait
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
 
 
@@ -89,22 +90,23 @@ class Waits:
         threading.Thread(target=self._watch, name="grace_tf waits", daemon=True).start()
 
     def around(
-        self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
-    ) -> tf.Tensor:
-        """The result of a collective that takes `buffer`, marked as long as it is under way.
+        self, mark: tf.Variable, buffers: Sequence[tf.Tensor], collective: Callable[[], Any]
+    ) -> Any:
+        """The result of a collective that takes `buffers`, marked as long as it is under way.
 
         Uses of one mark follow each other in the order of the program.
         """
         if all(mark is not known for known in self._marks):
             self._marks.append(mark)
         self._threads.add(threading.get_ident())
-        with tf.control_dependencies([buffer]):
+        ready = buffers if len(buffers) < 2 or tf.executing_eagerly() else [tf.group(*buffers)]
+        with tf.control_dependencies(ready):
             # Rounded, since a failed step leaves the half.
             uses = tf.floor(mark.read_value()) + 1.0
             began = mark.assign(uses + _UNDER_WAY, read_value=False)
         with tf.control_dependencies([] if began is None else [began]):
             result = collective()
-        with tf.control_dependencies([result]):
+        with tf.control_dependencies(result if isinstance(result, list) else [result]):
             mark.assign(uses, read_value=False)
         return result
 
@@ -240,5 +242,6 @@ def _calls() -> list[FrameType]:
 def _waits(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file == "<string>" and frame.f_back:  # an operation that was loaded, as Horovod's are
-        return f"{os.sep}horovod{os.sep}" in frame.f_back.f_code.co_filename
+        caller = frame.f_back.f_code.co_filename
+        return f"{os.sep}horovod{os.sep}" in caller or caller.endswith(_OURS)
     return file.startswith(_TENSORFLOW)

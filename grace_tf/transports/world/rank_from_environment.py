@@ -188,6 +188,22 @@ def cluster() -> tuple[list[str], dict, dict]:
     return addresses, jobs, task
 
 
+def compared(addresses: Sequence[str]) -> tuple[str, ...]:
+    """What all workers must have alike, where this one uses `addresses`.
+
+    It is these, except where the launcher emulates links by a relay: then each worker reaches the
+    others at ports of its own, and TF_CONFIG has the true addresses beside its cluster.
+    """
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG", "").strip() or "{}")
+        true = config["grace_tf"]["addresses"]
+        if list(addresses) == config["cluster"]["worker"]:
+            return checked(true, config["task"]["index"])[0]
+    except (KeyError, TypeError, ValueError):
+        pass  # not of the launcher
+    return tuple(addresses)
+
+
 def _index(task: dict) -> int:
     try:
         return int(task["index"])

@@ -281,7 +281,8 @@ def _make(
         if gpus:
             gpu = gpus[_local_rank(addresses, rank) % len(gpus)]
             tf.config.set_visible_devices([gpu], "GPU")
-    return ProcessGroup(addresses, rank, timeout, deadline, secret)
+    alike = rank_from_environment.compared(addresses)
+    return ProcessGroup(addresses, rank, timeout, deadline, secret, alike)
 
 
 def _from_surroundings(

@@ -4,11 +4,11 @@ import re
 import shutil
 
 import h5py
-import keras
 import numpy as np
 import pytest
 from launch import launch
 from models import KERAS_3, model
+from this_keras import keras
 
 import grace_tf
 from grace_tf.cli import launcher

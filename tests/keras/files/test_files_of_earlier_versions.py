@@ -6,13 +6,12 @@ tests/programs/write_files.py has written those in tests/keras/written, with the
 import json
 import os
 
-import keras
 import numpy as np
 import pytest
 import write_files
+from this_keras import KERAS_3, keras
 
 from grace_tf.keras import aggregator_of
-from grace_tf.keras.repairs import KERAS_3
 from grace_tf.line.settings import from_config
 
 FOLDER = os.path.join(os.path.dirname(__file__), "written", "keras3" if KERAS_3 else "keras2")

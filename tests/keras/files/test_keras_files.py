@@ -6,7 +6,6 @@ import warnings
 import zipfile
 
 import h5py
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,6 +22,7 @@ from models import (
     slots,
 )
 from replicas import mirrored
+from this_keras import keras
 
 import grace_tf
 from grace_tf.core import registry

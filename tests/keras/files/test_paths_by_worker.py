@@ -5,10 +5,10 @@ import pathlib
 import types
 import warnings
 
-import keras
 import numpy as np
 import pytest
 from models import KERAS_3, compiled, data, fit, sha
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of, own_path

@@ -7,12 +7,12 @@ import pickle
 import warnings
 from concurrent import futures
 
-import keras
 import numpy as np
 import pytest
 import spawned
 import tensorflow as tf
 from models import KERAS_3, compiled, data, fit, loss_scaled, sha
+from this_keras import HAS_ADDONS, keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of
@@ -192,7 +192,7 @@ def test_a_spawned_process_gets_optimizers_and_compiled_models():
     for made in models:
         fit(made, 2)  # there is a residual to be taken along
     optimizers = [grace_tf.wrap(make(), **TOPK) for make in (MAKES["own"], MAKES["Adam"])]
-    if not KERAS_3:
+    if HAS_ADDONS:
         optimizers.append(grace_tf.wrap(MAKES["addons"](), **TOPK))
     with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         ends = [pool.submit(spawned.trained, made, x, y).result() for made in models]

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import types
 
-import keras
 import pytest
 from models import compiled, fit
+from this_keras import keras
 
 import grace_tf
 from grace_tf.keras.files import saving_once

@@ -4,12 +4,12 @@ import re
 import tempfile
 from unittest import mock
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from faulty import faulty, last
 from models import KERAS_3
+from this_keras import keras
 
 import grace_tf
 from grace_tf.cli import launcher

@@ -1,13 +1,13 @@
 """The means over workers that `fit` takes, on one worker with what it hears of the other."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from models import compiled, fit
+from this_keras import keras
 
 import grace_tf
-from grace_tf.keras import training
+from grace_tf.keras import flavours, training
 from grace_tf.keras.fit import epoch_means
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.keras.fit.stopping import stopped_by
@@ -41,7 +41,7 @@ def model():
 
 def means_of(monkeypatch, group, made):
     monkeypatch.setattr(epoch_means, "several", lambda: group)
-    means = EpochMeans()
+    means = flavours.callback(EpochMeans, made)
     means.set_model(made)
     return means
 
@@ -121,7 +121,7 @@ def test_an_aggregator_of_a_custom_step_counts(monkeypatch):
 
 def test_a_list_of_callbacks_that_the_user_has_made():
     users = keras.callbacks.CallbackList([keras.callbacks.Callback()], model=wrapped())
-    before, means = list(users.callbacks), EpochMeans()
+    before, means = list(users.callbacks), flavours.callback(EpochMeans, users.model)
     with training._first({"callbacks": users}, [means], users.model):
         assert users.callbacks == [means, *before] and means.model is users.model
     assert users.callbacks == before

@@ -1,0 +1,129 @@
+"""What `grace_tf.keras.Monitor` costs a training, and whether its bytes are those on the network.
+
+    python benchmarks/monitor.py --out alone.json
+    python -m grace_tf run -np 2 --link 1gbit benchmarks/monitor.py --out link.json
+
+Two equal models train with one method, one of them with a Monitor.  They take turns of `--every`
+steps, so that each turn of the one has one measured step, and each pair of turns gives two ratios:
+of seconds, and of the processor's seconds, which other programs on the machine disturb less.  The
+medians are what a Monitor costs.
+
+Behind a link of `--link` the interface's own count (/proc/self/net/dev, sent) over all turns with a
+Monitor is compared with `Aggregator.metrics()["sent"]`, which Monitor shows as `grace_bytes`, and
+`explain` as "bytes that a worker sends".  The count has in it what Monitor itself sends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+from link import sent_bytes
+
+import grace_tf
+from grace_tf.cli.bench.machine import machine
+from grace_tf.keras import Monitor
+
+METHODS = ["none", "bf16", "qsgd", "topk:ratio=0.01", "powersgd:rank=4", "signsgd"]
+
+
+def build() -> keras.Model:
+    """A CNN of 1.7 million weights on images of 28 × 28."""
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(64, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1000, "relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+class Trained:
+    """A model that trains `steps` steps at a time, with these callbacks."""
+
+    def __init__(
+        self, spec: str, steps: int, batch: int, callbacks: list[keras.callbacks.Callback]
+    ) -> None:
+        keras.utils.set_random_seed(1)
+        self._model, self._callbacks = build(), callbacks
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.optimizer = grace_tf.wrap(keras.optimizers.SGD(0.01), spec)
+        self._model.compile(self.optimizer, loss, jit_compile=False)
+        draw = np.random.default_rng(grace_tf.rank())
+        x = draw.normal(size=[batch, 28, 28, 1]).astype(np.float32)
+        y = draw.integers(0, 10, [batch])
+        self._data = tf.data.Dataset.from_tensors((x, y)).cache().repeat(steps)
+
+    def turn(self) -> tuple[float, float, int]:
+        """Seconds, the processor's seconds of this process, and bytes of the interface."""
+        grace_tf.barrier()
+        sent, cpu, wall = sent_bytes()[0], time.process_time(), time.perf_counter()
+        self._model.fit(self._data, verbose=0, callbacks=list(self._callbacks))
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        grace_tf.barrier()
+        return wall, cpu, sent_bytes()[0] - sent
+
+
+def measure(spec: str, every: int, turns: int, batch: int) -> dict:
+    plain = Trained(spec, every, batch, [])
+    watched = Trained(spec, every, batch, [Monitor(every)])
+    plain.turn(), watched.turn()  # traces
+    pairs = []
+    for number in range(turns):
+        if number % 2:
+            pairs.append((plain.turn(), watched.turn()))
+        else:
+            pairs.append((watched.turn(), plain.turn())[::-1])
+    aggregator = grace_tf.keras.aggregator_of(watched.optimizer)
+    found = aggregator.metrics()
+    row = {
+        "method": spec,
+        "seconds_ratio": statistics.median(w[0] / p[0] for p, w in pairs),
+        "cpu_ratio": statistics.median(w[1] / p[1] for p, w in pairs),
+        "seconds_of_a_step": statistics.median(p[0] for p, _ in pairs) / every,
+        "cpu_seconds_of_a_step": statistics.median(p[1] for p, _ in pairs) / every,
+        "metrics": found,
+        "explained_sent": grace_tf.explain(watched.optimizer).as_dict()["step"]["sent"],
+    }
+    if grace_tf.size() > 1 and sent_bytes()[1] != "lo":
+        plain_sent, sent = (statistics.mean(each[i][2] for each in pairs) / every for i in (0, 1))
+        row.update(plain_interface=plain_sent, interface=sent, over=sent / found["sent"] - 1)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=100, help="as for Monitor")
+    parser.add_argument("--turns", type=int, default=10, help="pairs of turns")
+    parser.add_argument("--batch", type=int, default=64, help="images a step and worker")
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--label", default="", help="what the link is, for the record")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    group = grace_tf.init(timeout=300)
+    rows = []
+    for spec in args.methods:
+        rows.append(measure(spec, args.every, args.turns, args.batch))
+        if group.rank == 0:
+            print(json.dumps(rows[-1]), flush=True)
+    if group.rank == 0 and args.out:
+        here = machine(
+            group.size, args.every * args.turns, f"CNN of 1.7 million weights, batch {args.batch}"
+        )
+        told = {"machine": here, "link": args.label, "every": args.every, "rows": rows}
+        with open(args.out, "w") as file:
+            json.dump(told, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The benchmark that others can cite: accuracy by step, step time by link, time to accuracy."""

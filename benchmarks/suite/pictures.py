@@ -1,0 +1,116 @@
+"""The pictures of docs/benchmarks.md, each drawn where there are results for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.suite import arithmetic
+from benchmarks.suite.arithmetic import Place, Record
+from benchmarks.suite.arms import ALONE, ARMS
+from benchmarks.suite.plan import LINKS
+from benchmarks.suite.tasks.outline import OUTLINES, Outline
+from grace_tf.advice.link import parse_link
+
+WORKERS, ENGINE = 2, "group"  # of the pictures; the tables have all
+RATES = {link: parse_link(link) for link in LINKS if link}
+
+
+def draw(records: Sequence[Record], folder: Path) -> list[tuple[str, str]]:
+    """Draws what there are results for; returns (file, what it shows)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = []
+    for task in OUTLINES.values():
+        lines = {link: curves(records, task, link) for link in RATES}
+        lines = {link: each for link, each in lines.items() if each}
+        if lines:
+            found.append(_curves(pyplot, folder, task, lines))
+        gains = speed_ups(records, task)
+        if gains:
+            found.append(_gains(pyplot, folder, task, gains))
+    whole = [c for c in arithmetic.checks(records) if c["ratio"] is not None]
+    if whole:
+        found.append(_checks(pyplot, folder, whole))
+    return found
+
+
+def curves(records: Sequence[Record], task: Outline, link: str) -> dict[str, list[tuple]]:
+    """By arm: (seconds, metric) of the evaluations over such a link, means over the seeds.
+
+    Arms without accuracies or without step times over this link have none.
+    """
+    place, times = Place(task.name, ENGINE, WORKERS, link), arithmetic.step_times(records)
+    found = {}
+    for name, arm in ARMS.items():
+        runs = arithmetic.tests_of(records, task.name, name, WORKERS)
+        ms = arithmetic.methods_at(times, place, name)
+        if not runs or not ms or any(m is None for run in runs for _, _, m in run["curve"]):
+            continue
+        stages, points = arm.stages(runs[0]["steps"]), []
+        for number, (step, _, _) in enumerate(runs[0]["curve"]):
+            at = arithmetic.seconds_of(0, step, stages, ms)
+            if at is None:
+                break
+            points.append((at, statistics.mean(run["curve"][number][2] for run in runs)))
+        else:
+            found[name] = points
+    return found
+
+
+def speed_ups(records: Sequence[Record], task: Outline) -> dict[str, list[tuple[float, float]]]:
+    """By arm: (bits a second, times as fast a step as `none`), links without latency alone.
+
+    Of an arm with several stages the last counts.
+    """
+    times, found = arithmetic.step_times(records), {}
+    for link, rate in sorted(RATES.items(), key=lambda each: each[1].bits_per_second):
+        base = times.get((Place(task.name, ENGINE, WORKERS, link), "none", "none"))
+        if rate.latency or base is None:
+            continue
+        for (place, arm, method), ms in times.items():
+            if place == Place(task.name, ENGINE, WORKERS, link):
+                if arm == ALONE.name or method == ARMS[arm].method:
+                    found.setdefault(arm, []).append((rate.bits_per_second, base / ms))
+    return found
+
+
+def _curves(pyplot, folder: Path, task: Outline, lines: dict) -> tuple[str, str]:
+    figure, axes = pyplot.subplots(1, len(lines), figsize=(5 * len(lines), 4), squeeze=False)
+    for axis, (link, arms) in zip(axes[0], lines.items()):
+        for name, points in arms.items():
+            axis.plot(*zip(*points), label=name)
+        axis.set(title=str(RATES[link]), xlabel="seconds", ylabel=task.metric, xscale="log")
+    axes[0][0].legend(fontsize="small")
+    title = f"{task.name}, {WORKERS} workers: {task.metric} against time, by link"
+    return _save(pyplot, figure, folder, f"benchmarks-{task.name}-curves.png"), title
+
+
+def _gains(pyplot, folder: Path, task: Outline, gains: dict) -> tuple[str, str]:
+    figure, axis = pyplot.subplots(figsize=(6, 4))
+    for name, points in gains.items():
+        axis.plot(*zip(*points), "--" if name == ALONE.name else "o-", label=name)
+    axis.set(xscale="log", yscale="log", xlabel="bit/s", ylabel="times as fast a step as none")
+    axis.legend(fontsize="small")
+    title = f"{task.name}, {WORKERS} workers: speed of a step against bandwidth"
+    return _save(pyplot, figure, folder, f"benchmarks-{task.name}-speed.png"), title
+
+
+def _checks(pyplot, folder: Path, whole: Sequence[Record]) -> tuple[str, str]:
+    figure, axis = pyplot.subplots(figsize=(4, 4))
+    axis.loglog([c["product"] for c in whole], [c["seconds"] for c in whole], "o")
+    ends = [min(c["product"] for c in whole), max(c["product"] for c in whole)]
+    axis.loglog(ends, ends, "--")
+    axis.set(xlabel="steps × step time, s", ylabel="the whole run, s")
+    return _save(pyplot, figure, folder, "benchmarks-whole.png"), "whole runs against the product"
+
+
+def _save(pyplot, figure, folder: Path, name: str) -> str:
+    figure.tight_layout()
+    figure.savefig(folder / name, dpi=100, metadata={"Software": None})
+    pyplot.close(figure)
+    return name

@@ -1,0 +1,184 @@
+"""The cells of the benchmark: what is run, in which order, and what each is called.
+
+A cell is one training, or one measurement of step times.  Which learning rate the test runs of an
+arm have is known when its tuning runs are done, so trainings come in two rounds: `tuning`, and then
+`tests`, which reads the results.  A cell whose record is there is not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.suite.arms import ALONE, ARMS, PEERS, Arm
+from benchmarks.suite.tasks.outline import OUTLINES, Outline
+
+LINKS = ("100mbit", "1gbit", "10gbit", "", "1gbit,50ms")  # "": as this machine is
+ENGINES = ("group", "strategy", "horovod")
+WORKERS = (2, 4)
+SEEDS = (1, 2, 3)
+TUNED_WITH = 100  # the seed of the runs that choose a rate; no test run has it
+REPEATS = 5
+# Whole runs over a link, whose times must be those of steps × step time.
+WHOLE = tuple(itertools.product(("100mbit", "1gbit"), ("none", "bf16", "eden")))
+WHOLE_TASK, WHOLE_WORKERS, WHOLE_SEED = "vision", 2, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training (`kind` "train") or one measurement of step times ("time").
+
+    Attributes:
+      link: as for `grace_tf run --link`; "" is the machine's own.
+      method: the spec of a "time" cell.  A training has the arm's, with its schedule.
+      rate, seed, steps: of a training.  0 in a "time" cell.
+      repeat: of a "time" cell, from 0.
+    """
+
+    kind: str
+    task: str
+    arm: str
+    engine: str
+    workers: int
+    link: str = ""
+    method: str = ""
+    rate: float = 0.0
+    seed: int = 0
+    steps: int = 0
+    repeat: int = 0
+
+    def record(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def launch(self) -> tuple[str, str, str, int, str]:
+        """Cells of one launch of the workers are equal in this."""
+        return self.kind, self.task, self.engine, self.workers, self.link
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Cell))
+
+
+def cell_of(record: dict[str, Any]) -> Cell:
+    """The cell that a record is of."""
+    return Cell(**{name: record[name] for name in FIELDS})
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What of the whole benchmark is to be run."""
+
+    tasks: Sequence[str] = tuple(OUTLINES)
+    arms: Sequence[str] = (*ARMS, *PEERS)
+    workers: Sequence[int] = WORKERS
+    engines: Sequence[str] = ENGINES
+    links: Sequence[str] = LINKS
+    seeds: Sequence[int] = SEEDS
+    repeats: int = REPEATS
+    steps: int = 0  # of a training; 0: the task's own
+
+    def outlines(self) -> list[Outline]:
+        return [OUTLINES[name] for name in self.tasks]
+
+    def steps_of(self, task: Outline) -> int:
+        return self.steps or task.steps
+
+    def trained(self, task: Outline) -> list[Arm]:
+        """The arms that are trained on a task."""
+        return [ARMS[n] for n in self.arms if n in ARMS and n not in task.left_out]
+
+
+def tuning(wanted: Wanted) -> Iterator[Cell]:
+    """The runs that choose each arm's learning rate."""
+    for workers, task in itertools.product(wanted.workers, wanted.outlines()):
+        for arm in wanted.trained(task):
+            for rate in arm.rates(task.optimizer):
+                yield _training(wanted, task, arm, workers, "", rate, TUNED_WITH)
+
+
+def tests(wanted: Wanted, results: Iterable[dict[str, Any]]) -> Iterator[Cell]:
+    """The runs that count, of all arms whose rate the results have chosen; `auto` over every link.
+
+    The whole runs over a link that check the product of steps and step time are among them.
+    """
+    records = list(results)
+    for workers, task in itertools.product(wanted.workers, wanted.outlines()):
+        for arm in wanted.trained(task):
+            rate = chosen_rate(records, wanted, task, arm, workers)
+            if rate is None:
+                continue
+            # What auto chooses depends on the link, so only its runs over links say something.
+            links = dict.fromkeys(["", *wanted.links]) if arm.name == "auto" else [""]
+            for link, seed in itertools.product(links, wanted.seeds):
+                yield _training(wanted, task, arm, workers, link, rate, seed)
+            for link in whole_links(wanted, task.name, arm.name, workers):
+                yield _training(wanted, task, arm, workers, link, rate, WHOLE_SEED)
+
+
+def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
+    """The links over which such a training is one of the whole runs."""
+    if (task, workers) != (WHOLE_TASK, WHOLE_WORKERS):
+        return []
+    return [link for link, name in WHOLE if name == arm and link in wanted.links]
+
+
+def chosen_rate(
+    records: Iterable[dict[str, Any]], wanted: Wanted, task: Outline, arm: Arm, workers: int
+) -> float | None:
+    """The rate of the best tuning run; None until all are there.
+
+    Of equally good ones it is the smallest.  A run that has failed, or whose metric is not finite,
+    is the worst.
+    """
+    steps = wanted.steps_of(task)
+    wanted_cells = {
+        _training(wanted, task, arm, workers, "", rate, TUNED_WITH)
+        for rate in arm.rates(task.optimizer)
+    }
+    found = {
+        record["rate"]: record.get("metric")
+        for record in records
+        if record["steps"] == steps and cell_of(record) in wanted_cells
+    }
+    good = {rate: metric for rate, metric in sorted(found.items()) if metric is not None}
+    if len(found) < len(wanted_cells) or not good:
+        return None
+    return max(good, key=lambda rate: task.sign * good[rate])
+
+
+def times(wanted: Wanted) -> Iterator[Cell]:
+    """The measurements of step times.  Cells of one launch follow one another, repeat by repeat."""
+    places = itertools.product(wanted.outlines(), wanted.workers, wanted.links, _engines(wanted))
+    for task, workers, link, engine in places:
+        for repeat in range(wanted.repeats):
+            for arm, method in _timed(wanted, task, engine):
+                yield Cell(
+                    "time", task.name, arm.name, engine, workers, link, method, repeat=repeat
+                )
+
+
+def _engines(wanted: Wanted) -> list[str]:
+    peers = [PEERS[name].engine for name in wanted.arms if name in PEERS]
+    return list(dict.fromkeys([*wanted.engines, *(["ddp"] if "ddp" in peers else [])]))
+
+
+def _timed(wanted: Wanted, task: Outline, engine: str) -> Iterator[tuple[Arm, str]]:
+    if engine != "ddp":
+        for arm in wanted.trained(task):
+            if arm.name != "auto":  # it has no one method, so all its runs are whole
+                for method in dict.fromkeys(m for _, m in arm.stages(wanted.steps_of(task))):
+                    yield arm, method
+    if engine == ALONE.engine:
+        yield ALONE, ""
+    for name in wanted.arms:
+        if name in PEERS and PEERS[name].engine == engine and engine in task.peers:
+            yield PEERS[name], ""
+
+
+def _training(
+    wanted: Wanted, task: Outline, arm: Arm, workers: int, link: str, rate: float, seed: int
+) -> Cell:
+    steps = wanted.steps_of(task)
+    return Cell("train", task.name, arm.name, "group", workers, link, "", rate, seed, steps)

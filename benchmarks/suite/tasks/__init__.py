@@ -1,0 +1,1 @@
+"""The training tasks of the benchmark: their data, models, losses and metrics."""

@@ -1,0 +1,128 @@
+"""`Network`: how long collectives take between workers.
+
+The buffers that workers hand to collectives come in, with the link and what the machines themselves
+add to it; seconds and bytes go out.
+
+A collective of n bytes between N workers is a ring, as TensorFlow's, NCCL's and Gloo's are:
+
+    occupied = bytes sent · seconds of a byte         while no other collective can send
+    beside   = hops · seconds of a hop + bytes sent · seconds of a byte at the ends
+
+    kind        hops       bytes that a worker sends
+    sum, max    2 (N - 1)  2 n (N - 1) / N
+    gather      N - 1      n (N - 1)
+    all_to_all  1          n (N - 1) / N
+
+Collectives of several buckets are under way together, so one fills the link while another waits for
+its next message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from grace_tf.advice.link import Link
+
+KINDS = ("sum", "gather", "all_to_all")  # those that differ in time; "max" takes as long as "sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A buffer of `nbytes` bytes that each worker hands to a collective of this kind."""
+
+    kind: str
+    nbytes: int
+
+    def hops(self, size: int) -> int:
+        """Messages of the ring that follow one another."""
+        return {"gather": size - 1, "all_to_all": 1}.get(self.kind, 2 * (size - 1))
+
+    def sent(self, size: int) -> float:
+        """Bytes that each of `size` workers sends."""
+        times = {"gather": size, "all_to_all": 1}.get(self.kind, 2)
+        return self.nbytes * times * (size - 1) / size
+
+    def received(self, size: int) -> int:
+        """Bytes of the result that each worker gets."""
+        return self.nbytes * (size if self.kind == "gather" else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Seconds of each hop, of each byte that a worker sends, and of each byte at the two ends."""
+
+    hop: float
+    byte: float
+    ends: float = 0.0
+
+    def occupied(self, collective: Collective, size: int) -> float:
+        return collective.sent(size) * self.byte
+
+    def beside(self, collective: Collective, size: int) -> float:
+        return collective.hops(size) * self.hop + collective.sent(size) * self.ends
+
+
+def over_link(link: Link, host: Cost) -> Cost:
+    """The cost on a link between machines that take `host` where both ends are one machine.
+
+    Inside one machine the same processors send and receive.  Between two, half of that work is
+    added to a message's time on the link, before it begins and after it has come; on a link that is
+    faster than the machines, they set the pace.  A receiver asks for each message, so a hop takes
+    the latency twice.
+    """
+    byte = max(host.byte, link.seconds_per_byte)
+    ends = max(host.byte, link.seconds_per_byte + host.byte / 2) - byte
+    return Cost(2 * link.latency + host.hop, byte, ends)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Workers and what connects them.
+
+    With `per_host` = k > 1 each host of k processes is one worker, as with `hierarchical`: the
+    gradients are added up inside the host, each process moves a piece of every buffer, and the
+    pieces come together inside the host.
+
+    Attributes:
+      size: the number of workers that exchange payloads: processes, or hosts.
+      across: the cost between them, by kind.
+      per_host: the processes of a worker.
+      inside: the cost between processes of one host, by kind; needed where `per_host` > 1.
+    """
+
+    size: int
+    across: Mapping[str, Cost]
+    per_host: int = 1
+    inside: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
+
+    def occupied(self, collective: Collective) -> float:
+        """The time in which a collective leaves no room on the link for another."""
+        return _of(self.across, collective.kind).occupied(collective, self.size)
+
+    def beside(self, collective: Collective) -> float:
+        """The rest of its time, in which another collective may use the link."""
+        seconds = _of(self.across, collective.kind).beside(collective, self.size)
+        if self.per_host > 1:
+            piece = Collective("gather", -(-collective.received(self.size) // self.per_host))
+            seconds += self._inside(piece)
+        return seconds
+
+    def seconds_inside(self, nbytes: int) -> float:
+        """The time in which the processes of a host add up so many bytes of gradient."""
+        if self.per_host == 1:
+            return 0.0
+        return self._inside(Collective("sum", nbytes))
+
+    def _inside(self, collective: Collective) -> float:
+        cost = _of(self.inside, collective.kind)
+        occupied = cost.occupied(collective, self.per_host)
+        return occupied + cost.beside(collective, self.per_host)
+
+    def sent(self, collectives: Sequence[Collective]) -> float:
+        """Bytes that one process sends to other workers."""
+        return sum(each.sent(self.size) for each in collectives) / self.per_host
+
+
+def _of(costs: Mapping[str, Cost], kind: str) -> Cost:
+    return costs["sum" if kind == "max" else kind]

@@ -1,0 +1,127 @@
+"""The time of a training step, from when each bucket's gradients are ready to the update.
+
+What each bucket costs comes in, in the order in which backward computes them; out goes the time of
+a step and how much of the exchange backward hides.  Buckets follow one another through three
+stages, each of which works on one bucket at a time:
+
+    encoded[i]  = max(ready[i], encoded[i-1]) + encode[i]
+    sent[i]     = max(encoded[i], sent[i-1]) + the time for which its collectives occupy the link
+    decoded[i]  = max(sent[i] + the rest of their time, decoded[i-1]) + decode[i]
+    step        = max(end of backward, decoded[last]) + update
+
+On a processor that computes both, encoding also delays the rest of backward.  What several rounds
+compute between their collectives counts as decoding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from grace_tf.advice.network import Collective, Network
+
+
+@dataclasses.dataclass(frozen=True)
+class Compute:
+    """Seconds that a step computes apart from the exchange.
+
+    `shared`: the processor that computes backward compresses, too.
+    """
+
+    forward: float
+    backward: float
+    update: float = 0.0
+    shared: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward + self.update
+
+    @classmethod
+    def of(cls, seconds: float, shared: bool = True) -> Compute:
+        """A step of which only the whole is known: backward takes twice as long as forward."""
+        return cls(seconds / 3, 2 * seconds / 3, 0.0, shared)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """What one bucket costs.
+
+    Attributes:
+      ready: the share of backward after which all its gradients are there, 0 to 1.
+      encode, decode: seconds of the processor, before and after the collectives.
+      collectives: of all rounds, in order.
+      dense: bytes of its gradients.
+    """
+
+    ready: float
+    encode: float
+    decode: float
+    collectives: tuple[Collective, ...]
+    dense: int = 0
+
+    def occupied(self, network: Network) -> float:
+        """The time in which its collectives leave no room on the link for others."""
+        inside = network.seconds_inside(self.dense)
+        return inside + sum(network.occupied(each) for each in self.collectives)
+
+    def beside(self, network: Network) -> float:
+        """The rest of their time."""
+        return sum(network.beside(each) for each in self.collectives)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: all of it, and its parts when each runs alone.
+
+    `hidden` is how much of codec and exchange runs beside backward, and beside each other.
+    """
+
+    seconds: float
+    codec: float
+    exchange: float
+    hidden: float
+
+
+def step_time(compute: Compute, buckets: Sequence[Bucket], network: Network) -> StepTime:
+    """The time of a step of these buckets; see the module."""
+    delay = encoded = sent = decoded = 0.0
+    for bucket in buckets:
+        ready = compute.forward + bucket.ready * compute.backward + delay
+        encoded = max(ready, encoded) + bucket.encode
+        delay += bucket.encode if compute.shared else 0.0
+        sent = max(encoded, sent) + bucket.occupied(network)
+        decoded = max(sent + bucket.beside(network), decoded) + bucket.decode
+    codec = sum(bucket.encode + bucket.decode for bucket in buckets)
+    computed = compute.forward + compute.backward
+    # A processor that does both is busy for the sum of them.
+    busy = computed + (codec if compute.shared else 0.0)
+    seconds = max(decoded, busy) + compute.update
+    exchange = exchange_time(buckets, network)
+    hidden = max(0.0, compute.seconds + codec + exchange - seconds)
+    return StepTime(seconds, codec, exchange, hidden)
+
+
+def exchange_time(buckets: Sequence[Bucket], network: Network) -> float:
+    """The time of all collectives where nothing is computed."""
+    sent, received = 0.0, 0.0
+    for bucket in buckets:
+        sent += bucket.occupied(network)
+        received = max(received, sent + bucket.beside(network))
+    return received
+
+
+def ready_shares(sizes: Sequence[int], buckets: Sequence[Sequence[int]]) -> list[float]:
+    """When each bucket's gradients are there, as shares of backward.
+
+    Args:
+      sizes: the elements of each variable, in the model's order.
+      buckets: the positions of the variables of each bucket, in backward order.
+
+    Each variable that is larger than the median one, as kernels are, stands for an equal part of
+    backward, which computes the last variable first.
+    """
+    median = sorted(sizes)[len(sizes) // 2] if sizes else 0
+    weights = [int(size >= median) for size in sizes]
+    total = sum(weights) or 1
+    return [sum(weights[min(positions) :]) / total if positions else 1.0 for positions in buckets]

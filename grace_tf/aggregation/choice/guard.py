@@ -1,0 +1,87 @@
+"""`Guard`: whether a method of "auto" may stay, by the errors and residuals of measured steps.
+
+What a measured step of a method has shown comes in, the largest of all workers; a reason to leave
+the method for good goes out, or none.  It reads no clock and knows no worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from grace_tf.aggregation.measure.alarms import GROWING, LARGE
+
+SLACK = 1.1  # times the bound: a step's error scatters, and a sketch of it does by a few percent
+STRIKES = 3  # measured steps above that, one after the other
+FAR = 4.0  # times the bound: one step is enough
+
+
+@dataclasses.dataclass
+class _Record:
+    """What the last measured steps of a method have shown."""
+
+    high: int = 0  # steps in a row whose error was above the bound
+    growing: int = 0  # steps in a row in which the residual grew
+    residual: float = math.nan  # of the last one
+
+
+class Guard:
+    """The records of the methods of one training.
+
+    Args:
+      most: by arm, the largest vNMSE that its quality allows; None where a memory makes up for it.
+      quality: for people.
+    """
+
+    def __init__(self, most: Sequence[float | None], quality: str) -> None:
+        self._most, self._quality = most, quality
+        self._records: dict[int, _Record] = {}
+
+    def judge(
+        self, arm: int, error: float, residual: float, largest: float | None = None
+    ) -> str | None:
+        """Why this method must be left, for people; None where it may stay.
+
+        Args:
+          arm: its number.
+          error: the vNMSE of a measured step; NaN where it is unknown.
+          residual: ‖residual‖ / ‖gradient‖ of that step; NaN without a residual.
+          largest: the residual that the method's own theory allows; None where it says nothing.
+        """
+        record = self._records.setdefault(arm, _Record())
+        most = self._most[arm]
+        if most is not None and not math.isnan(error):
+            record.high = record.high + 1 if error > SLACK * most else 0
+            if error > FAR * most or record.high == STRIKES:
+                times = "" if error > FAR * most else f", {STRIKES} times one after the other"
+                return (
+                    f"the vNMSE of its mean is {error:.2g}, above the {most:g} that "
+                    f"quality={self._quality} allows{times}"
+                )
+        if not math.isnan(residual):
+            record.growing = record.growing + 1 if residual > record.residual else 0
+            record.residual = residual
+            if record.growing >= GROWING and residual > max(LARGE, largest or 0.0):
+                return f"its residual is {residual:.3g} times the gradient and still grows"
+        return None
+
+    def forget(self, but: int | None = None) -> None:
+        """Begins anew with all methods but this arm, whose record alone is saved."""
+        self._records = {arm: each for arm, each in self._records.items() if arm == but}
+
+    def saved(self, arm: int | None) -> tuple[int, int, int]:
+        """The record of an arm in three integers, which `resume` takes; zeros without one."""
+        record = self._records.get(arm)
+        if record is None:
+            return 0, 0, 0
+        return record.high, record.growing, int(np.float64(record.residual).view(np.int64))
+
+    def resume(self, arm: int | None, saved: Sequence[int]) -> None:
+        """Goes on with the record of an arm; None for no arm."""
+        self.forget()
+        if arm is not None and any(saved):
+            high, growing, residual = map(int, saved)
+            self._records[arm] = _Record(high, growing, float(np.int64(residual).view(np.float64)))

@@ -1,0 +1,278 @@
+"""`Tuner`: times the steps of a training and tells the switch of a step which arm to take.
+
+A step calls it where it begins; the time from one call to the next is that of a step, as the user
+pays it.  At the end of a list of blocks the workers tell each other their seconds over the
+lifeline, and all go on with the slowest worker's.
+
+The first step of a block is not timed.  It measures the method's error instead, once in each list,
+and the step behind it tells the guard what all workers have found.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from grace_tf.advice.quality import MOST_ERROR
+from grace_tf.aggregation.choice.guard import Guard
+from grace_tf.aggregation.choice.trial import FEWEST, Block, Decision, Trial
+from grace_tf.aggregation.state.state import State
+from grace_tf.core.auto import Auto
+from grace_tf.transports.lifeline import lifeline
+
+_LOG = logging.getLogger("grace_tf")
+_TOPIC = "measured"
+
+# Returns the number of steps that the training is to take, or None.  grace_tf.keras sets it.
+planned_steps: Callable[[], int | None] = lambda: None  # noqa: E731
+
+_heard: dict[tuple[str, int], dict[int, list[float]]] = collections.defaultdict(dict)
+
+
+class Tuner:
+    """The choice of one Aggregator.
+
+    Args:
+      choice: what to choose from.
+      clock: seconds, growing.
+    """
+
+    def __init__(self, choice: Auto, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._choice, self._clock = choice, clock
+        self._trial = Trial(len(choice.stages), choice.BASELINES)
+        most = [_most_error(choice, arm) for arm in range(len(choice.stages))]
+        self._guard = Guard(most, choice.quality)
+        self._decided: Decision | None = None  # the last decision that was told
+        self.label = ""  # of the plan, the same on all workers
+        # Returns the largest residual, in gradients, that the theory of an arm allows.
+        self.largest: Callable[[int], float | None] = lambda arm: None
+        self._lock = threading.Lock()
+        self._blocks: list[Block] = []
+        self._times: list[list[float]] = []  # of the steps of each block so far
+        self._position = 0  # steps begun in `_blocks`
+        self._skipped = 0  # of these, steps that a process before this one has taken
+        self._agreements = 0  # of all workers so far
+        self._last: float | None = None
+        self._returned: tuple[int, ...] | None = None
+
+    def judges(self, arm: int) -> bool:
+        """Whether steps of this arm are measured."""
+        return arm >= self._choice.BASELINES
+
+    def number(self, state: State) -> tuple[tf.Tensor, tf.Tensor]:
+        """The number of the arm of the step that begins, int32, and whether to measure the step.
+
+        Stores the choice in the state.  Raises ValueError inside XLA.
+        """
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise ValueError(
+                "auto reads a clock in every step, which a step that XLA compiles cannot: leave "
+                'jit_compile out, or name a method, such as "eden".'
+            )
+        variables = state.choices
+        number, measured, saved = tf.numpy_function(
+            self._next,
+            [each.read_value() for each in (variables[0], state.sample, state.counter)],
+            [tf.int32, tf.bool, tf.int64],
+        )
+        number.set_shape([])
+        measured.set_shape([])
+        saved.set_shape(variables[0].shape)
+        for variable in variables:
+            variable.assign(saved, read_value=False)
+        return number, measured
+
+    @property
+    def spec(self) -> str | None:
+        """The chosen method; None while the arms are compared."""
+        decision = self._trial.decision
+        return None if decision is None else str(self._choice.stages[decision.arm].compressor)
+
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence."""
+        decision = self._trial.decision
+        if decision is None:
+            return "auto still compares methods."
+        if decision.reason == "alone":
+            return f"auto: {self.spec}, since nothing crosses a network in this process."
+        if decision.reason == "few steps":
+            return (
+                f"auto: {self.spec}, since fewer than {FEWEST} steps are too few to time methods."
+            )
+        if not decision.seconds:
+            return f"auto: {self.spec}, as saved.{self._left()}"
+        times = sorted((seconds, arm) for arm, seconds in decision.seconds.items())
+        others = ", ".join(
+            f"{self._choice.stages[arm].compressor} {_milliseconds(seconds)}"
+            for seconds, arm in times
+            if arm != decision.arm
+        )
+        mine = _milliseconds(decision.seconds[decision.arm])
+        said = f'auto: {self.spec}, a step takes {mine} ({others}); name "{self.spec}" to pin it.'
+        return said + self._left()
+
+    def _left(self) -> str:
+        left = ", ".join(
+            str(self._choice.stages[arm].compressor) for arm in sorted(self._trial.left)
+        )
+        return f" Left for what it lost: {left}." if left else ""
+
+    def _next(
+        self, saved: np.ndarray, sample: np.ndarray, committed: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The arm of the step that begins now, whether it is measured, and what is saved.
+
+        Args:
+          saved: what was returned for the step before, or restored.
+          sample: (step, vNMSE, residual by gradient) of the last measured step.
+          committed: the steps committed before.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._returned is None or tuple(map(int, saved)) != self._returned:
+                self._begin([int(word) for word in saved])
+            elif self._last is not None and self._trial.timing:
+                self._times[self._block(self._position - 1)].append(now - self._last)
+            if self._measures(self._position - 1):
+                self._judge(sample, int(committed))
+                now = self._clock()
+            if self._position == sum(block.steps for block in self._blocks):
+                self._go_on(self._trial.after(self._agreed(self._seconds())))
+                now = self._clock()
+            arm = self._blocks[self._block(self._position)].arm
+            measured = self._measures(self._position)
+            self._position += 1
+            self._last = now
+            left = sum(1 << each for each in self._trial.left)
+            record = self._guard.saved(self._trial.watched)
+            self._returned = (*self._trial.saved, self._position, left, *record)
+            return np.int32(arm), np.bool_(measured), np.array(self._returned, np.int64)
+
+    def _begin(self, saved: Sequence[int]) -> None:
+        """Starts a trial, or goes on where the state was saved."""
+        arm, rival, watches, switches, position, left, *record = saved
+        self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
+        planned, line = planned_steps(), lifeline.current()
+        if line is None or line.size == 1:
+            blocks = self._trial.fixed(0, "alone")
+        elif 0 <= arm < len(self._choice.stages):
+            blocks = self._trial.resume(arm, rival, watches, switches)
+        elif planned is not None and planned < FEWEST:
+            # Programs that call fit for each epoch take more steps than it knows of.
+            blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
+        else:
+            blocks, position = self._trial.begin(), 0
+        if self._trial.timing and position >= sum(block.steps for block in blocks):
+            blocks, position = self._trial.after([math.nan] * len(blocks)), 0
+        self._set(blocks)
+        self._guard.resume(self._trial.watched, record)
+        if self._trial.timing:
+            self._position = self._skipped = position
+        self._last, self._decided = None, self._trial.decision
+        self._tell()
+
+    def _go_on(self, blocks: list[Block]) -> None:
+        self._set(blocks)
+        if self._trial.decision is not self._decided:
+            self._decided = self._trial.decision
+            self._guard.forget(but=self._trial.watched)
+            self._tell()
+
+    def _set(self, blocks: list[Block]) -> None:
+        self._blocks, self._times = blocks, [[] for _ in blocks]
+        self._position = self._skipped = 0
+
+    def _block(self, position: int) -> int:
+        """The number of the block that has the step at this position."""
+        for number, block in enumerate(self._blocks):
+            if position < block.steps:
+                return number
+            position -= block.steps
+        raise AssertionError("The position is behind the last block.")
+
+    def _measures(self, position: int) -> bool:
+        """Whether the step at this position is the first one of a method in these blocks."""
+        if position < 0 or not self._trial.timing:
+            return False
+        number = self._block(position)
+        before, arm = self._blocks[:number], self._blocks[number].arm
+        first = position == sum(block.steps for block in before)
+        return first and self.judges(arm) and all(block.arm != arm for block in before)
+
+    def _judge(self, sample: Sequence[float], committed: int) -> None:
+        """Asks the guard whether the method of the previous step, which was measured, may stay.
+
+        Waits for the measured values of all workers.  A step that was not finite has no sample.
+        """
+        arm = self._blocks[self._block(self._position - 1)].arm
+        step, *found = (float(each) for each in sample)
+        error, residual = self._agreed(found if step == committed - 1 else [math.nan, math.nan])
+        why = self._guard.judge(arm, error, residual, self.largest(arm))
+        if why is None:
+            return
+        self._trial.left.add(arm)
+        if lifeline.current().rank == 0:
+            method = self._choice.stages[arm].compressor
+            _LOG.warning("At step %d auto leaves %s for good: %s.", committed - 1, method, why)
+        self._go_on(self._trial.begin())
+
+    def _seconds(self) -> list[float]:
+        """The median of the steps of each block but its first; NaN where steps are missing."""
+        whole = [len(times) == block.steps for times, block in zip(self._times, self._blocks)]
+        if self._skipped:
+            whole[0] = False
+        return [
+            statistics.median(times[1:]) if complete else math.nan
+            for times, complete in zip(self._times, whole)
+        ]
+
+    def _agreed(self, measured: list[float]) -> list[float]:
+        """For each place in the list, the largest number of all workers.  Waits for all workers.
+
+        Raises RuntimeError where a worker is lost.
+        """
+        line = lifeline.current()
+        self._agreements += 1
+        key = (self.label, self._agreements)
+        line.on(_TOPIC, _hear)
+        line.tell(_TOPIC, [*key, [repr(each) for each in measured]])
+        if not line.until(lambda: len(_heard[key]) == line.size - 1, line.patience):
+            line.check()
+            silent = next(w for w in range(line.size) if w != line.rank and w not in _heard[key])
+            raise RuntimeError(
+                f"Worker {silent} of {line.size} did not tell what it has measured within "
+                f"{line.patience:g} s: all workers must take the same steps."
+            )
+        with line.changed:
+            table = [measured, *_heard.pop(key).values()]
+        # If one worker has NaN in a place, the result there is NaN.
+        return [math.nan if any(map(math.isnan, each)) else max(each) for each in zip(*table)]
+
+    def _tell(self) -> None:
+        line = lifeline.current()
+        if self._trial.decision is not None and (line is None or line.rank == 0):
+            _LOG.info("%s", self.reason)
+
+
+def _hear(worker: int, message: list) -> None:
+    label, number, measured = message
+    _heard[str(label), int(number)][worker] = [float(each) for each in measured]
+
+
+def _most_error(choice: Auto, arm: int) -> float | None:
+    """The vNMSE that the quality allows this method; None for a baseline and with a memory."""
+    return None if choice.stages[arm].memory.remembers else MOST_ERROR.get(choice.levels[arm])
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"

@@ -1,0 +1,1 @@
+"""Measures single steps of an Aggregator from inside them, and reads what was measured."""

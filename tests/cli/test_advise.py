@@ -1,0 +1,270 @@
+"""The command `advise` on small models: what it measures and shows, not how fast anything is."""
+
+import json
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from launch import launch
+
+from grace_tf.__main__ import WRONG_ARGUMENT, main
+from grace_tf.advice.network import KINDS, Collective, Cost, Network
+from grace_tf.cli import describe
+from grace_tf.cli.advise import codecs, errors, picture, probe, situation
+from grace_tf.cli.advise.gradients import drawn
+from grace_tf.cli.advise.subject import parse_shapes, subject
+from grace_tf.core import registry
+
+SHAPES = [(3, 3, 16, 64), (64,), (64, 500), (500,)]
+TEXT = "3,3,16,64;64;64,500;500"
+HOST = dict.fromkeys(KINDS, Cost(5e-4, 4e-9))
+MODEL = """
+from this_keras import keras
+
+def small():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(200), keras.layers.Dense(10)])
+    model.compile("sgd", "mse")
+    return model, keras.ops.ones((4, 8)) if hasattr(keras, "ops") else _ones(), _zeros()
+
+def _ones():
+    import numpy
+    return numpy.ones((4, 8), "float32")
+
+def _zeros():
+    import numpy
+    return numpy.arange(40, dtype="float32").reshape(4, 10)
+
+def wrong():
+    return 3
+"""
+
+
+@pytest.fixture
+def advise(capsys):
+    """Runs the command with exchanges inside this machine that take what HOST says."""
+
+    def run(*arguments):
+        with mock.patch.object(probe, "loopback", return_value=HOST):
+            code = main(["advise", "--repeats", "1", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_help_imports_no_tensorflow():
+    program = (
+        "import sys; sys.argv[0] = 'grace-tf'; sys.orig_argv[:] = ['python', '-m', 'grace_tf']\n"
+        "import grace_tf.__main__ as m\n"
+        "try: m.main(['advise', '--help'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not shown.returncode, shown.stderr
+    assert "--quality" in shown.stdout
+
+
+def test_the_table_the_sentence_and_the_numbers_agree(advise, tmp_path):
+    file = tmp_path / "advice.json"
+    methods = ["bf16", "eden:bits=4", "topk:ratio=0.01", "signsgd"]
+    code, out, _ = advise(
+        *("--shapes", TEXT, "--workers", "4", "--link", "1mbit,2ms", "--compute-ms", "30"),
+        *("--json", str(file), "--methods", *methods),
+    )
+    assert code == 0
+    told = json.loads(file.read_text())
+    assert {each["spec"] for each in told["methods"]} == {"none", *methods}
+    times = [each["time"]["seconds"] for each in told["methods"]]
+    assert times == sorted(times)
+    assert told["spec"] == "eden:bits=4"  # the slow link leaves no doubt
+    assert told["best_16_bit"] == "bf16"
+    sentence = out.strip().splitlines()[-1]
+    assert sentence == told["sentence"]
+    assert "4 workers at 1 Mbit/s, 2 ms: " in sentence
+    assert "topk:ratio=0.01 brings" in sentence
+    assert "not recommended: signsgd needs a learning rate" in out
+    levels = {each["spec"]: each["level"] for each in told["methods"]}
+    assert (levels["topk:ratio=0.01"], levels["signsgd"]) == ("aggressive", None)
+    for each in told["methods"]:
+        assert out.count(f"\n{each['spec']} ") == 1
+
+
+def test_a_fast_link_needs_no_compression(advise):
+    arguments = ["--shapes", TEXT, "--workers", "2", "--link", "400gbit", "--compute-ms", "9000"]
+    _, out, _ = advise(*arguments, "--methods", "bf16", "eden:bits=4")
+    assert out.strip().splitlines()[-1].startswith("Do not compress: a step of 2 workers at 400 ")
+
+
+def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
+    (tmp_path / "models.py").write_text(MODEL)
+    model = f"{tmp_path / 'models.py'}:small"
+    code, out, _ = advise(
+        "--model", model, "--workers", "3", "--link", "10mbit", "--methods", "bf16"
+    )
+    assert code == 0
+    assert "the model's own" in out
+    chosen = subject(model, None)
+    assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
+    assert chosen.compute(1).seconds > 0
+    first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
+    assert [tuple(g.shape) for g in first] == [(200, 10), (8, 200)]
+    np.testing.assert_array_equal(first[0], again[0])
+    assert float(tf.norm(first[0])) > 0
+    assert not np.array_equal(first[0], other[0])
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"--link": "1gbps"}, "A link is written as"),
+        ({"--link": None}, "--link is needed"),
+        ({"--workers": None}, "--workers is needed"),
+        ({"--workers": "1"}, "--workers is at least 2"),
+        ({"--per-host": "3"}, "--per-host divides the workers"),
+        ({"--per-host": "4"}, "all workers on one host"),
+        ({"--shapes": "3,x"}, "--shapes takes 3,3,3,64;"),
+        ({"--shapes": None, "--model": "vgg"}, "--model takes bert-base, resnet50 or file.py:"),
+        ({"--shapes": None, "--model": "no.py:f"}, "There is no file 'no.py'"),
+        ({"--compute-ms": None}, "only the shapes are known"),
+        ({"--compute-ms": "-1"}, "--compute-ms is a time"),
+        ({"--quality": "best"}, "quality is safe, balanced, aggressive"),
+        ({"--methods": "best"}, "Unknown compressor 'best'"),
+        ({"--methods": "none@0;bf16@9"}, "changes from step to step"),
+        ({"--repeats": "0"}, "--repeats is at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(advise, change, sentence):
+    given = {"--shapes": TEXT, "--workers": "4", "--link": "1gbit", "--compute-ms": "1"}
+    given = {name: value for name, value in {**given, **change}.items() if value is not None}
+    code, _, err = advise(*[word for pair in given.items() for word in pair])
+    assert code == WRONG_ARGUMENT
+    assert sentence in err
+    assert err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [("wrong", "must return a compiled Keras model"), ("none", "has no function 'none'")],
+)
+def test_a_wrong_function_is_one_sentence(tmp_path, name, sentence):
+    (tmp_path / "models.py").write_text(MODEL)
+    with pytest.raises(ValueError, match=sentence):
+        subject(f"{tmp_path / 'models.py'}:{name}", None)
+
+
+def test_a_picture_has_a_line_for_each_method_and_the_bound(advise, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "steps.svg"
+    code, _, _ = advise(
+        *("--shapes", TEXT, "--workers", "4", "--link", "1gbit", "--compute-ms", "30"),
+        *("--plot", str(file), "--methods", "bf16"),
+    )
+    assert code == 0
+    assert file.read_text().startswith("<?xml")
+    assert (picture.RATES[0], picture.RATES[-1]) == (1e7, pytest.approx(1e11))
+
+
+def test_without_matplotlib_a_picture_is_refused_in_one_sentence(advise):
+    given = ["--shapes", TEXT, "--workers", "4", "--link", "1gbit", "--compute-ms", "1"]
+    with mock.patch.object(picture.importlib.util, "find_spec", return_value=None):
+        code, _, err = advise(*given, "--plot", "x.png")
+    assert (code, err.count("\n")) == (WRONG_ARGUMENT, 1)
+    assert "pip install matplotlib" in err
+
+
+def test_shapes_are_read_from_text_lines_and_json(tmp_path):
+    file = tmp_path / "shapes"
+    for text in (TEXT, TEXT.replace(";", "\n"), json.dumps(SHAPES)):
+        assert parse_shapes(text) == SHAPES
+        file.write_text(text)
+        assert parse_shapes(str(file)) == SHAPES
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("method", ["none", "qsgd", "powersgd:rank=1", "topk:ratio=0.01"])
+def test_the_buckets_have_the_bytes_of_the_plan(method, size):
+    shapes = [(1000, 300), (300,), (300, 700), (700,)]  # large enough for two hops
+    buckets = codecs.measure(method, drawn(shapes), size, 1)
+    wanted, _ = describe.sent_by_a_worker(registry.get(method), shapes, size)
+    sent = Network(size, HOST).sent([each for b in buckets for each in b.collectives])
+    assert round(sent) == wanted
+    assert buckets[-1].ready == 1.0
+    assert all(each.encode > 0 for each in buckets)
+
+
+def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
+    shapes = [(3 << 20,), (1 << 20,), (6 << 20,)]
+    first, second = codecs.measure("bf16", drawn(shapes), 2, 1)
+    assert [b.dense for b in (first, second)] == [4 * (6 << 20), 4 * (4 << 20)]
+    assert second.encode == pytest.approx(first.encode * 4 / 6)
+    sizes = [[each.nbytes for each in b.collectives if each.nbytes > 4] for b in (first, second)]
+    flag = 2
+    assert sizes == [[2 * (6 << 20) + flag], [2 * (4 << 20) + flag]]
+
+
+def test_many_workers_are_extrapolated_from_few():
+    """A gather of 1024 payloads would not fit in memory."""
+    with mock.patch.object(codecs._Step, "seconds", autospec=True) as seconds:
+        seconds.side_effect = lambda step, repeats: (1.0, 1.0 + step._size)
+        (one,) = codecs.measure("topk:ratio=0.01", drawn([(1000, 40)]), 1024, 1)
+        assert one.encode + one.decode == pytest.approx(1.0 + 1024)
+        assert {call.args[0]._size for call in seconds.call_args_list} == {2, 8}
+
+
+def test_the_error_is_that_of_the_mean():
+    grads = [[tf.constant([[1.0, 2.0]] * 800)], [tf.constant([[3.0, -6.0]] * 800)]]
+    assert errors.vnmse("none", grads) == 0.0
+    kept = errors.vnmse("topk:ratio=0.5", grads)
+    # The second column is the larger one of both workers; the mean of the first, 2, is lost.
+    assert kept == pytest.approx(2.0**2 / (2.0**2 + 2.0**2))
+    assert errors.peak(grads) == 6.0
+
+
+def test_the_sample_is_of_kernels_that_fit():
+    shapes = [(64,), (30, 50), (5000, 5000), (100, 100), (200, 200), (90, 90), (80, 80)]
+    assert errors.sample(shapes) == [3, 4, 5, 6]  # neither the largest nor the vector
+    assert errors.sample([(5000, 5000), (3000, 3000)]) == [1]
+    assert errors.sample([(10,), (5000,)]) == [0, 1]
+
+
+def test_the_cost_is_fitted_from_a_small_and_a_large_buffer():
+    wanted = {"sum": Cost(1e-3, 2e-9), "gather": Cost(2e-3, 3e-9), "all_to_all": Cost(4e-3, 1e-9)}
+    least = {}
+    for kind, cost in wanted.items():
+        for nbytes in (probe.SMALL, probe.LARGE):
+            each = Collective(kind, nbytes)
+            least[kind, nbytes] = each.hops(4) * cost.hop + each.sent(4) * cost.byte
+    found = probe.fitted(least, 4)
+    for kind, cost in wanted.items():
+        assert found[kind].byte == pytest.approx(cost.byte)
+        assert found[kind].hop == pytest.approx(cost.hop, rel=0.02)
+
+
+def test_two_processes_measure_what_an_exchange_takes_between_them():
+    ((told,), nothing) = launch(probe.__file__).succeeded().answers()
+    assert set(told) == set(KINDS)
+    assert all(cost["hop"] > 0 and cost["byte"] >= 0 for cost in told.values())
+    assert not nothing
+
+
+def test_two_workers_time_a_step_of_a_plain_optimizer_without_exchange(tmp_path):
+    (tmp_path / "models.py").write_text(MODEL)
+    model, numbers = f"{tmp_path / 'models.py'}:small", tmp_path / "advice.json"
+    words = ["--model", model, "--methods", "bf16", "--repeats", "1", "--json", str(numbers)]
+    told = launch("advises.py", *words).succeeded()
+    assert "2 workers on this link" in told.text
+    record = json.loads(numbers.read_text())
+    assert record["compute"]["forward"] > 0
+    assert [each["spec"] for each in record["methods"]].count("bf16") == 1
+
+
+def test_started_workers_are_not_described_as_well():
+    options = mock.Mock(workers=8, per_host=1, link=None, plot=None)
+    with pytest.raises(ValueError, match="2 workers were started"):
+        situation.wanted(options, 2)
+    options.workers = None
+    assert situation.wanted(options, 2) == situation.Wanted(2, 1, None)
