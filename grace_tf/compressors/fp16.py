@@ -14,8 +14,8 @@ class FP16(Cast):
     bits of significand), in the order of the collective.
     Wire: values float16[n], all-reduced: 2n bytes.
     Range: a value or a sum beyond 65504 becomes infinite; the line then makes the whole aggregate
-    non-finite on every worker and keeps all state.  Keras 2's loss scaler skips such a step; that
-    of Keras 3 looks at gradients before the exchange and does not: use `bf16` there.
+    non-finite on every worker and keeps all state.  A LossScaleOptimizer of Keras skips such a step
+    on every worker and halves its scale.
     Paper: Micikevicius et al. 2018, Mixed Precision Training, section 3.
     Differs: none.
     """

@@ -10,6 +10,7 @@ from grace_tf.keras import (
     flavours,
     guards,
     legacy_conversion,
+    loss_scaling,
     one_bit_adam,
     repairs,
     training,
@@ -35,6 +36,7 @@ def _install(keras: Flavour) -> None:
     for changed in (paths_by_worker, saving_once, backups, pickling):
         changed.install(keras)
     repairs.agree_on_finite(keras, guards.agree)
+    loss_scaling.install(keras)
     repairs.no_xla_between_processes(keras, lambda: several() is not None)
     classes.register_built_in(keras)
     one_bit_adam.register(keras)

@@ -222,7 +222,7 @@ def application(make: Callable[..., Any]) -> Callable[[Engine], Trained]:
 # Settings of compile()
 
 
-def small(engine: Engine, **keywords: Any) -> Trained:
+def small(engine: Engine, adam: dict[str, float] | None = None, **keywords: Any) -> Trained:
     with engine.scope():
         model = keras.Sequential(
             [
@@ -233,15 +233,20 @@ def small(engine: Engine, **keywords: Any) -> Trained:
                 layers.Activation("linear", dtype="float32"),
             ]
         )
-        model.compile(engine.adam(), crossentropy(), **keywords)
-    return fit(engine, model, engine.batches(*pictures()))
+        model.compile(engine.adam(**adam or {}), crossentropy(), **keywords)
+    trained = fit(engine, model, engine.batches(*pictures()))
+    kernel = model.layers[0].trainable_variables[0]
+    assert tf.as_dtype(kernel.dtype).name == model.layers[0].variable_dtype
+    return trained
 
 
-def mixed(policy: str) -> Callable[[Engine], Trained]:
+def under_policy(policy: str, **keywords: Any) -> Callable[[Engine], Trained]:
+    """The small model under a global policy: mixed, or with variables of fewer bits too."""
+
     def run(engine: Engine) -> Trained:
         keras.mixed_precision.set_global_policy(policy)
         try:
-            trained = small(engine)
+            trained = small(engine, **keywords)
         finally:
             keras.mixed_precision.set_global_policy("float32")
         scaled = "LossScale" in type(trained.optimizer).__name__
@@ -257,8 +262,11 @@ KINDS: dict[str, Callable[[Engine], Trained]] = {
     "gan": gan,
     "own_step": own_step,
     "transfer": transfer,
-    "float16": mixed("mixed_float16"),
-    "bfloat16": mixed("mixed_bfloat16"),
+    "float16": under_policy("mixed_float16"),
+    "bfloat16": under_policy("mixed_bfloat16"),
+    # In float16 Adam's own epsilon is 0, as are most squares of gradients; in bfloat16 0.999 is 1.
+    "float16_variables": under_policy("float16", adam={"epsilon": 1e-3}),
+    "bfloat16_variables": under_policy("bfloat16", adam={"beta_2": 0.97}),
     "steps_per_execution": lambda engine: small(engine, steps_per_execution=2),
     "jit_compile": lambda engine: small(engine, jit_compile=True),
     "resnet50": application(keras.applications.ResNet50),

@@ -30,9 +30,9 @@ class Engine:
     def scope(self):
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
 
-    def adam(self, rate: float = 0.01) -> Any:
+    def adam(self, rate: float = 0.01, **keywords: float) -> Any:
         """An optimizer; wrapped unless the strategy compresses by itself."""
-        plain = keras.optimizers.Adam(rate)
+        plain = keras.optimizers.Adam(rate, **keywords)
         if self.strategy is not None and compresses(self.strategy):
             self.aggregators.append(self.strategy.extended._cross_device_ops.aggregator)
             return plain

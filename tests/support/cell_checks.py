@@ -57,7 +57,7 @@ def answer(engine, cell):
     return "yes"
 
 
-STEPS_TAKEN = {"lossscale": STEPS, "accumulation": STEPS}
+STEPS_TAKEN = {"lossscale": STEPS, "overflow": STEPS, "accumulation": STEPS}
 
 
 def common_end(workers):
@@ -176,6 +176,15 @@ def lossscale(found, workers):
     assert [workers[0]["shas"][0]] == list({*found.cell("resume")[0]["half"]})
 
 
+def overflow(found, workers):
+    before, after = same(workers, "scales")
+    skipped = int(found.method == "mixed")
+    assert after == before / 2**skipped
+    # Keras 2 counts steps that it skips.
+    assert same(workers, "iterations") == STEPS + (0 if KERAS_3 else skipped)
+    assert common_end(workers) == workers[0]["without"][0]
+
+
 def accumulation(found, workers):
     before, each = same(workers, "before"), same(workers, "each")
     assert each[0::2] == [before, *each[1:-1:2]]  # between two updates nothing moves
@@ -265,7 +274,7 @@ def uneven(found, workers):
 CHECKS = {
     check.__name__: check
     for check in (
-        *(fit, validation, batchnorm, syncbn, lossscale, accumulation, steps_per_execution),
-        *(ema, clipping, decay, resume, callbacks, uneven),
+        *(fit, validation, batchnorm, syncbn, lossscale, overflow, accumulation),
+        *(steps_per_execution, ema, clipping, decay, resume, callbacks, uneven),
     )
 }

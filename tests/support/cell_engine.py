@@ -114,7 +114,7 @@ def optimizer(method, **keywords):
 def wrapped(sgd, method):
     if method == "plain":
         return sgd
-    method = MIXED if method == "mixed" else method
+    method = MIXED if method == "mixed" else method  # or a mapping of a cell's own
     return grace_tf.wrap(sgd, method, min_elements=1, seed=4)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from cell_engine import (
     EPOCHS,
+    MIXED,
     RATE,
     ROWS,
     STEPS,
@@ -108,6 +109,41 @@ def lossscale(engine, method):
         "shas": digests(made),
         "scales": [scale, float(now.numpy())],
         "step": aggregator_of(inner).state.step,
+    }
+
+
+def overflow(engine, method):
+    """As float16 a gradient of worker 1 (alone: 0) overflows in the third step, and no other does.
+
+    `without`: how the training ends that has no such step.
+    """
+
+    def train(batches):
+        made = engine.compiled(lambda: loss_scaled(inner(), initial_scale=scale), built=False)
+        engine.fit(made, batches, epochs=1)
+        return made
+
+    def inner():
+        halves = {**MIXED, ".*qsgd/.*": "fp16"} if method == "mixed" else method
+        sgd = keras.optimizers.SGD(RATE, momentum=0.9, weight_decay=0.1)
+        return wrapped(sgd, halves)
+
+    scale = 2.0**15
+    batches = engine.batches()
+    without = train(batches)
+    if method == "mixed":  # `none` sends what fits
+        batches.insert(2, [(x, y) for x, y in batches[0]])
+        x, y = batches[2][-1]
+        batches[2][-1] = (x, y + np.float32(1e8))
+    made = train(batches)
+    outer = made.optimizer
+    now = outer.dynamic_scale if KERAS_3 else outer.loss_scale
+    return {
+        "shas": digests(made),
+        "without": digests(without),
+        "scales": [scale, float(now.numpy())],
+        "iterations": int(outer.iterations.numpy()),
+        "step": aggregator_of(outer).state.step,
     }
 
 
@@ -262,6 +298,7 @@ CELLS = {
     "batchnorm": batchnorm,
     "syncbn": syncbn,
     "lossscale": lossscale,
+    "overflow": overflow,
     "accumulation": accumulation,
     "steps_per_execution": steps_per_execution,
     "ema": ema,

@@ -23,6 +23,7 @@ CELLS = {
     "batchnorm": "BatchNormalization",
     "syncbn": "BatchNormalization, synchronised",
     "lossscale": "LossScaleOptimizer, one worker overflows",
+    "overflow": "LossScaleOptimizer, a gradient overflows as `fp16`",
     "accumulation": "`gradient_accumulation_steps`",
     "steps_per_execution": "`steps_per_execution`",
     "ema": "`use_ema`",
