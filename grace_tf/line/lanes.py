@@ -69,6 +69,8 @@ def lane_of(
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
             return lane, DENSE_LANE, ""
+        if lane.compressor.row_share is not None and stage.chooses(path):
+            return lane, PLAIN_ROWS, f"auto takes {lane.compressor} for no rows, only quantisers"
         added = bool(settings.hierarchical)
         return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
 
