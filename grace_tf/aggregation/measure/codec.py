@@ -9,8 +9,9 @@ eagerly, on as many buckets as `MOST` elements fit in, and takes the others to b
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -112,8 +113,8 @@ class EagerStep(Step):
     def __init__(self, plan: Plan, size: int) -> None:
         if not plan.buckets:
             raise ValueError("A plan without buckets has no codec to time.")
-        self._of = plan
-        super().__init__(_beginning(plan), _drawn(plan), size)
+        self._of, beginning = plan, _beginning(plan)
+        super().__init__(beginning, _drawn(beginning), size)
 
     def _traced(self, function: Callable) -> Callable:
         return function
@@ -150,24 +151,28 @@ def _lanes(bucket: Sequence[LaneGroup]) -> list[Lane]:
 
 
 def _beginning(plan: Plan) -> Plan:
-    """A plan of the first buckets alone, without rows."""
-    taken, elements = [], 0
+    """A plan of the first buckets alone, without rows; the positions are those of its lanes."""
+    taken, elements, positions = [], 0, itertools.count()
     for bucket in plan.buckets:
         elements += sum(lane.spec.shape.num_elements() for lane in _lanes(bucket))
         if taken and elements > MOST:
             break
-        taken.append(bucket)
+        taken.append(tuple(_placed(group, positions) for group in bucket))
     return dataclasses.replace(plan, buckets=tuple(taken), sparse=(), by_rows=())
 
 
+def _placed(group: LaneGroup, positions: Iterator[int]) -> LaneGroup:
+    lanes = [dataclasses.replace(lane, position=next(positions)) for lane in group.lanes]
+    return dataclasses.replace(group, lanes=tuple(lanes))
+
+
 def _drawn(plan: Plan) -> list[tf.Tensor]:
-    """Gradients for the first buckets; those of other positions are empty and never read."""
-    lanes = [lane for bucket in _beginning(plan).buckets for lane in _lanes(bucket)]
-    grads = [tf.zeros([0])] * (1 + max(lane.position for lane in lanes))
-    for lane in lanes:
-        values = 1e-3 * tf.random.stateless_normal(lane.shape, [lane.position, 0])
-        grads[lane.position] = tf.cast(values, lane.dtype)
-    return grads
+    """Gradients for all lanes of a plan, by position."""
+    lanes = [lane for bucket in plan.buckets for lane in _lanes(bucket)]
+    return [
+        tf.cast(1e-3 * tf.random.stateless_normal(lane.shape, [lane.position, 0]), lane.dtype)
+        for lane in lanes
+    ]
 
 
 def _collective(record: CollectiveRecord) -> Collective:
