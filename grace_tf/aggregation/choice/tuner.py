@@ -132,7 +132,7 @@ class Tuner:
         """Why, in one sentence."""
         decision = self._trial.decision
         if decision is None:
-            return "auto still compares methods."
+            return f"auto still compares methods.{self._rest()}"
         if decision.reason == "alone":
             return f"auto: {self.spec}, since nothing crosses a network in this process."
         if decision.reason == "few steps":
