@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from grace_tf.advice.network import Network
 from grace_tf.aggregation.choice import pruning
+from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.pruning import Foreseen
 from grace_tf.aggregation.choice.trial import FEWEST
 from grace_tf.aggregation.measure import link
@@ -36,7 +37,7 @@ class Foresight:
 
     Args:
       choice: what to choose from.
-      agree: the largest of all workers' numbers, place by place.
+      agreement: between all workers.
 
     Attributes:
       arms: the numbers of those that are traced, in order; None before `look`.
@@ -44,8 +45,8 @@ class Foresight:
       looks: how often all workers have thought about it.
     """
 
-    def __init__(self, choice: Auto, agree: link.Agree) -> None:
-        self._choice, self._agree = choice, agree
+    def __init__(self, choice: Auto, agreement: Agreement) -> None:
+        self._choice, self._agreement = choice, agreement
         self.arms: tuple[int, ...] | None = None
         self.sentence, self.looks = "", 0
 
@@ -71,7 +72,9 @@ class Foresight:
         if between is None:
             self.arms = tuple(range(len(plans)))
             return
-        most, least, few = self._agree([saved, -saved, -math.inf if planned is None else -planned])
+        most, least, few = self._agreement.largest(
+            [saved, -saved, -math.inf if planned is None else -planned]
+        )
         if saved and most == -least:
             self.arms = tuple(arm for arm in range(len(plans)) if saved >> arm & 1)
             return
@@ -81,7 +84,7 @@ class Foresight:
         if steps is not None and steps < FEWEST:
             self.arms = tuple(range(baselines))
             return
-        foreseen = foresee(plans, between(), self._agree)
+        foreseen = foresee(plans, between(), self._agreement.largest)
         if foreseen is None:
             self.arms = tuple(range(baselines + pruning.MOST))
             return

@@ -62,7 +62,7 @@ class Tuner:
         self.agreement = Agreement()
         self.largest: Callable[[int], float | None] = lambda arm: None
         self.outdated = False
-        self._foresight = Foresight(choice, self.agreement.largest)
+        self._foresight = Foresight(choice, self.agreement)
         self._lock = threading.Lock()
         self._blocks: list[Block] = []
         self._times: list[list[float]] = []  # of the steps of each block so far
