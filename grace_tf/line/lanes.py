@@ -69,18 +69,17 @@ def lane_of(
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
             return lane, DENSE_LANE, ""
+        if lane.compressor.row_share is not None and stage.chooses(path):
+            return lane, PLAIN_ROWS, f"auto takes {lane.compressor} for no rows, only quantisers"
         added = bool(settings.hierarchical)
         return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
 
-    def compresses(lane: Lane, way: str, why: str) -> bool:
-        return way != PLAIN_ROWS and lane.compressor != DENSE[0]
-
     lane, way, why = in_stage(settings)
     none, memory = DENSE
-    if settings.stages_beside and not (lane.claimed or compresses(lane, way, why)):
+    if settings.stages_beside and not (lane.claimed or _compresses(lane, way)):
         wanted = settings.route(path)[1]
         stages = [in_stage(stage) for stage in settings.stages_beside]
-        if wanted != memory and any(s[0].memory == wanted and compresses(*s) for s in stages):
+        if wanted != memory and any(s[0].memory == wanted and _compresses(*s[:2]) for s in stages):
             lane = dataclasses.replace(lane, compressor=none, memory=wanted)
             if sparse:
                 way, why = rule(none, wanted, False, static, bool(settings.hierarchical))
@@ -94,6 +93,10 @@ def lane_of(
         lane = dataclasses.replace(lane, compressor=none, memory=memory)
     tell(path, way, why)
     return lane, way
+
+
+def _compresses(lane: Lane, way: str) -> bool:
+    return way != PLAIN_ROWS and lane.compressor != DENSE[0]
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:

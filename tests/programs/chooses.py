@@ -56,6 +56,6 @@ def fitted():
 
 aggregate, weights = looped() if strategy is None else fitted()
 tuner = aggregate._stages.tuner
-answer = {"reason": tuner.reason, "agreements": tuner._agreements}
+answer = {"reason": tuner.reason, "agreements": tuner.agreement._count}
 answer["saved"] = aggregate.state.choices[0].numpy().tolist()
 print(json.dumps({**answer, "bits": digest(tf.convert_to_tensor(weights[0]))}))

@@ -63,7 +63,7 @@ class SlotOwner:
 
 STEP = SlotOwner("step", first=lambda: {"": np.zeros([], np.int64)})
 # What "auto" has chosen, and where it is in its comparisons: see aggregation/choice.
-CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *7 * [0]], np.int64)})
+CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *8 * [0]], np.int64)})
 # (step, vNMSE, residual by gradient) of the last step that "auto" has measured.
 SAMPLE = SlotOwner("sample", first=lambda: {"": np.full([3], np.nan)})
 _IN_THE_HOST = (STEP.kind, CHOICE.kind, SAMPLE.kind)

@@ -197,7 +197,7 @@ class State(Trackable):
 
     @property
     def choices(self) -> list[tf.Variable]:
-        """What "auto" has chosen, int64 [9], equal on all workers: a variable for each of them."""
+        """What "auto" has chosen, int64 [10], equal on all workers: a variable for each of them."""
         return list(self._own_alone(CHOICE)[""].variables)
 
     @property
@@ -269,7 +269,9 @@ class State(Trackable):
                     raise ValueError(
                         f"{misfit}another model, or the model's variables came in another order."
                     )
-                self._warn(f"{misfit}a method with other hyperparameters, and starts anew.")
+                earlier = leaf.owner == CHOICE
+                of = "an earlier version" if earlier else "a method with other hyperparameters"
+                self._warn(f"{misfit}{of}, and starts anew.")
                 leaf.start()
                 return False
             leaf.take(dataclasses.replace(saved, rows=rows), self.size, self.workers, self._warn)
