@@ -5,7 +5,15 @@ guards on that Keras' optimizers, wraps its `fit` and its pickling, makes its Ba
 refuse what it cannot synchronise, and applies the repairs that are needed everywhere.
 """
 
-from grace_tf.keras import classes, flavours, guards, one_bit_adam, repairs, training
+from grace_tf.keras import (
+    classes,
+    flavours,
+    guards,
+    legacy_conversion,
+    one_bit_adam,
+    repairs,
+    training,
+)
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
 from grace_tf.keras.files.paths_by_worker import own_path
@@ -22,7 +30,7 @@ __all__ = ["Callback", "Monitor", "OneBitAdam", "aggregator_of", "own_path", "un
 
 
 def _install(keras: Flavour) -> None:
-    for changed in (guards, training, stopping, synchronised):
+    for changed in (guards, training, stopping, synchronised, legacy_conversion):
         changed.install(keras)
     for changed in (paths_by_worker, saving_once, backups, pickling):
         changed.install(keras)

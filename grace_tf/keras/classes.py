@@ -7,11 +7,12 @@ MultiOptimizer aggregates nothing itself: its inner optimizers are wrapped.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,13 @@ class Wrapped:
 
     _plain_class: type
     _grace: Aggregator | None = None
+
+    def __init_subclass__(cls, **keywords):
+        super().__init_subclass__(**keywords)
+        plain = getattr(cls, "_plain_class", Wrapped)
+        # A class that a user derives from a wrapped one has no plain class: its methods are in it.
+        if "_plain_class" not in vars(cls) and not issubclass(plain, Wrapped):
+            cls._plain_class = cls
 
     def _settings(self) -> Settings:
         """The settings that `wrap` was given."""
@@ -217,6 +225,13 @@ class _AddonsMulti(_Multi):
         return out
 
 
+def is_bare(optimizer: Any) -> bool:
+    """Whether it is of a wrapped class, but was constructed, and not given to `wrap`."""
+    if isinstance(optimizer, _Multi):
+        return optimizer._grace_settings is None
+    return isinstance(optimizer, Wrapped) and optimizer._grace is None
+
+
 _classes: dict[type, type] = {}
 
 
@@ -263,6 +278,17 @@ def detach(optimizer: Any) -> None:
     else:
         del optimizer._grace, optimizer._grace_state
     optimizer.__class__ = type(optimizer)._plain_class
+
+
+@contextlib.contextmanager
+def wearing_plain_class(optimizer: Any) -> Iterator[None]:
+    """Inside, a wrapped optimizer has its plain class, by which Keras knows it."""
+    wrapped = type(optimizer)
+    optimizer.__class__ = wrapped._plain_class
+    try:
+        yield
+    finally:
+        optimizer.__class__ = wrapped
 
 
 def reducing(optimizer: Any) -> list[Any]:
@@ -318,6 +344,8 @@ def _rebuilt(
     classes: Sequence[type], config: dict[str, Any], wanted: Settings, saved: Sequence[dict]
 ) -> Any:
     """A copy of a wrapped optimizer; `classes`: its plain class, then those of its inner ones."""
+    if issubclass(classes[0], Wrapped):  # a user's, which reads its settings from the config
+        config = {**config, KEY: json.dumps(wanted.config())}
     optimizer = made_with(classes, classes[0].from_config, [config])
     attach(optimizer, wanted)
     for each, arrays in zip(reducing(optimizer), saved):

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from grace_tf.aggregation.aggregator import Aggregator
-from grace_tf.keras.classes import Wrapped, attach, detach
+from grace_tf.keras.classes import Wrapped, attach, detach, is_bare
 from grace_tf.keras.optimizers import bases, innermost, is_horovods, parts
 from grace_tf.line.settings import settings
 from grace_tf.transports.world.current_workers import refuse_parameter_servers
@@ -74,7 +74,7 @@ def _plain(optimizer: Any) -> Any:
     """The optimizer to wrap.  Raises ValueError where it, or one in or around it, reduces."""
     inner = _optimizer(optimizer)
     for each in (optimizer, inner, *parts(inner)):
-        if isinstance(each, Wrapped):
+        if isinstance(each, Wrapped) and not is_bare(each):
             raise ValueError(
                 f"This {type(each).__name__} is wrapped already; grace_tf.unwrap() it first."
             )

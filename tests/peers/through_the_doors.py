@@ -123,12 +123,12 @@ def _around_constructor(cls):
 
 
 def _wrap(optimizer):
-    from grace_tf.keras.classes import Wrapped, attach
+    from grace_tf.keras.classes import Wrapped, attach, is_bare
     from grace_tf.keras.optimizers import bases, innermost
     from grace_tf.line.settings import settings
 
     if innermost(optimizer) is optimizer and type(optimizer) not in bases():
-        if not isinstance(optimizer, Wrapped):
+        if not isinstance(optimizer, Wrapped) or is_bare(optimizer):
             attach(optimizer, settings("none"))  # as `wrap`; of a MultiOptimizer's some may be so
 
 
