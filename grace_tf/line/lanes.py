@@ -69,10 +69,7 @@ def lane_of(
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
             return lane, DENSE_LANE, ""
-        if lane.compressor.row_share is not None and stage.chooses(path):
-            return lane, PLAIN_ROWS, f"auto takes {lane.compressor} for no rows, only quantisers"
-        added = bool(settings.hierarchical)
-        return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
+        return lane, *_way_of_rows(stage, path, lane, static)
 
     lane, way, why = in_stage(settings)
     none, memory = DENSE
@@ -97,6 +94,13 @@ def lane_of(
 
 def _compresses(lane: Lane, way: str) -> bool:
     return way != PLAIN_ROWS and lane.compressor != DENSE[0]
+
+
+def _way_of_rows(stage: Settings, path: str, lane: Lane, static: str) -> tuple[str, str]:
+    """How the rows of a lane travel, and why: see sparse_policy.py."""
+    if lane.compressor.row_share is not None and stage.chooses(path):
+        return PLAIN_ROWS, f"auto takes {lane.compressor} for no rows, only quantisers"
+    return rule(lane.compressor, lane.memory, lane.dense, static, bool(stage.hierarchical))
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:

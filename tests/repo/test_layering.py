@@ -22,7 +22,6 @@ NAMES_OF_OTHERS = {"none", "bf16"}  # `hierarchical` may be "bf16" too
 STATE = ("aggregation.state.variable_nodes", "transports", "cli.bench.step")
 RANDOMNESS = (
     "ops.reference.random",
-    "aggregation.measure.codec",
     "cli.advise.gradients",
     "cli.advise.subject",
     "cli.bench.codecs",

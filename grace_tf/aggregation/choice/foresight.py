@@ -1,6 +1,8 @@
 """`Foresight`: which arms of "auto" a training traces, found before its first step is traced.
 
-It measures exchanges between the workers, and codecs on this device, for about two seconds in all.
+It measures exchanges between the workers, and codecs on this device, and repeats less after a
+second
+of each, since the training waits.
 What all workers have measured is agreed on, so all of them trace the same arms.
 """
 
@@ -29,7 +31,7 @@ _LOG = logging.getLogger("grace_tf")
 
 SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes
 REPEATS = 5
-LINK, CODECS = 1.0, 1.0  # seconds, after which fewer repeats are made
+LINK, CODECS = 1.0, 1.0  # seconds
 
 
 class Foresight:
@@ -110,7 +112,7 @@ def foresee(
         for plan in plans:
             step = EagerStep(plan, transport.size)
             late = clock() - began > CODECS
-            least.append(step.least(repeats=1 if late else 3))
+            least.append(step.least(repeats=1 if late else 2))
             parts.append(step.shares())
     network = Network(transport.size, costs)
     return [

@@ -80,7 +80,7 @@ class Tuner:
     ) -> Sequence[int]:
         """The numbers of the arms that a step holds which is traced now, in their order.
 
-        The first call of all workers measures their network and the codecs, for two seconds or so.
+        The first call of all workers measures their network and the codecs: see foresight.py.
         A training that goes on has the arms with which it was saved.
 
         Args:

@@ -413,6 +413,16 @@ def test_processes_choose_alike_and_keep_equal_weights(engine):
     assert mine == other
     # What is chosen depends on the machine; that they have agreed does not.
     assert mine["agreements"] > 1
+    assert mine["looks"] == 1
+    assert mine["held"][:2] == [0, 1] and len(mine["held"]) <= 4
+
+
+def test_fit_traces_its_step_again_where_short_calls_become_a_long_training():
+    told = launch("chooses.py", "short").succeeded().answers()
+    ((mine,), (other,)) = told
+    assert mine == other
+    assert (mine["held"], mine["looks"]) == ([0, 1, EDEN], 2)
+    assert "auto tries eden, since exchange and codec of eden take 0.2 ms" in mine["reason"]
 
 
 def test_a_training_that_goes_on_has_the_same_bits_and_looks_at_no_network(tmp_path):
