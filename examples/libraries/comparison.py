@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 import grace_tf
 from grace_tf.cli.tables import print_table

@@ -52,7 +52,8 @@ def train(method: str, seed: int) -> Trained:
         optimizer=grace_tf.wrap(keras.optimizers.Adam(3e-3), method),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    model.fit(data.shuffle(10_000).batch(16, drop_remainder=True).map(inputs), epochs=2, verbose=0)
+    batches = data.shuffle(10_000).batch(16, drop_remainder=True).map(inputs)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0)
 
     loss = model.evaluate(*inputs(rows[:256]), batch_size=64, return_dict=True, verbose=0)["loss"]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step

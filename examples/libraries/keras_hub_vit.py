@@ -1,6 +1,6 @@
 """KerasHub: a small vision transformer with random weights tells scikit-learn's digits.
 
-    python -m grace_tf run -np 2 examples/libraries/keras_hub_vit.py
+python -m grace_tf run -np 2 examples/libraries/keras_hub_vit.py
 """
 
 import keras
@@ -38,7 +38,8 @@ def train(method: str, seed: int) -> Trained:
         optimizer=grace_tf.wrap(keras.optimizers.AdamW(1e-3), method),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    model.fit(data.shuffle(2000).batch(16, drop_remainder=True), epochs=8, verbose=0)
+    batches = data.shuffle(2000).batch(16, drop_remainder=True)
+    model.fit(batches, epochs=8, shuffle=False, verbose=0)
 
     loss = model.evaluate(x[:360], y[:360], return_dict=True, verbose=0)["loss"]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step

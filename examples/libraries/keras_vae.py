@@ -1,6 +1,6 @@
 """A variational autoencoder in Keras 3 with a `train_step` of its own, on scikit-learn's digits.
 
-    python -m grace_tf run -np 2 examples/libraries/keras_vae.py
+python -m grace_tf run -np 2 examples/libraries/keras_vae.py
 """
 
 import keras
@@ -71,7 +71,8 @@ def train(method: str, seed: int) -> Trained:
 
     model = Autoencoder()
     model.compile(optimizer=grace_tf.wrap(keras.optimizers.Adam(3e-3), method))
-    model.fit(data.shuffle(1000).batch(32, drop_remainder=True), epochs=12, verbose=0)
+    batches = data.shuffle(1000).batch(32, drop_remainder=True)
+    model.fit(batches, epochs=12, shuffle=False, verbose=0)
 
     noise = np.random.default_rng(0).normal(size=(360, LATENT)).astype("float32")
     loss = float(model.losses_of(images[:360], noise)[0])

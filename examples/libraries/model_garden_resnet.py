@@ -1,6 +1,6 @@
 """TF Model Garden: its image classification task and trainer, under orbit, on digits.
 
-    python -m grace_tf run -np 2 examples/libraries/model_garden_resnet.py
+python -m grace_tf run -np 2 examples/libraries/model_garden_resnet.py
 """
 
 import numpy as np

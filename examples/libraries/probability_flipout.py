@@ -1,6 +1,6 @@
 """TensorFlow Probability: a network of Bayesian layers tells scikit-learn's digits.
 
-    python -m grace_tf run -np 2 examples/libraries/probability_flipout.py
+python -m grace_tf run -np 2 examples/libraries/probability_flipout.py
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """TF Recommenders: a deep and cross network that foretells ratings, on MovieLens 100K.
 
-    pip install --no-deps recbole    # has the ratings; it is not imported
-    python -m grace_tf run -np 2 examples/libraries/recommenders_ranking.py
+pip install --no-deps recbole    # has the ratings; it is not imported
+python -m grace_tf run -np 2 examples/libraries/recommenders_ranking.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """Segmentation Models: a U-Net with a ResNet-18 and random weights finds digits on noise.
 
-    python -m grace_tf run -np 2 examples/libraries/segmentation_unet.py
+python -m grace_tf run -np 2 examples/libraries/segmentation_unet.py
 """
 
 import os
@@ -9,15 +9,12 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"  # Segmentation Models was written for K
 os.environ["SM_FRAMEWORK"] = "tf.keras"
 
 import numpy as np  # noqa: E402
+import segmentation_models as sm  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from comparison import Trained, compare  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 
 import grace_tf  # noqa: E402
-
-tf.keras.utils.generic_utils = tf.keras.utils  # where its EfficientNet looks for custom objects
-
-import segmentation_models as sm  # noqa: E402
 
 
 def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
