@@ -103,7 +103,7 @@ def train(method: str, seed: int) -> Trained:
     ]
     model.compile(*optimizers)
     batches = data.shuffle(1000).batch(32, drop_remainder=True)
-    model.fit(batches, epochs=20, shuffle=False, verbose=0)
+    model.fit(batches, epochs=12, shuffle=False, verbose=0)
 
     noise = np.random.default_rng(0).normal(size=(1000, LATENT)).astype("float32")
     loss = frechet_distance(model.generator.predict(noise, verbose=0), images)

@@ -39,7 +39,7 @@ def train(method: str, seed: int) -> Trained:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     batches = data.shuffle(2000).batch(16, drop_remainder=True)
-    model.fit(batches, epochs=8, shuffle=False, verbose=0)
+    model.fit(batches, epochs=5, shuffle=False, verbose=0)
 
     loss = model.evaluate(x[:360], y[:360], return_dict=True, verbose=0)["loss"]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step

@@ -15,14 +15,14 @@ from official.nlp.modeling import models, networks
 
 import grace_tf
 
-WORDS, LENGTH, TOPICS, STEPS, ROWS = 1000, 24, 4, 160, 16
+WORDS, LENGTH, TOPICS, STEPS, ROWS = 1000, 16, 4, 120, 16
 START = 0  # the first token of every document, from which BERT tells the topic
 
 
 def documents(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Token numbers [count, LENGTH], and topics."""
     draw = np.random.default_rng(0)
-    chances = draw.dirichlet(np.full(WORDS - 1, 0.3), size=TOPICS)
+    chances = draw.dirichlet(np.full(WORDS - 1, 0.5), size=TOPICS)
     topics = draw.integers(TOPICS, size=count)
     words = [1 + draw.choice(WORDS - 1, LENGTH, p=chances[topic]) for topic in topics]
     words = np.array(words, "int32")

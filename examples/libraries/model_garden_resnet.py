@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 from comparison import Trained, compare
 from official.core import base_trainer, exp_factory
+from official.modeling import optimization
 from official.vision.tasks import image_classification
 from sklearn.datasets import load_digits
 
@@ -43,12 +44,13 @@ def experiment():
     model.norm_activation.norm_momentum = 0.9
     config.task.train_data.global_batch_size = 16  # of one worker
     config.task.validation_data.global_batch_size = 120
-    config.trainer.optimizer_config = {
-        "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9}},
-        "learning_rate": {"type": "cosine"},
-    }
-    rate = config.trainer.optimizer_config.learning_rate.cosine
-    rate.initial_learning_rate, rate.decay_steps = 0.05, STEPS
+    rate = {"initial_learning_rate": 0.05, "decay_steps": STEPS}
+    config.trainer.optimizer_config = optimization.OptimizationConfig(
+        {
+            "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9}},
+            "learning_rate": {"type": "cosine", "cosine": rate},
+        }
+    )
     return config
 
 

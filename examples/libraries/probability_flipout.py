@@ -38,7 +38,7 @@ def train(method: str, seed: int) -> Trained:
         optimizer=grace_tf.wrap(tf_keras.optimizers.Adam(1e-2), method, min_elements=256),
         loss=crossentropy,  # Keras adds the layers' divergences: together the negative ELBO
     )
-    model.fit(data.shuffle(2000).batch(32, drop_remainder=True), epochs=30, verbose=0)
+    model.fit(data.shuffle(2000).batch(32, drop_remainder=True), epochs=20, verbose=0)
 
     drawn = [tf.nn.softmax(model(x[:HELD_OUT])) for _ in range(SAMPLES)]
     chances = np.mean(drawn, axis=0)[np.arange(HELD_OUT), y[:HELD_OUT]]

@@ -48,7 +48,7 @@ def train(method: str, seed: int) -> Trained:
         optimizer=grace_tf.wrap(tf.keras.optimizers.Adam(1e-3), method),
         loss=sm.losses.bce_jaccard_loss,
     )
-    model.fit(data.shuffle(512).batch(16, drop_remainder=True), epochs=5, verbose=0)
+    model.fit(data.shuffle(512).batch(16, drop_remainder=True), epochs=4, verbose=0)
 
     loss = model.evaluate(x[:128], y[:128], verbose=0)
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
