@@ -34,7 +34,7 @@ def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def train(method: str, seed: int) -> Trained:
     tf.keras.utils.set_random_seed(2 * seed + grace_tf.rank())
-    x, y = pictures(640)
+    x, y = pictures(512)
     data = grace_tf.shard(tf.data.Dataset.from_tensor_slices((x[128:], y[128:])))
 
     model = sm.Unet(
@@ -48,7 +48,7 @@ def train(method: str, seed: int) -> Trained:
         optimizer=grace_tf.wrap(tf.keras.optimizers.Adam(1e-3), method),
         loss=sm.losses.bce_jaccard_loss,
     )
-    model.fit(data.shuffle(512).batch(16, drop_remainder=True), epochs=4, verbose=0)
+    model.fit(data.shuffle(400).batch(16, drop_remainder=True), epochs=3, verbose=0)
 
     loss = model.evaluate(x[:128], y[:128], verbose=0)
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
