@@ -3,7 +3,8 @@
     python benchmarks/libraries.py                         # all scripts, seeds and methods
     python benchmarks/libraries.py keras_vae --seeds 1 2
 
-Each script runs in two processes.  Its lines replace those of the same script in --out.
+Each script runs in two processes.  Its lines replace those of the same
+script, method and seed in --out.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ def trained(script: str, methods: list[str], seeds: list[str]) -> list[dict[str,
     return found
 
 
+def key(run: dict[str, Any]) -> tuple[str, str, int]:
+    return run["script"], run["method"], run["seed"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = [path.stem for path in sorted(FOLDER.glob("*_*.py"))]
@@ -58,12 +63,11 @@ def main() -> None:
     options = parser.parse_args()
     for script in options.scripts:
         found = trained(script, options.methods, options.seeds)
-        before = (
-            options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
-        )
-        kept = [run for run in map(json.loads, before) if run["script"] != script]
-        runs = sorted([*kept, *found], key=lambda run: run["script"])
-        options.out.write_text("".join(json.dumps(run) + "\n" for run in runs), encoding="utf-8")
+        before = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
+        runs = {key(run): run for run in map(json.loads, before.splitlines())}
+        runs.update((key(run), run) for run in found)
+        lines = (json.dumps(runs[each]) + "\n" for each in sorted(runs))
+        options.out.write_text("".join(lines), encoding="utf-8")
         print(script, *(f"{run['method']} {run['loss']:.4f}" for run in found), flush=True)
 
 
