@@ -5,17 +5,14 @@
 
 import ast
 import importlib.util
-import statistics
-from pathlib import Path
 
 import launch
-import library_runs
 import pytest
+from library_runs import FOLDER, METHODS, SCRIPTS, mean_losses, runs
 
-FOLDER = Path(__file__).parents[2] / "examples" / "libraries"
-SHARED = ("comparison", "movielens")
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
-METHODS = library_runs.METHODS
+SHARED = {path.stem for path in FOLDER.glob("*.py")} - {*SCRIPTS}
+# How much higher than without compression a loss may be, as one training is noisy.
+MOST = 1.25
 
 
 def imported(script):
@@ -25,45 +22,34 @@ def imported(script):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         found |= {name.partition(".")[0] for name in names}
-    return (found - {*SHARED}) | ({"recbole"} if "movielens" in found else set())
-
-
-def skip_where_something_is_missing(script):
-    for package in sorted(imported(script)):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"The package {package} is not installed here: make libraries.")
+    return (found - SHARED) | ({"recbole"} if "movielens" in found else set())
 
 
 @pytest.mark.slow
 @pytest.mark.rotated
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_workers_end_alike_and_no_worse_than_uncompressed(script):
-    skip_where_something_is_missing(script)
+    for package in sorted(imported(script)):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"The package {package} is not installed here: make libraries.")
     words = ["--json", "--methods", *METHODS]
     run = launch.launch(FOLDER / f"{script}.py", *words, cold=True).succeeded()
     one, other = run.answers()
     assert [told["method"] for told in one] == [*METHODS]
     for mine, theirs in zip(one, other):
         assert mine["sha"] == theirs["sha"] and mine["loss"] == theirs["loss"]
-    assert len({told["sha"] for told in one}) == len(METHODS)
     none, *compressed = one
     for told in compressed:
+        assert told["sha"] != none["sha"]
         assert told["sent"] < none["sent"] / 2
-        assert told["loss"] < none["loss"] + 3 * library_runs.noise_of(script), told
+        assert told["loss"] <= MOST * none["loss"], told
 
 
-def test_every_library_is_in_the_table():
-    runs = library_runs.runs()
-    assert {run["script"] for run in runs} == {*SCRIPTS}
-    for script in SCRIPTS:
-        mine = [run for run in runs if run["script"] == script]
-        seeds = [{run["seed"] for run in mine if run["method"] == m} for m in METHODS]
-        assert len(seeds[0]) >= 3 and seeds[0] == seeds[1] == seeds[2]
-
-
-def test_the_libraries_stay_within_the_noise_of_uncompressed():
-    for run in library_runs.runs():
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if runs(script)])
+def test_the_recorded_workers_ended_alike_and_no_worse_than_uncompressed(script):
+    recorded = runs(script)
+    assert {run["method"] for run in recorded} == {*METHODS}
+    for run in recorded:
         assert len(run["shas"]) == 2 and len({*run["shas"]}) == 1, run
-    for script in SCRIPTS:
-        none, *compressed = (statistics.mean(library_runs.losses_of(script, m)) for m in METHODS)
-        assert max(compressed) <= none + library_runs.noise_of(script), script
+    none, *compressed = mean_losses(script)
+    assert max(compressed) <= MOST * none

@@ -1,4 +1,4 @@
-"""The committed runs of the scripts of examples/libraries, and what is told about them."""
+"""The committed runs of the scripts of examples/libraries, and the table of them."""
 
 import json
 import statistics
@@ -6,38 +6,41 @@ from pathlib import Path
 
 from grace_tf.cli import tables
 
-RUNS = Path(__file__).parents[2] / "benchmarks" / "results" / "libraries.jsonl"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "libraries"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*_*.py"))
+RUNS = ROOT / "benchmarks" / "results" / "libraries.jsonl"
 METHODS = ("none", "qsgd", "eden:bits=4")
 
 
-def runs():
-    """What benchmarks/libraries.py wrote: a dictionary for each training."""
-    return [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
+def runs(script):
+    """What benchmarks/libraries.py wrote of a script: a dictionary for each training."""
+    lines = RUNS.read_text(encoding="utf-8").splitlines()
+    return [run for run in map(json.loads, lines) if run["script"] == script]
 
 
-def losses_of(script, method):
-    """The losses that a script ended with, one a seed."""
-    return [r["loss"] for r in runs() if (r["script"], r["method"]) == (script, method)]
-
-
-def noise_of(script):
-    """How far the losses of seeds lie apart without compression."""
-    losses = losses_of(script, "none")
-    return max(losses) - min(losses)
+def mean_losses(script):
+    """The mean over seeds of what each of METHODS ended with."""
+    losses = {method: [] for method in METHODS}
+    for run in runs(script):
+        losses[run["method"]].append(run["loss"])
+    return [statistics.mean(losses[method]) for method in METHODS]
 
 
 def table():
-    """A row for each script: its library's version, losses and bytes."""
+    """A row for each script: its library's version, the seeds, losses and bytes."""
     rows = []
-    for script in dict.fromkeys(run["script"] for run in runs()):
-        mine = [run for run in runs() if run["script"] == script]
+    for script in SCRIPTS:
+        mine = runs(script)
+        link = f"[`{script}`](../examples/libraries/{script}.py)"
+        if not mine:
+            rows.append([link, "not recorded yet", *([""] * 6)])
+            continue
         versions = ", ".join(f"{name} {version}" for name, version in mine[0]["versions"].items())
-        cells = [f"[`{script}`](../examples/libraries/{script}.py)", versions]
-        none = losses_of(script, "none")
-        cells.append(f"{statistics.mean(none):.3f} ({min(none):.3f} … {max(none):.3f})")
-        cells += [f"{statistics.mean(losses_of(script, m)):.3f}" for m in METHODS[1:]]
+        seeds = len({run["seed"] for run in mine})
         sent = {run["method"]: run["sent"] for run in mine}
-        cells += [f"1/{sent['none'] / sent[m]:.1f}" for m in METHODS[1:]]
-        rows.append(cells)
-    columns = ["script", "run with", "loss, `none` (lowest … highest)", "`qsgd`", "`eden:bits=4`"]
+        losses = [f"{loss:.3f}" for loss in mean_losses(script)]
+        shares = [f"1/{sent['none'] / sent[method]:.1f}" for method in METHODS[1:]]
+        rows.append([link, versions, str(seeds), *losses, *shares])
+    columns = ["script", "run with", "seeds", *(f"loss, `{method}`" for method in METHODS)]
     return tables.markdown([*columns, "bytes, `qsgd`", "bytes, `eden:bits=4`"], rows)
