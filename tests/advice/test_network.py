@@ -17,7 +17,8 @@ def network(size, cost, **keywords):
 @pytest.mark.parametrize("kind", [*KINDS, "max"])
 @pytest.mark.parametrize("size", [2, 3, 8, 1024])
 def test_a_worker_sends_what_the_transports_count(kind, size):
-    record = CollectiveRecord(kind, "float32", 3000)
+    carried = ("sum", "bfloat16") if kind == "half_sum" else (kind, "float32")
+    record = CollectiveRecord(*carried, 3000)
     assert Collective(kind, record.nbytes).sent(size) == record.sent(size)
 
 
@@ -37,8 +38,15 @@ def test_a_gather_grows_with_the_workers_and_an_all_reduce_does_not():
 def test_latency_counts_twice_for_each_hop_and_occupies_nothing():
     slow = network(4, over_link(Link(1e9, 0.01), FREE))
     beside = {kind: slow.beside(Collective(kind, 4)) for kind in KINDS}
-    assert beside == pytest.approx({"sum": 0.12, "gather": 0.06, "all_to_all": 0.02})
+    hops = {"sum": 0.12, "half_sum": 0.12, "gather": 0.06, "all_to_all": 0.02}
+    assert beside == pytest.approx(hops)
     assert slow.occupied(Collective("sum", 4)) < 1e-6
+
+
+def test_what_was_not_measured_by_itself_takes_as_long_as_a_sum():
+    only = Network(4, {"sum": Cost(1e-3, 4e-9)})
+    for kind in ("half_sum", "max"):
+        assert only.occupied(Collective(kind, 1000)) == only.occupied(Collective("sum", 1000))
 
 
 def test_the_machines_set_the_pace_where_the_link_is_faster():
