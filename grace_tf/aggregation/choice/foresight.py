@@ -1,9 +1,8 @@
 """`Foresight`: which arms of "auto" a training traces, found before its first step is traced.
 
 It measures exchanges between the workers, and codecs on this device, and repeats less after a
-second
-of each, since the training waits.
-What all workers have measured is agreed on, so all of them trace the same arms.
+second of each, since the training waits.  What all workers have measured is agreed on, so all of
+them trace the same arms.
 """
 
 from __future__ import annotations
