@@ -7,6 +7,7 @@
 #                     what meets TensorFlow and Keras
 #   make test-tfkeras the third: the first's environment, where tf.keras means tf_keras (TF_USE_LEGACY_KERAS=1);
 #                     what meets Keras
+#   make libraries    the scripts of examples/libraries, with Model Garden, KerasHub and others in a folder of their own
 #   make test-all     every test, on all three legs, and the kernels' own; for a release
 #   make horovod      Horovod for both environments, built with cmake; the tests do it too, where they can
 #   make native-test  the kernels alone, without TensorFlow; those for GPUs too, where nvcc is
@@ -24,8 +25,8 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo cuda test test-all test-keras3 test-keras2 test-tfkeras horovod native-test wheel wheel-test lint types clean \
-	need-python need-python-tf215 need-python-wheel
+.PHONY: demo cuda test test-all test-keras3 test-keras2 test-tfkeras libraries horovod native-test wheel \
+	wheel-test lint types clean need-python need-python-tf215 need-python-wheel
 
 # first(highest minor version, candidates): the first candidate that works and is Python 3.10 or newer.
 # A name on PATH may be the shim of a version that is not there, so each is run, not looked up.
@@ -40,6 +41,7 @@ PYTHON_WHEEL ?= $(call first,12,python3.12 python3.10 python3.11 python3)
 
 VENV := .venv
 VENV_TF215 := .venv-tf215
+VENV_LIBRARIES := .venv-libraries
 VENV_WHEEL := .venv-wheel
 VENV_BUILD := .venv-build
 PYTEST ?=
@@ -100,6 +102,9 @@ test-tfkeras: $(VENV)/installed $(VENV)/tf_keras
 	cd tests && TF_USE_LEGACY_KERAS=1 ../$(VENV)/bin/python -m grace_tf doctor
 	cd tests && TF_USE_LEGACY_KERAS=1 ../$(VENV)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM_OF_TF_KERAS)
 
+libraries: $(VENV_LIBRARIES)/installed
+	cd tests && ../$(VENV_LIBRARIES)/bin/python -m pytest --everything $(PYTEST) repo/test_libraries.py
+
 need-python:
 	@test -n "$(PYTHON)" || { echo "There is no working Python 3.10 to 3.13 with venv and pip here: install" \
 	  "one (on Debian python3-venv too), or name it: make PYTHON=/path/to/python3." >&2; exit 1; }
@@ -128,6 +133,14 @@ $(VENV)/installed: $(NATIVE) | need-python
 $(VENV)/tf_keras: $(VENV)/installed
 	@$(VENV)/bin/python -m pip install --quiet --no-deps "tf_keras==$$($(VENV)/bin/python -c \
 	  'from importlib.metadata import version; print(version("tensorflow-cpu").rpartition(".")[0])').*"
+	@touch $@
+
+# The file names all that the libraries need. Without dependencies: some demand another TensorFlow, and download it.
+$(VENV_LIBRARIES)/installed: $(NATIVE) examples/libraries/requirements.txt | need-python
+	@echo "libraries: making a Python environment in $(VENV_LIBRARIES) (some GB)"
+	@test -x $(VENV_LIBRARIES)/bin/python || $(PYTHON) -m venv $(VENV_LIBRARIES)
+	@$(VENV_LIBRARIES)/bin/python -m pip install --quiet --editable '.[cpu,test]'
+	@$(VENV_LIBRARIES)/bin/python -m pip install --quiet --no-deps -r examples/libraries/requirements.txt
 	@touch $@
 
 $(VENV_TF215)/installed: $(PACKAGE) | need-python-tf215
@@ -177,7 +190,7 @@ lint: $(VENV)/installed
 	@$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 
 clean:
-	rm -rf $(VENV) $(VENV_TF215) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_LIBRARIES) $(VENV_WHEEL) $(VENV_BUILD) build dist *.egg-info out
 	rm -rf grace_tf/_ops.so grace_tf/libgrace_cuda.so grace_tf/libgrace_cuda.txt
 	rm -rf .pytest_cache .ruff_cache .hypothesis tests/.pytest_cache tests/.hypothesis
 	$(MAKE) -C custom_ops clean

@@ -3,7 +3,7 @@
 A test marked `rotated` is one of a large family, of which every commit runs an eighth, or one, and
 `--everything` runs all (support/turns.py).  The turn is the number of the commit, or `--turn`.
 Where the mark names a parameter, tests with the same value of it run together.
-A test that is not marked `slow` may take 20 seconds of a processor.
+A test that takes 20 seconds of a processor and is not marked `slow` is named in a warning.
 """
 
 import gc
@@ -72,19 +72,18 @@ def _member(item, mark):
     return name.partition("[")[0], parameter
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    """Fails a test that takes long and does not say so; its processes count from their end on."""
-    outcome = yield
-    if call.when != "call":
-        return
-    report, seconds = outcome.get_result(), _seconds() - item.stash[_BEGUN]
-    if report.passed and seconds > MOST_SECONDS and not item.get_closest_marker("slow"):
-        report.outcome = "failed"
-        report.longrepr = (
+def pytest_runtest_teardown(item):
+    """Warns of a test that takes long and does not say so; its processes count from their end on.
+
+    It does not fail: on a slow or busy machine the same test takes several times as long.
+    """
+    seconds = _seconds() - item.stash[_BEGUN]
+    if seconds > MOST_SECONDS and not item.get_closest_marker("slow"):
+        text = (
             f"{item.nodeid} took {seconds:.0f} s of a processor; mark it slow if it must take more "
-            f"than {MOST_SECONDS:.0f}."
+            f"than {MOST_SECONDS:.0f} on an idle machine."
         )
+        item.warn(pytest.PytestWarning(text))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -108,9 +108,10 @@ def account_of(reduction: Reduction) -> Account:
     stages, sizes = reduction.settings.stages, sizes_of(reduction)
     _, settings = stages[reduction.stage]
     found: dict[int, VariableAccount] = {}
-    for plan in sizes.plans:
-        found.update(_variables(settings, plan, sizes.workers))
     tuner = reduction._stages.tuner
+    choice = "" if tuner is None else tuner.short_reason
+    for plan in sizes.plans:
+        found.update(_variables(settings, plan, sizes.workers, choice))
     return Account(
         *((reduction.stage + 1, len(stages)), "" if tuner is None else tuner.reason),
         *(sizes, [found[ordinal] for ordinal in sorted(found)]),
@@ -161,15 +162,17 @@ def _replicas(variables: Iterable[Any]) -> int:
     return max((each.num_replicas_in_sync for each in strategies if each is not None), default=1)
 
 
-def _variables(settings: Settings, plan: Plan, size: int) -> Iterator[tuple[int, VariableAccount]]:
-    """(ordinal, account) of each variable of a plan."""
+def _variables(
+    settings: Settings, plan: Plan, size: int, choice: str
+) -> Iterator[tuple[int, VariableAccount]]:
+    """(ordinal, account) of each variable of a plan; `choice`: why "auto" has its method."""
 
     def told(lane, sent: float | None, exchange: str):
         path = plan.paths[lane.position]
         ratio = _dense(lane.nbytes, size) / sent if sent else None
         made = VariableAccount(
             *(path.removesuffix(":0"), lane.shape, str(lane.compressor), spec_of(lane.memory)),
-            *(sent, ratio, exchange, reason(settings, path, lane)),
+            *(sent, ratio, exchange, reason(settings, path, lane, choice)),
         )
         return lane.ordinal, made
 

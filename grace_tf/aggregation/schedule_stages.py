@@ -4,7 +4,8 @@ It takes the gradients and the plans of all stages, commits the state, and retur
 Without a schedule there is one stage.  Eager steps choose the stage in Python.  A traced step holds
 all stages behind one switch over the step's number, so that a new stage needs no new trace.  The
 number is the same on all workers, so all enter the same stage and its collectives may run inside
-the switch.  With "auto" the switch is over the number of the arm that choice/tuner.py wants.
+the switch.  With "auto" the switch is over the number of the arm that choice/tuner.py wants, and
+the step holds only those arms that are worth a trial.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -37,11 +38,18 @@ _LOG = logging.getLogger("grace_tf")
 
 @dataclasses.dataclass(frozen=True)
 class StagePlans:
-    """The stages of a step: first steps and settings, plans and leaves; one without a schedule."""
+    """The stages of a step: first steps and settings, plans and leaves; one without a schedule.
+
+    `held`: the numbers of the stages that the step holds, in order; only these have leaves.
+    """
 
     settings: Sequence[tuple[int, Settings]]
     plans: Sequence[Plan]
-    slots: Sequence[PlanSlots]
+    slots: Mapping[int, PlanSlots]
+
+    @property
+    def held(self) -> Sequence[int]:
+        return tuple(self.slots)
 
 
 class Stages:
@@ -84,15 +92,26 @@ class Stages:
             self._handed, self._last = {0: plans[0].handed_dense(flagged)}, None
         return dense
 
-    def place(self, settings: Settings, plans: Sequence[Plan]) -> StagePlans:
-        """Makes the leaves that the stages with these plans need."""
-        slots = [
-            self._state.slots_for([*plan.groups, *plan.by_rows], plan.seed, settings.apart)
-            for plan in plans
-        ]
+    def place(
+        self,
+        settings: Settings,
+        plans: Sequence[Plan],
+        between: Callable[[], Transport] | None = None,
+    ) -> StagePlans:
+        """Makes the leaves that the stages with these plans need, of which the step holds some.
+
+        `between`: returns what carries eagerly between the processes; None where nothing does.
+        """
+        held = range(len(plans))
         if self.tuner is not None:
-            self.tuner.label = f"{plans[0].digest}/{plans[0].first_key}"
+            self.tuner.agreement.label = f"{plans[0].digest}/{plans[0].first_key}"
             self.tuner.largest = lambda arm: alarms.limits_of(plans[arm]).residual
+            held = self.tuner.arms(plans, between, self._state)
+        slots = {}
+        for number in held:
+            plan = plans[number]
+            groups = [*plan.groups, *plan.by_rows]
+            slots[number] = self._state.slots_for(groups, plan.seed, settings.apart)
         return StagePlans(settings.stages, plans, slots)
 
     def run(
@@ -181,8 +200,11 @@ class Stages:
             judged = self.tuner is not None and self.tuner.judges(i)
             return run(i, measured if judged else None)
 
-        eager = tf.executing_eagerly()
-        results = stage(int(number)) if eager else _switch(number, stage, len(stages))
+        held = stage_plans.held
+        if tf.executing_eagerly() or len(held) == 1:
+            results = stage(held[0] if len(held) == 1 else int(number))
+        else:
+            results = _switch(number, stage, held)
         self._begin(stages, number, step)
         return results
 
@@ -217,12 +239,14 @@ class Stages:
         )
 
 
-def _switch(number: tf.Tensor, run: Callable[[int], Aggregates], count: int) -> Aggregates:
+def _switch(number: tf.Tensor, run: Callable[[int], Aggregates], held: Sequence[int]) -> Aggregates:
+    """Runs the stage of this number, one of those that the step holds."""
     traced = []
 
     def stage(i: int) -> list[tf.Tensor]:
         traced.append(run(i))
         return tf.nest.flatten(traced[-1], expand_composites=True)
 
-    flat = tf.switch_case(number, [functools.partial(stage, i) for i in range(count)])
+    place = tf.reduce_sum(tf.cast(tf.constant(held[:-1], tf.int32) < number, tf.int32))
+    flat = tf.switch_case(place, [functools.partial(stage, i) for i in held])
     return tf.nest.pack_sequence_as(traced[0], tf.nest.flatten(flat), expand_composites=True)

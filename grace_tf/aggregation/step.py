@@ -28,6 +28,7 @@ from grace_tf.line.losses import tell_losses
 from grace_tf.line.plan import Plan
 from grace_tf.line.settings import Settings
 from grace_tf.line.sparse_gradients import inside_tables
+from grace_tf.transports.base import Transport
 from grace_tf.transports.group import Group
 from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.lifeline.lifeline import spans_processes
@@ -82,6 +83,15 @@ class Reduction:
     def probe(self, probe: Probe | None) -> None:
         self._stages.probe = probe
 
+    @property
+    def outdated(self) -> bool:
+        """Whether "auto" wants steps to be traced anew, on all workers alike: see `renew`."""
+        return self._stages.tuner is not None and self._stages.tuner.outdated
+
+    def renew(self) -> None:
+        """Lets "auto" find anew what a step holds that is traced next; all workers call it."""
+        self._stages.tuner.renew()
+
     def count_skipped(self, finite: tf.Tensor) -> None:
         """Tells the probe of a step that ends here if it is not finite, and else comes later."""
         if self.probe is None:
@@ -126,7 +136,8 @@ class Reduction:
             return own_way(grads) if own_way and grads else grads
         transport = self._hosts_of(others) or world
         stage_plans = self._place(
-            plans, transport.size, transport.workers, [device_of(variables[0])]
+            *(plans, transport.size, transport.workers, [device_of(variables[0])]),
+            between=None if others is None else lambda: transport,
         )
         if others is not None:
             self.agree(world, variables, optimizer_info)
@@ -161,9 +172,10 @@ class Reduction:
             first = strategy.extended._id_in_cluster * len(local)  # no public name for it
             workers = range(first, first + len(local))
             if hosts is None:
-                stage_plans = self._place(plans, context.num_replicas_in_sync, workers, local)
+                replicas = context.num_replicas_in_sync
+                stage_plans = self._place(plans, replicas, workers, local, others.ring)
             else:
-                self._place(plans, hosts.size, hosts.workers, local[:1])
+                self._place(plans, hosts.size, hosts.workers, local[:1], lambda: hosts)
             self.agree(others, variables, optimizer_info)
             if transport.workers[0] == first:
                 weight_drift.watch(plans[0], variables, optimizer_info)
@@ -250,11 +262,18 @@ class Reduction:
         late = not tf.inside_function() if late is None else late
         self._initial_values.reach(group, self.state, variables, optimizer_info, late)
 
-    def _place(self, plans, size: int, workers: Sequence[int], devices: Sequence) -> StagePlans:
+    def _place(
+        self,
+        plans,
+        size: int,
+        workers: Sequence[int],
+        devices: Sequence,
+        between: Callable[[], Transport] | None = None,
+    ) -> StagePlans:
         called = "host" if self.settings.hierarchical else "worker"
         with self._placing:  # two threads may trace at once, and must make each leaf once
             self.state.place(size, workers, devices, called)
-            return self._stages.place(self.settings, plans)
+            return self._stages.place(self.settings, plans, between)
 
     def _plan(
         self,

@@ -78,12 +78,20 @@ def of_one_strategy(optimizer: Any) -> Iterator[None]:
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer inside LossScaleOptimizers."""
-    while "LossScaleOptimizer" in type(optimizer).__name__ and hasattr(
-        optimizer, "inner_optimizer"
-    ):
-        optimizer = optimizer.inner_optimizer
+    """The optimizer inside LossScaleOptimizers and TF Model Garden's ExponentialMovingAverage."""
+    while (inner := _by_which_it_applies(optimizer)) is not None:
+        optimizer = inner
     return optimizer
+
+
+def _by_which_it_applies(optimizer: Any) -> Any:
+    """The optimizer by which this one applies gradients; None where it does so itself."""
+    if "LossScaleOptimizer" in type(optimizer).__name__:
+        return getattr(optimizer, "inner_optimizer", None)
+    # The averages of tensorflow-addons have an `_optimizer` as well, but aggregate themselves.
+    if any(base.__name__ == "ExponentialMovingAverage" for base in type(optimizer).__mro__):
+        return getattr(optimizer, "_optimizer", None)
+    return None
 
 
 def is_horovods(optimizer: Any) -> bool:

@@ -29,6 +29,7 @@ from grace_tf.keras.fit import configuration, rate_setters, steps
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.keras.fit.stopping import stopped_by
 from grace_tf.keras.fit.synchronised import refuse_unsynchronised
+from grace_tf.keras.fit.traced_again import traced_again
 from grace_tf.keras.flavours import Flavour, callback, flavour_of, is_a
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.replacing import in_place_of
@@ -290,9 +291,13 @@ def _make_train_function(original: Callable, self: Any, *args: Any, **kwargs: An
     function = self.train_function
 
     def train_function(iterator):
+        nonlocal function
         taken = steps.now()
         if taken is None:
             return function(iterator)
+        again = traced_again(self, original)
+        if again is not None:
+            function, self.train_function = again, train_function
         taken.begin()
         try:
             logs = function(iterator)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from grace_tf.core.context import Context
 from grace_tf.core.rounds import Outcome, Payload, Rounds, Sum
-from grace_tf.ops import dispatch, low_rank
+from grace_tf.ops import dispatch, joining
 
 
 def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
@@ -23,10 +23,8 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
     apart = [i for i in range(len(xs)) if i not in set(together)]
     payloads: list[Payload] = []
     finite = None
-    sizes = [low_rank.MatrixSize(xs[i].shape.num_elements(), 1, 0) for i in together]
     if together:
-        # Of matrices without factors both operations only copy.
-        _, flat, finite = low_rank.project([xs[i] for i in together], None, 1.0, [], sizes)
+        flat, finite = joining.join([xs[i] for i in together])
         payloads.append({"values": flat})
     payloads += [{"values": x} for x in _reshaped([xs[i] for i in apart], [(-1,)] * len(apart))]
     # The sums need no flag: a non-finite value of one worker makes the sum non-finite on all.
@@ -35,9 +33,8 @@ def uncompressed(xs: Sequence[tf.Tensor], ctx: Context, divisor: int) -> Rounds:
         return Outcome(list(xs), [{}] * len(xs), [{}] * len(xs))
     totals = {}
     if together:
-        (reply, *replies), none = replies, tf.zeros([0])
-        shapes = [xs[i].shape for i in together]
-        each, finite = low_rank.expand(none, none, reply["values"], 1 / divisor, sizes, shapes)
+        reply, *replies = replies
+        each, finite = joining.split(reply["values"], [xs[i].shape for i in together], 1 / divisor)
         totals.update(zip(together, each))
     shaped = _reshaped([r["values"] for r in replies], [tuple(xs[i].shape) for i in apart])
     totals.update(zip(apart, means(shaped, divisor)))

@@ -69,18 +69,14 @@ def lane_of(
         lane = _lane(stage, i, path, spec, ordinal)
         if not sparse:
             return lane, DENSE_LANE, ""
-        added = bool(settings.hierarchical)
-        return lane, *rule(lane.compressor, lane.memory, lane.dense, static, added)
-
-    def compresses(lane: Lane, way: str, why: str) -> bool:
-        return way != PLAIN_ROWS and lane.compressor != DENSE[0]
+        return lane, *_way_of_rows(stage, path, lane, static)
 
     lane, way, why = in_stage(settings)
     none, memory = DENSE
-    if settings.stages_beside and not (lane.claimed or compresses(lane, way, why)):
+    if settings.stages_beside and not (lane.claimed or _compresses(lane, way)):
         wanted = settings.route(path)[1]
         stages = [in_stage(stage) for stage in settings.stages_beside]
-        if wanted != memory and any(s[0].memory == wanted and compresses(*s) for s in stages):
+        if wanted != memory and any(s[0].memory == wanted and _compresses(*s[:2]) for s in stages):
             lane = dataclasses.replace(lane, compressor=none, memory=wanted)
             if sparse:
                 way, why = rule(none, wanted, False, static, bool(settings.hierarchical))
@@ -94,6 +90,17 @@ def lane_of(
         lane = dataclasses.replace(lane, compressor=none, memory=memory)
     tell(path, way, why)
     return lane, way
+
+
+def _compresses(lane: Lane, way: str) -> bool:
+    return way != PLAIN_ROWS and lane.compressor != DENSE[0]
+
+
+def _way_of_rows(stage: Settings, path: str, lane: Lane, static: str) -> tuple[str, str]:
+    """How the rows of a lane travel, and why: see sparse_policy.py."""
+    if lane.compressor.row_share is not None and stage.chooses(path):
+        return PLAIN_ROWS, f"auto takes {lane.compressor} for no rows, only quantisers"
+    return rule(lane.compressor, lane.memory, lane.dense, static, bool(stage.hierarchical))
 
 
 def _lane(settings: Settings, i: int, path: str, spec: tf.TensorSpec, ordinal: int) -> Lane:

@@ -10,12 +10,13 @@ from grace_tf.line.lanes import Lane
 from grace_tf.line.settings import ANY, DENSE, Settings
 
 
-def reason(settings: Settings, path: str, lane: Lane) -> str:
+def reason(settings: Settings, path: str, lane: Lane, choice: str = "") -> str:
     """Why the variable at this path has its lane: a pattern, `min_elements`, `exclude` and so on.
 
     Args:
       settings: of one stage, those from which the lane was made (`lanes.lane_of`).
       path: of the variable; `:0` is ignored.
+      choice: why "auto" has chosen the method of this stage.
     """
     path, elements = path.removesuffix(":0"), tf.TensorShape(lane.shape).num_elements()
     if not tf.as_dtype(lane.dtype).is_floating:
@@ -24,6 +25,8 @@ def reason(settings: Settings, path: str, lane: Lane) -> str:
         why = f"{elements} elements, fewer than min_elements={settings.min_elements}"
     else:
         why = _routed(settings, path, lane)
+        if choice and settings.chooses(path):
+            why += f"; {choice}"
     if lane.claimed:
         why += f"; the memory {lane.memory.name} takes it all the same"
     elif lane.compressor == DENSE[0] and lane.memory != DENSE[1]:
@@ -43,6 +46,8 @@ def _routed(settings: Settings, path: str, lane: Lane) -> str:
             shape = "×".join(map(str, lane.shape))
             if not compressor.wants(tf.TensorSpec(lane.shape, tf.float32)):
                 return f"{where}, but {compressor.name} does not compress the shape {shape}"
+            if compressor.row_share is not None and settings.chooses(path):
+                return f"{where}, but auto compresses rows with quantisers only"
             return f"{where}, but {compressor.name} does not compress rows by themselves"
         return where
     return "no pattern matches"

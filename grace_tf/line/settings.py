@@ -27,7 +27,7 @@ class Settings:
 
     A compressor may be a `Scheduled`, whose stages have their own memories; the memory of its route
     is that of the last stage which compresses.  `stages_beside`: the settings of all stages, where
-    this is one stage of a schedule.
+    this is one stage of a schedule; `chosen`: the patterns whose method "auto" has chosen in it.
     """
 
     routes: tuple[tuple[str, Compressor | Scheduled, Memory], ...]
@@ -41,6 +41,7 @@ class Settings:
     hierarchical: bool | str = False
     average_logs: bool = True
     stages_beside: tuple[Settings, ...] = ()
+    chosen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
@@ -78,13 +79,14 @@ class Settings:
         return [settings for first, settings in self.stages if first <= step][-1]
 
     def _at(self, step: int) -> Settings:
-        routes = []
+        routes, chosen = [], []
         for pattern, compressor, memory in self.routes:
             if isinstance(compressor, Scheduled):
+                chosen += [pattern] * compressor.chosen
                 stage = compressor.stage(step)
                 compressor, memory = stage.compressor, stage.memory
             routes.append((pattern, compressor, memory))
-        return dataclasses.replace(self, routes=tuple(routes))
+        return dataclasses.replace(self, routes=tuple(routes), chosen=tuple(chosen))
 
     @property
     def choice(self) -> Scheduled | None:
@@ -122,6 +124,12 @@ class Settings:
                 return memory if memory.claims_dense else None
         return None
 
+    def chooses(self, path: str) -> bool:
+        """Whether "auto" has chosen the method of the variable at this path."""
+        patterns = (pattern for pattern, _, _ in self.routes)
+        first = next((p for p in patterns if re.fullmatch(p, path.removesuffix(":0"))), None)
+        return first in self.chosen
+
     @property
     def dense(self) -> bool:
         """Whether no variable at all is compressed or remembered."""
@@ -130,7 +138,7 @@ class Settings:
     def config(self) -> dict[str, Any]:
         """JSON-able keywords, from which `from_config` makes equal settings."""
         config = dataclasses.asdict(dataclasses.replace(self, routes=(), stages_beside=()))
-        del config["routes"], config["stages_beside"]
+        del config["routes"], config["stages_beside"], config["chosen"]
         config["exclude"] = list(self.exclude)
         if len(self.routes) == 1 and self.routes[0][0] == ANY:
             _, compressor, memory = self.routes[0]

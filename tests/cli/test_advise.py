@@ -12,6 +12,7 @@ from launch import launch
 
 from grace_tf.__main__ import WRONG_ARGUMENT, main
 from grace_tf.advice.network import KINDS, Collective, Cost, Network
+from grace_tf.aggregation.measure import codec, link
 from grace_tf.cli import describe
 from grace_tf.cli.advise import codecs, errors, picture, probe, situation
 from grace_tf.cli.advise.gradients import drawn
@@ -208,7 +209,7 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
 
 def test_many_workers_are_extrapolated_from_few():
     """A gather of 1024 payloads would not fit in memory."""
-    with mock.patch.object(codecs._Step, "seconds", autospec=True) as seconds:
+    with mock.patch.object(codec.Step, "seconds", autospec=True) as seconds:
         seconds.side_effect = lambda step, repeats: (1.0, 1.0 + step._size)
         (one,) = codecs.measure("topk:ratio=0.01", drawn([(1000, 40)]), 1024, 1)
         assert one.encode + one.decode == pytest.approx(1.0 + 1024)
@@ -232,13 +233,18 @@ def test_the_sample_is_of_kernels_that_fit():
 
 
 def test_the_cost_is_fitted_from_a_small_and_a_large_buffer():
-    wanted = {"sum": Cost(1e-3, 2e-9), "gather": Cost(2e-3, 3e-9), "all_to_all": Cost(4e-3, 1e-9)}
+    wanted = {
+        "sum": Cost(1e-3, 2e-9),
+        "half_sum": Cost(1e-3, 5e-9),
+        "gather": Cost(2e-3, 3e-9),
+        "all_to_all": Cost(4e-3, 1e-9),
+    }
     least = {}
     for kind, cost in wanted.items():
         for nbytes in (probe.SMALL, probe.LARGE):
             each = Collective(kind, nbytes)
             least[kind, nbytes] = each.hops(4) * cost.hop + each.sent(4) * cost.byte
-    found = probe.fitted(least, 4)
+    found = link.fitted(least, 4)
     for kind, cost in wanted.items():
         assert found[kind].byte == pytest.approx(cost.byte)
         assert found[kind].hop == pytest.approx(cost.hop, rel=0.02)

@@ -213,6 +213,27 @@ if not KERAS_3:
         fit(wrapped, 5)
         assert shas(plain, strategy) == shas(wrapped, strategy)
 
+    class ExponentialMovingAverage(legacy.Optimizer):
+        """Applies gradients by another optimizer, as that of TF Model Garden does."""
+
+        def __init__(self, optimizer):
+            super().__init__("average")
+            self._optimizer = optimizer
+
+        @property
+        def iterations(self):
+            return self._optimizer.iterations
+
+        def apply_gradients(self, grads_and_vars, name=None):
+            return self._optimizer.apply_gradients(grads_and_vars, name)
+
+    def test_the_optimizer_inside_model_gardens_average_is_wrapped():
+        assert_reduces(lambda: grace_tf.wrap(ExponentialMovingAverage(legacy.SGD(1.0)), **LOSSLESS))
+        average = ExponentialMovingAverage(legacy.SGD(1.0))
+        assert type(grace_tf.wrap(average)) is ExponentialMovingAverage
+        assert type(average._optimizer).__name__ == "GraceLegacySGD"
+        assert type(grace_tf.unwrap(average)._optimizer) is legacy.SGD
+
     def test_addons():
         tfa = pytest.importorskip("tensorflow_addons")
         assert_reduces(lambda: grace_tf.wrap(tfa.optimizers.SGDW(0.0, 1.0), **LOSSLESS))

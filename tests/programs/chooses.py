@@ -2,6 +2,8 @@
 
 chooses.py group      one plain process per worker, a loop of its own, half eager and half traced
 chooses.py strategy   MultiWorkerMirroredStrategy and `fit`
+chooses.py short      one plain process per worker and three short calls of `fit`, on a network on
+                      which "eden" is said to be worth a trial
 """
 
 import json
@@ -23,6 +25,8 @@ from schedule_cases import digest, gradients_of  # noqa: E402
 from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
+from grace_tf.aggregation.choice import foresight  # noqa: E402
+from grace_tf.aggregation.choice.pruning import Foreseen  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
 
@@ -45,17 +49,42 @@ def looped():
 def fitted():
     """`fit` of 240 steps."""
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([40]), keras.layers.Dense(48)])
-        optimizer = grace_tf.wrap(keras.optimizers.SGD(0.01), "auto", min_elements=1)
-        model.compile(optimizer=optimizer, loss="mse")
-    draws = np.random.default_rng(5)
-    x, y = (draws.normal(size=[960, n]).astype(np.float32) for n in (40, 48))
-    model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        model, optimizer = compiled()
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
     return aggregator_of(optimizer), [strategy.experimental_local_results(model.weights[0])[0]]
 
 
-aggregate, weights = looped() if strategy is None else fitted()
+def short():
+    """Three times `fit` of 80 steps."""
+    grace_tf.init()
+    seen = [Foreseen(each, each, 0) for each in (900, 500, 600, 200)]
+    foresight.foresee = lambda plans, *rest: seen
+    model, optimizer = compiled()
+    for _ in range(3):
+        model.fit(*(each[:640] for each in data()), batch_size=8, shuffle=False, verbose=0)
+    return aggregator_of(optimizer), [model.trainable_variables[0]]
+
+
+def compiled():
+    """A model and its optimizer."""
+    model = keras.Sequential([keras.layers.Input([40]), keras.layers.Dense(48)])
+    optimizer = grace_tf.wrap(keras.optimizers.SGD(0.01), "auto", min_elements=1)
+    model.compile(optimizer=optimizer, loss="mse")
+    return model, optimizer
+
+
+def data():
+    draws = np.random.default_rng(5 + (grace_tf.rank() if strategy is None else 0))
+    return [draws.normal(size=[960, n]).astype(np.float32) for n in (40, 48)]
+
+
+aggregate, weights = {"group": looped, "strategy": fitted, "short": short}[sys.argv[1]]()
 tuner = aggregate._stages.tuner
-answer = {"reason": tuner.reason, "lists": tuner._lists}
+answer = {
+    "held": list(tuner._traced),
+    "looks": tuner._foresight.looks,
+    "reason": tuner.reason,
+    "agreements": tuner.agreement._count,
+}
 answer["saved"] = aggregate.state.choices[0].numpy().tolist()
 print(json.dumps({**answer, "bits": digest(tf.convert_to_tensor(weights[0]))}))

@@ -28,7 +28,7 @@ MAY_IMPORT = {
         "transports",
         "transports.lifeline",
     },
-    "aggregation.measure": {"aggregation.state", "core", "line", "ops", "transports"},
+    "aggregation.measure": {"advice", "aggregation.state", "core", "line", "ops", "transports"},
     "aggregation": {
         "aggregation.choice",
         "aggregation.consistency",

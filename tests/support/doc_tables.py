@@ -10,6 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import library_runs
 from cell_runs import CELLS, ENGINES
 
 from grace_tf.cli import describe, tables
@@ -277,6 +278,7 @@ TABLES = {
     "link": link_table,
     "link-model": link_model_table,
     "link-hosts": link_hosts_table,
+    "libraries": library_runs.table,
     "faults": functools.partial(faults_table, "faults"),
     "fault-kinds": functools.partial(faults_table, "fault-kinds"),
     "cells-2.21": functools.partial(matrix_table, "2.21"),

@@ -234,6 +234,13 @@ def test_elastic_is_refused(monkeypatch):
         horovod.running()
 
 
+def test_a_horovod_that_stops_meanwhile_leaves_the_group_of_this_process(monkeypatch):
+    stopping = mock.Mock(rank=mock.Mock(side_effect=ValueError("has not been initialized")))
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", stopping)
+    monkeypatch.setattr(horovod, "_current", group := object())
+    assert horovod.running() is group  # its next collective says which worker was lost
+
+
 @needs_horovod
 def test_the_launcher_tells_each_worker_who_it_is():
     with environments([Local("localhost") for _ in range(3)], False, True) as found:

@@ -20,7 +20,9 @@ ROUNDS = 6
 FAR = 1.25  # times the best: such an arm is dropped at once
 BEHIND = 1.1  # times the best over two rounds or more: dropped too
 GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
-DISTANT = 2.0  # times the chosen arm: a rival that is not compared again
+# Times the chosen arm: a rival that is not compared again, of a method and of a baseline.  A method
+# pays for comparisons with what it gains; a baseline gains nothing.
+DISTANT, NEAR = 2.0, 1.25
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
 DRIFT = 1.3  # times as long, or as short, as in the watch before: all arms are looked at again
 WATCHES = (50, 50, 100, 300)  # steps before each comparison with the rival; the last repeats
@@ -59,12 +61,17 @@ class Trial:
       arms: their number; arm 0 is uncompressed.
       baselines: the first arms, which the others must beat by `GAIN`.
 
-    Attributes: left, the arms that are never used again. A baseline is never among them.
+    Attributes:
+      left: the arms that are never used again. A baseline is never among them.
+      pruned: the arms that the step does not hold.
+      slower: whether all arms are looked at again since steps have become slower.
     """
 
     def __init__(self, arms: int, baselines: int) -> None:
         self._arms, self._baselines = arms, baselines
         self.left: set[int] = set()
+        self.pruned: set[int] = set()
+        self.slower = False
         self._alive = self._admitted
         self._looks: dict[int, float] = {}
         self._rounds: list[dict[int, float]] = []
@@ -81,7 +88,7 @@ class Trial:
 
     @property
     def _admitted(self) -> list[int]:
-        return [arm for arm in range(self._arms) if arm not in self.left]
+        return [arm for arm in range(self._arms) if arm not in self.left | self.pruned]
 
     @property
     def watched(self) -> int | None:
@@ -120,6 +127,7 @@ class Trial:
 
         A block that was not timed as a whole has NaN; then nothing is decided.
         """
+        self.slower = False
         if self._phase == "fixed":
             return self.begin()
         if self._phase == "look":
@@ -165,7 +173,7 @@ class Trial:
         # The rival of a method is the best baseline, that of a baseline the best method.
         others = range(self._baselines) if arm >= self._baselines else self._admitted
         rival = min((a for a in others if a != arm), key=middle.__getitem__)
-        if middle[rival] > DISTANT * middle[arm]:
+        if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
         self._watches, self._expected = 0, 0.0
@@ -207,6 +215,7 @@ class Trial:
             return self._watch()
         before, self._expected = self._expected, whole
         if before and not 1 / DRIFT < whole / before < DRIFT:
+            self.slower = whole > before
             return self.begin()
         if compared:
             # By chance alone both blocks of the rival are the faster ones once in six watches.

@@ -10,32 +10,33 @@ and the step behind it tells the guard what all workers have found.
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from grace_tf.advice.quality import MOST_ERROR
+from grace_tf.aggregation.choice.agreement import Agreement
+from grace_tf.aggregation.choice.foresight import Foresight
 from grace_tf.aggregation.choice.guard import Guard
 from grace_tf.aggregation.choice.trial import FEWEST, Block, Decision, Trial
 from grace_tf.aggregation.state.state import State
 from grace_tf.core.auto import Auto
+from grace_tf.transports.base import Transport
 from grace_tf.transports.lifeline import lifeline
 
 _LOG = logging.getLogger("grace_tf")
-_TOPIC = "measured"
+_LOOKS = 3  # at the network, in one training
 
 # Returns the number of steps that the training is to take, or None.  grace_tf.keras sets it.
 planned_steps: Callable[[], int | None] = lambda: None  # noqa: E731
-
-_heard: dict[tuple[str, int], dict[int, list[float]]] = collections.defaultdict(dict)
 
 
 class Tuner:
@@ -44,6 +45,12 @@ class Tuner:
     Args:
       choice: what to choose from.
       clock: seconds, growing.
+
+    Attributes:
+      agreement: between all workers.
+      largest: returns the largest residual, in gradients, that the theory of an arm allows.
+      outdated: whether the network should be looked at again, and the step be traced again with
+        what is then worth a trial: see `renew`.  The same on all workers in the same step.
     """
 
     def __init__(self, choice: Auto, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -52,21 +59,44 @@ class Tuner:
         most = [_most_error(choice, arm) for arm in range(len(choice.stages))]
         self._guard = Guard(most, choice.quality)
         self._decided: Decision | None = None  # the last decision that was told
-        self.label = ""  # of the plan, the same on all workers
-        # Returns the largest residual, in gradients, that the theory of an arm allows.
+        self.agreement = Agreement()
         self.largest: Callable[[int], float | None] = lambda arm: None
+        self.outdated = False
+        self._foresight = Foresight(choice, self.agreement)
         self._lock = threading.Lock()
         self._blocks: list[Block] = []
         self._times: list[list[float]] = []  # of the steps of each block so far
         self._position = 0  # steps begun in `_blocks`
         self._skipped = 0  # of these, steps that a process before this one has taken
-        self._agreements = 0  # of all workers so far
         self._last: float | None = None
         self._returned: tuple[int, ...] | None = None
 
     def judges(self, arm: int) -> bool:
         """Whether steps of this arm are measured."""
         return arm >= self._choice.BASELINES
+
+    def arms(
+        self, plans: Sequence[Any], between: Callable[[], Transport] | None, state: State
+    ) -> Sequence[int]:
+        """The numbers of the arms that a step holds which is traced now, in their order.
+
+        The first call of all workers measures their network and the codecs: see foresight.py.
+        A training that goes on has the arms with which it was saved.
+
+        Args:
+          plans: of all arms.
+          between: returns what carries eagerly between the processes; None where nothing does.
+        """
+        if self._foresight.arms is None:
+            with tf.init_scope():
+                arm, *_, saved = state.choices[0].numpy().tolist()
+            self._foresight.look(plans, between, saved if arm >= 0 else 0, planned_steps())
+            self._trial.pruned = set(range(len(self._choice.stages))) - set(self._traced)
+        return self._traced
+
+    def renew(self) -> None:
+        """Lets the next call of `arms` look at the network again; all workers call it alike."""
+        self.outdated, self._foresight.arms, self._returned = False, None, None
 
     def number(self, state: State) -> tuple[tf.Tensor, tf.Tensor]:
         """The number of the arm of the step that begins, int32, and whether to measure the step.
@@ -102,7 +132,7 @@ class Tuner:
         """Why, in one sentence."""
         decision = self._trial.decision
         if decision is None:
-            return "auto still compares methods."
+            return f"auto still compares methods.{self._rest()}"
         if decision.reason == "alone":
             return f"auto: {self.spec}, since nothing crosses a network in this process."
         if decision.reason == "few steps":
@@ -110,7 +140,7 @@ class Tuner:
                 f"auto: {self.spec}, since fewer than {FEWEST} steps are too few to time methods."
             )
         if not decision.seconds:
-            return f"auto: {self.spec}, as saved.{self._left()}"
+            return f"auto: {self.spec}, as saved.{self._rest()}"
         times = sorted((seconds, arm) for arm, seconds in decision.seconds.items())
         others = ", ".join(
             f"{self._choice.stages[arm].compressor} {_milliseconds(seconds)}"
@@ -119,13 +149,28 @@ class Tuner:
         )
         mine = _milliseconds(decision.seconds[decision.arm])
         said = f'auto: {self.spec}, a step takes {mine} ({others}); name "{self.spec}" to pin it.'
-        return said + self._left()
+        return said + self._rest()
 
-    def _left(self) -> str:
+    @property
+    def short_reason(self) -> str:
+        """The same in a few words, for each variable."""
+        decision = self._trial.decision
+        if decision is None:
+            return "auto still compares methods"
+        others = {arm: each for arm, each in decision.seconds.items() if arm != decision.arm}
+        if not others:
+            return f"auto: {decision.reason if decision.reason != 'measured' else 'as saved'}"
+        rival = min(others, key=others.__getitem__)
+        mine = _milliseconds(decision.seconds[decision.arm])
+        name = self._choice.stages[rival].compressor
+        return f"auto: a step takes {mine}, with {name} {_milliseconds(others[rival])}"
+
+    def _rest(self) -> str:
         left = ", ".join(
             str(self._choice.stages[arm].compressor) for arm in sorted(self._trial.left)
         )
-        return f" Left for what it lost: {left}." if left else ""
+        said = f" Left for what it lost: {left}." if left else ""
+        return f"{said} {self._foresight.sentence}".rstrip()
 
     def _next(
         self, saved: np.ndarray, sample: np.ndarray, committed: int
@@ -147,7 +192,7 @@ class Tuner:
                 self._judge(sample, int(committed))
                 now = self._clock()
             if self._position == sum(block.steps for block in self._blocks):
-                self._go_on(self._trial.after(self._agreed(self._seconds())))
+                self._end_of_blocks()
                 now = self._clock()
             arm = self._blocks[self._block(self._position)].arm
             measured = self._measures(self._position)
@@ -155,19 +200,20 @@ class Tuner:
             self._last = now
             left = sum(1 << each for each in self._trial.left)
             record = self._guard.saved(self._trial.watched)
-            self._returned = (*self._trial.saved, self._position, left, *record)
+            arms = sum(1 << each for each in self._foresight.arms or ())
+            self._returned = (*self._trial.saved, self._position, left, *record, arms)
             return np.int32(arm), np.bool_(measured), np.array(self._returned, np.int64)
 
     def _begin(self, saved: Sequence[int]) -> None:
         """Starts a trial, or goes on where the state was saved."""
-        arm, rival, watches, switches, position, left, *record = saved
+        arm, rival, watches, switches, position, left, *record, _ = saved
         self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
         planned, line = planned_steps(), lifeline.current()
         if line is None or line.size == 1:
             blocks = self._trial.fixed(0, "alone")
-        elif 0 <= arm < len(self._choice.stages):
+        elif {arm, rival} <= set(self._traced):
             blocks = self._trial.resume(arm, rival, watches, switches)
-        elif planned is not None and planned < FEWEST:
+        elif planned is not None and planned < FEWEST and self._foresight.looks < 2:
             # Programs that call fit for each epoch take more steps than it knows of.
             blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
         else:
@@ -180,6 +226,17 @@ class Tuner:
             self._position = self._skipped = position
         self._last, self._decided = None, self._trial.decision
         self._tell()
+
+    @property
+    def _traced(self) -> Sequence[int]:
+        arms = self._foresight.arms
+        return range(len(self._choice.stages)) if arms is None else arms
+
+    def _end_of_blocks(self) -> None:
+        few = not self._trial.timing
+        self._go_on(self._trial.after(self.agreement.largest(self._seconds())))
+        more = len(self._traced) < len(self._choice.stages) and self._foresight.looks < _LOOKS
+        self.outdated = self.outdated or more and (few or self._trial.slower)
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)
@@ -216,7 +273,9 @@ class Tuner:
         """
         arm = self._blocks[self._block(self._position - 1)].arm
         step, *found = (float(each) for each in sample)
-        error, residual = self._agreed(found if step == committed - 1 else [math.nan, math.nan])
+        error, residual = self.agreement.largest(
+            found if step == committed - 1 else [math.nan, math.nan]
+        )
         why = self._guard.judge(arm, error, residual, self.largest(arm))
         if why is None:
             return
@@ -236,37 +295,10 @@ class Tuner:
             for times, complete in zip(self._times, whole)
         ]
 
-    def _agreed(self, measured: list[float]) -> list[float]:
-        """For each place in the list, the largest number of all workers.  Waits for all workers.
-
-        Raises RuntimeError where a worker is lost.
-        """
-        line = lifeline.current()
-        self._agreements += 1
-        key = (self.label, self._agreements)
-        line.on(_TOPIC, _hear)
-        line.tell(_TOPIC, [*key, [repr(each) for each in measured]])
-        if not line.until(lambda: len(_heard[key]) == line.size - 1, line.patience):
-            line.check()
-            silent = next(w for w in range(line.size) if w != line.rank and w not in _heard[key])
-            raise RuntimeError(
-                f"Worker {silent} of {line.size} did not tell what it has measured within "
-                f"{line.patience:g} s: all workers must take the same steps."
-            )
-        with line.changed:
-            table = [measured, *_heard.pop(key).values()]
-        # If one worker has NaN in a place, the result there is NaN.
-        return [math.nan if any(map(math.isnan, each)) else max(each) for each in zip(*table)]
-
     def _tell(self) -> None:
         line = lifeline.current()
         if self._trial.decision is not None and (line is None or line.rank == 0):
             _LOG.info("%s", self.reason)
-
-
-def _hear(worker: int, message: list) -> None:
-    label, number, measured = message
-    _heard[str(label), int(number)][worker] = [float(each) for each in measured]
 
 
 def _most_error(choice: Auto, arm: int) -> float | None:

@@ -10,18 +10,19 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.trackable.base import Trackable
 
-from grace_tf.aggregation.state import variable_nodes
+from grace_tf.aggregation.state import joined_variables, variable_nodes
 from grace_tf.aggregation.state.file_format import Saved, saved_by
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.context import Context
 from grace_tf.core.memory import Memory
+from grace_tf.line.exchange import Share
 from grace_tf.line.plan import LaneGroup
 
 
@@ -62,7 +63,7 @@ class SlotOwner:
 
 STEP = SlotOwner("step", first=lambda: {"": np.zeros([], np.int64)})
 # What "auto" has chosen, and where it is in its comparisons: see aggregation/choice.
-CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *7 * [0]], np.int64)})
+CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *8 * [0]], np.int64)})
 # (step, vNMSE, residual by gradient) of the last step that "auto" has measured.
 SAMPLE = SlotOwner("sample", first=lambda: {"": np.full([3], np.nan)})
 _IN_THE_HOST = (STEP.kind, CHOICE.kind, SAMPLE.kind)
@@ -141,22 +142,66 @@ def variables_of(
     return made
 
 
+class Fresh(NamedTuple):
+    """A leaf that has no variables yet, its first value, and the devices of the workers."""
+
+    leaf: Leaf
+    value: np.ndarray
+    devices: Sequence[str | None]
+
+    @property
+    def joins(self) -> bool:
+        """Whether it may share a variable with others."""
+        return self.leaf.owner.ordinals and joined_variables.fits(self.value)
+
+
+def give_variables(made: Iterable[Fresh], workers: Sequence[int]) -> None:
+    """Makes the variables of new leaves: many small ones share a variable for each worker.
+
+    Leaves that are equal on all workers are compared and broadcast, so they share none with leaves
+    that are a worker's own.
+    """
+    sharing: dict[tuple, list[Fresh]] = {}
+    for each in made:
+        if each.joins and tf.executing_eagerly():
+            sharing.setdefault((each.leaf.alike, *each.devices), []).append(each)
+        else:
+            sharing[each.leaf.stem,] = [each]
+    for together in sharing.values():
+        if len(together) > 1:
+            _join(together, workers)
+        else:
+            ((leaf, value, devices),) = together
+            leaf.variables = variables_of(leaf.stem, value, workers, devices)
+
+
+def _join(leaves: Sequence[Fresh], workers: Sequence[int]) -> None:
+    for worker, device in zip(workers, leaves[0].devices):
+        with tf.init_scope(), tf.device(device):
+            name = f"grace/{leaves[0].leaf.stem} and others/{worker}"
+            joined = joined_variables.JoinedVariable([each.value for each in leaves], name)
+        for each, part in zip(leaves, joined.parts):
+            each.leaf.variables.append(part)
+
+
 class Leaf(Trackable):
-    """One leaf of the state: a variable for every worker of this process.
+    """One leaf of the state: a variable, or a Part of one, for every worker of this process.
 
     `tf.train.Checkpoint` stores them as one stack, with the numbers of the workers.
 
     Args:
       state: the state that it belongs to; referenced weakly.
       stem: its full name.
+      value: its first value.
     """
 
     def __init__(
-        self, state: Any, owner: SlotOwner, name: str, stem: str, variables: Sequence[tf.Variable]
+        self, state: Any, owner: SlotOwner, name: str, stem: str, value: np.ndarray
     ) -> None:
         self._state = weakref.ref(state)
         self.owner, self.name, self.stem = owner, name, stem
-        self.variables = list(variables)
+        self.shape, self.dtype = value.shape, tf.as_dtype(value.dtype)  # of one worker's value
+        self.variables: list[tf.Variable | joined_variables.Part] = []  # set by `give_variables`
 
     @property
     def alike(self) -> bool:
@@ -170,20 +215,15 @@ class Leaf(Trackable):
         """True where workers' values are valid only as a set (EF21): they are reset together."""
         return self.owner.kind == "memory" and bool(self.owner.made_by.alike)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one worker's value."""
-        return tuple(self.variables[0].shape)
-
     def fits(self, owner: SlotOwner, value: np.ndarray) -> bool:
         """Whether an owner whose leaf would start from `value` may use this leaf instead."""
-        this = (self.owner.method, self.owner.ordinals, self.shape, self.variables[0].dtype)
+        this = (self.owner.method, self.owner.ordinals, self.shape, self.dtype)
         return this == (owner.method, owner.ordinals, value.shape, tf.as_dtype(value.dtype))
 
     @property
     def names(self) -> tuple[str, str]:
         """Its names in files below its variable: as now, and as with `apart` the other way."""
-        form = self.shape, self.variables[0].dtype.name
+        form = self.shape, self.dtype.name
         other = dataclasses.replace(self.owner, apart=not self.owner.apart)
         return self.owner.leaf_name(self.name, *form), other.leaf_name(self.name, *form)
 
@@ -216,7 +256,7 @@ class Leaf(Trackable):
     def form(self, rows: np.ndarray) -> np.ndarray | None:
         """Saved rows in the form of this leaf; None where they belong to another variable."""
         if rows.shape[1:] == self.shape:
-            if self.owner.kind != "memory" or rows.dtype == self.variables[0].dtype.as_numpy_dtype:
+            if self.owner.kind != "memory" or rows.dtype == self.dtype.as_numpy_dtype:
                 return rows
         floats = self._floats(rows) if self.owner.kind == "memory" else None
         return None if floats is None else np.stack([self._stored(value) for value in floats])
@@ -319,22 +359,20 @@ class PlanSlots:
             if ordinal not in self._by_rows
             for name in values
         ]
-        read = variable_nodes.read([values[name] for values, name in wanted])
+        read = joined_variables.read([values[name] for values, name in wanted])
         for (values, name), value in zip(wanted, read):
             values[name] = value
         return found["memory"], found["compressor"]
 
-    def changes(
-        self,
-        kind: str,
-        position: int,
-        lasts: Mapping[int, Mapping[str, Any]],
-        nexts: Mapping[int, Mapping[str, Any]],
-    ) -> list[Change]:
+    def changes(self, position: int, given: Share, result: Share) -> list[Change]:
         """What a step changes of the worker at this position, from what it read and returns."""
-        leaves = self._leaves[kind]
-        return [
-            Change(leaves[ordinal][name].variables[position], lasts[ordinal][name], value)
+        found = [
+            (leaves[ordinal][name].variables[position], lasts[ordinal][name], value)
+            for leaves, lasts, nexts in (
+                (self._leaves["memory"], given.memory, result.memory),
+                (self._leaves["compressor"], given.compressor, result.compressor),
+            )
             for ordinal, values in nexts.items()
             for name, value in values.items()
         ]
+        return [Change(*each) for each in joined_variables.whole_changes(found)]

@@ -4,6 +4,8 @@ Memories and compressors return nests of tensors; the state stores them in varia
 the next step, and writes them to files.  A leaf is found by the name of its variable, the method,
 and its name, shape and dtype.  Its variables are made in `init_scope`, outside the variable
 creators of a strategy, on the device of their worker, and live as long as the variable they serve.
+Small leaves share one (`joined_variables`), which lives as long as any of them; in files each leaf
+is by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.aggregation.state import variable_nodes
 from grace_tf.aggregation.state.file_format import Saved, Table, packed, unpacked
+from grace_tf.aggregation.state.joined_variables import whole_variables
 from grace_tf.aggregation.state.nonfinite import NonFiniteGuard
 from grace_tf.aggregation.state.pending_restore import Restored, stem_of
 from grace_tf.aggregation.state.slots import (
@@ -26,11 +29,12 @@ from grace_tf.aggregation.state.slots import (
     SAMPLE,
     STEP,
     Change,
+    Fresh,
     Leaf,
     PlanSlots,
     SlotOwner,
+    give_variables,
     owners_of,
-    variables_of,
 )
 from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
 from grace_tf.core.compressor import Compressor
@@ -83,7 +87,7 @@ class State(Trackable):
             )
         self.size, self.workers = now
         self.devices, self._called = tuple(devices), called.capitalize()
-        self._own(STEP)
+        self._own_alone(STEP)
 
     def slots_for(
         self, groups: Sequence[LaneGroup], seed: int, apart: Container[str] = ()
@@ -98,7 +102,10 @@ class State(Trackable):
         # Entered once for all leaves; each makes several calls that enter it, which takes much
         # longer from a graph than from here.
         with tf.init_scope():
-            return PlanSlots([(owner, self._own(owner, bool(apart))) for owner in owners], by_rows)
+            made: list[Fresh] = []
+            found = [(owner, self._own(owner, made, bool(apart))) for owner in owners]
+            self._begin(made)
+            return PlanSlots(found, by_rows)
 
     def forget(self, ordinal: int) -> None:
         """Deletes the state of a variable that was deleted."""
@@ -122,10 +129,7 @@ class State(Trackable):
 
         `given`: the share that this worker began the step with.
         """
-        changes = [
-            *slots.changes("memory", position, given.memory, result.memory),
-            *slots.changes("compressor", position, given.compressor, result.compressor),
-        ]
+        changes = slots.changes(position, given, result)
         counter = Change(self._leaves["step"].variables[position], result.step, result.step + 1)
         alone = self._alone(counter.variable, result)
 
@@ -166,13 +170,14 @@ class State(Trackable):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """All variables, leaf by leaf in the order of creation, worker by worker."""
-        return [variable for leaf in list(self._leaves.values()) for variable in leaf.variables]
+        """All variables, each once, leaf by leaf in the order of creation, worker by worker."""
+        return whole_variables(v for leaf in list(self._leaves.values()) for v in leaf.variables)
 
     @property
     def alike_variables(self) -> list[tf.Variable]:
         """The variables that are equal on all workers, from the first worker of this process."""
-        return [leaf.variables[0] for leaf in list(self._leaves.values()) if leaf.alike]
+        alike = [leaf for leaf in list(self._leaves.values()) if leaf.alike]
+        return whole_variables(variable for leaf in alike for variable in leaf.variables[:1])
 
     def realign(self) -> None:
         """Resets the leaves that are valid only as a set over all workers, with a warning."""
@@ -192,13 +197,13 @@ class State(Trackable):
 
     @property
     def choices(self) -> list[tf.Variable]:
-        """What "auto" has chosen, int64 [9], equal on all workers: a variable for each of them."""
-        return list(self._own(CHOICE)[""].variables)
+        """What "auto" has chosen, int64 [10], equal on all workers: a variable for each of them."""
+        return list(self._own_alone(CHOICE)[""].variables)
 
     @property
     def sample(self) -> tf.Variable:
         """What "auto" has measured last, float64 [3], by the first worker of this process."""
-        return self._own(SAMPLE)[""].variables[0]
+        return self._own_alone(SAMPLE)[""].variables[0]
 
     @property
     def step(self) -> int:
@@ -264,7 +269,9 @@ class State(Trackable):
                     raise ValueError(
                         f"{misfit}another model, or the model's variables came in another order."
                     )
-                self._warn(f"{misfit}a method with other hyperparameters, and starts anew.")
+                earlier = leaf.owner == CHOICE
+                of = "an earlier version" if earlier else "a method with other hyperparameters"
+                self._warn(f"{misfit}{of}, and starts anew.")
                 leaf.start()
                 return False
             leaf.take(dataclasses.replace(saved, rows=rows), self.size, self.workers, self._warn)
@@ -293,8 +300,15 @@ class State(Trackable):
         for name in self._restored.children(leaf):
             self._handle_deferred_dependencies(name=name, trackable=leaf)
 
-    def _own(self, owner: SlotOwner, staged: bool = False) -> dict[str, Leaf]:
-        """An owner's leaves; makes their variables, with the first or the restored values.
+    def _own_alone(self, owner: SlotOwner) -> dict[str, Leaf]:
+        """The leaves of an owner that shares nothing with others."""
+        made: list[Fresh] = []
+        leaves = self._own(owner, made)
+        self._begin(made)
+        return leaves
+
+    def _own(self, owner: SlotOwner, made: list[Fresh], staged: bool = False) -> dict[str, Leaf]:
+        """An owner's leaves; new ones are added to `made` and have no variables yet.
 
         Without `staged` the leaves of other owners of the same variables are forgotten.
         """
@@ -312,13 +326,18 @@ class State(Trackable):
             leaf = self._leaves.get(stem)
             if leaf is None or not leaf.fits(owner, value):
                 known = [each for each in known if leaf not in each[1].values()]
-                made = variables_of(stem, value, self.workers, self._devices(owner))
-                leaf = self._leaves[stem] = Leaf(self, owner, name, stem, made)
-                with tf.init_scope():
-                    self._take(leaf)
+                leaf = self._leaves[stem] = Leaf(self, owner, name, stem, value)
+                made.append(Fresh(leaf, value, self._devices(owner)))
             leaves[name] = leaf
         self._slots[owner.key] = [*(known if staged else ()), (owner, leaves)]
         return leaves
+
+    def _begin(self, made: Sequence[Fresh]) -> None:
+        """Makes the variables of new leaves, with the first or the restored values."""
+        with tf.init_scope():
+            give_variables(made, self.workers)
+            for each in made:
+                self._take(each.leaf)
 
     def _devices(self, owner: SlotOwner) -> Sequence[str | None]:
         if not owner.ordinals or len(self.workers) > 1:

@@ -1,8 +1,7 @@
 """What exchanges take between processes: on this machine alone, or over the link under `run`.
 
-A group comes in; the seconds of a hop and of a byte go out, for each kind of collective: the
-shortest time of a small buffer, and the slope to a large one.  `loopback` starts two processes of
-this module here and reads what they print.
+A group comes in; the costs of aggregation/measure/link.py go out.  `loopback` starts two processes
+of this module here and reads what they print.
 
     python -m grace_tf.cli.advise.probe
 """
@@ -13,13 +12,13 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from grace_tf.advice.network import KINDS, Collective, Cost
+from grace_tf.advice.network import Cost
+from grace_tf.aggregation.measure import link
 from grace_tf.cli import launcher
-from grace_tf.cli.advise.codecs import seconds
 from grace_tf.line import collective_keys
 from grace_tf.transports.group import Group
 from grace_tf.transports.world.world import init
@@ -48,39 +47,13 @@ def loopback() -> dict[str, Cost]:
 
 def costs(group: Group) -> dict[str, Cost]:
     """The costs between the processes of a group, the same on all; all of them must call it."""
-    keys = iter(collective_keys.deal(2 * len(KINDS)))
-    calls = {(k, n): _call(group, k, n, next(keys)) for k in KINDS for n in (SMALL, LARGE)}
-    times: dict[tuple[str, int], list[float]] = {}
-    for repeat in range(-1, _REPEATS):  # the first round is the warm-up
-        for case, call in calls.items():
-            group.barrier()
-            taken = seconds(call)
-            if repeat >= 0:
-                times.setdefault(case, []).append(taken)
-    least = tf.constant([min(times[case]) for case in calls], tf.float64)
-    (key,) = collective_keys.deal(1)
-    (slowest,) = group.max([least], key)
-    return fitted(dict(zip(calls, slowest.numpy().tolist())), group.size)
 
+    def agree(numbers: Sequence[float]) -> list[float]:
+        (key,) = collective_keys.deal(1)
+        (largest,) = group.max([tf.constant(numbers, tf.float64)], key)
+        return largest.numpy().tolist()
 
-def fitted(least: Mapping[tuple[str, int], float], size: int) -> dict[str, Cost]:
-    """The costs of which a small and a large buffer took so many seconds, `least[kind, bytes]`."""
-    found = {}
-    for kind in KINDS:
-        small, large = Collective(kind, SMALL), Collective(kind, LARGE)
-        hop = least[kind, SMALL] / small.hops(size)
-        rest = max(0.0, least[kind, LARGE] - least[kind, SMALL])
-        found[kind] = Cost(hop, rest / (large.sent(size) - small.sent(size)))
-    return found
-
-
-def _call(group: Group, kind: str, nbytes: int, key: int) -> Callable[[], tf.Tensor]:
-    count = nbytes // 4 // group.size * group.size
-    shape = [group.size, count // group.size] if kind == "all_to_all" else [count]
-    collective, buffer = getattr(group, kind), tf.zeros(shape)
-    function = tf.function(lambda x: collective([x], key)[0], autograph=False)
-    concrete = function.get_concrete_function(buffer)
-    return lambda: concrete(buffer)
+    return link.costs(group, agree, (SMALL, LARGE), _REPEATS, meet=group.barrier)
 
 
 def main() -> None:

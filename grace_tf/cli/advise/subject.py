@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from grace_tf.advice.timeline import Compute
 from grace_tf.aggregation.already_aggregated import mark
-from grace_tf.cli.advise.codecs import seconds
+from grace_tf.aggregation.measure.link import duration
 from grace_tf.cli.advise.gradients import STATED, drawn
 from grace_tf.cli.models import MODELS
 from grace_tf.transports.world.current_workers import several
@@ -123,8 +123,8 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
             # elsewhere.  Here they are not, since a step without any exchange is what is timed.
             mark(variables, compute)
         for repeat in range(-2, repeats):  # the first two trace and warm up
-            step = seconds(lambda: tf.constant(model.train_on_batch(x, y)))
-            only = seconds(forward)
+            step = duration(lambda: tf.constant(model.train_on_batch(x, y)))
+            only = duration(forward)
             if repeat >= 0:
                 whole.append(step)
                 ahead.append(only)

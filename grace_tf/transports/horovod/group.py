@@ -48,20 +48,31 @@ def running() -> HorovodGroup | None:
     """
     global _current
     hvd = _started()
-    if hvd is None:
+    place = None if hvd is None else _place(hvd)
+    if place is None:
         # A worker of a group must not go on alone; Horovod refuses the collectives of the group.
         return _current
-    if _current is None and hvd.size() == 1:
+    if _current is None and place[1] == 1:
         return None
     if _current is None:
         _current = HorovodGroup(hvd)
-    elif _current.started != (hvd.rank(), hvd.size()):
-        rank, size = _current.started
+    elif _current.started != place:
         raise RuntimeError(
-            f"Horovod was started anew: this process was worker {rank} of {size} and is "
-            f"{hvd.rank()} of {hvd.size()} now; start all processes again."
+            "Horovod was started anew: this process was worker {} of {} and is {} of {} now; start "
+            "all processes again.".format(*_current.started, *place)
         )
     return _current
+
+
+def _place(hvd: ModuleType) -> tuple[int, int] | None:
+    """Rank and size of this process; None where Horovod has stopped in this very moment.
+
+    It stops on a thread of its own when another worker ends.
+    """
+    try:
+        return hvd.rank(), hvd.size()
+    except ValueError:
+        return None
 
 
 def join(process_set: Any) -> None:

@@ -11,11 +11,14 @@ import tensorflow as tf
 from launch import launch
 
 import grace_tf
+from grace_tf.aggregation.choice import agreement, foresight
 from grace_tf.aggregation.choice import tuner as subject
+from grace_tf.aggregation.choice.agreement import Agreement
+from grace_tf.aggregation.choice.pruning import Foreseen
 from grace_tf.aggregation.choice.tuner import Tuner
 from grace_tf.transports.lifeline import lifeline
 
-START = np.array([-1, -1, *7 * [0]], np.int64)
+START = np.array([-1, -1, *8 * [0]], np.int64)
 NOTHING = np.full([3], np.nan)
 
 
@@ -85,7 +88,7 @@ class Clocks:
                 arms.append(int(arm))
             out[rank] = arms, tuner
 
-        heard = mock.patch.object(subject, "_heard", _Heard(self.here))
+        heard = mock.patch.object(agreement, "_heard", _Heard(self.here))
         current = mock.patch.object(lifeline, "current", lambda: self.here.line)
         with heard, current:
             threads = [threading.Thread(target=work, args=(r,)) for r in range(len(out))]
@@ -157,7 +160,7 @@ class TunerTest(tf.test.TestCase):
         now, line = [0.0], types.SimpleNamespace(rank=0, size=2)
         with mock.patch.object(lifeline, "current", lambda: line):
             first, saved = Tuner(grace_tf.get("auto"), lambda: now[0]), START
-            with mock.patch.object(Tuner, "_agreed", lambda self, seconds: seconds):
+            with mock.patch.object(Agreement, "largest", lambda self, seconds: seconds):
                 for step in range(300):
                     saved_at[step] = saved
                     arm, _, saved = first._next(saved, NOTHING, step)
@@ -220,7 +223,7 @@ class TunerTest(tf.test.TestCase):
             return arms
 
         with mock.patch.object(lifeline, "current", lambda: line):
-            with mock.patch.object(Tuner, "_agreed", lambda self, found: found):
+            with mock.patch.object(Agreement, "largest", lambda self, found: found):
                 now, kept = [0.0], {}
                 first = Tuner(grace_tf.get("auto"), lambda: now[0])
                 arms = go(first, now, START, NOTHING, range(500), kept)
@@ -244,6 +247,7 @@ class TunerTest(tf.test.TestCase):
             for arm, measured in arms:
                 forced = lambda state, a=arm, m=measured: (tf.constant(a), tf.constant(m))  # noqa: E731
                 aggregate._stages.tuner.number = forced
+                aggregate._stages.tuner._foresight.arms = (0, 1, 2, EDEN)
                 step = make(lambda grad, to=aggregate: to([grad], variables)[0])
                 got = step(tf.constant(draws))
                 found.append(aggregate.state.sample.numpy())
@@ -261,16 +265,116 @@ class TunerTest(tf.test.TestCase):
         variables = [tf.Variable(tf.zeros([64, 64]), name="v")]
         old = grace_tf.Aggregator("auto", variables)
         old([tf.ones([64, 64])], variables)
-        self.assertAllEqual(old.state.arrays()["choice"], [[-1, -1, 0, 0, 1, 0, 0, 0, 0]])
+        self.assertAllEqual(old.state.arrays()["choice"], [[-1, -1, 0, 0, 1, 0, 0, 0, 0, 1]])
         new = grace_tf.Aggregator("auto", variables)
         new.state.place(1, [0], [None])
-        new.state.restore({**old.state.arrays(), "choice": np.array([[3, 1, 2, 0, 7, 4, 1, 0, 0]])})
-        self.assertAllEqual(new.state.choices[0], [3, 1, 2, 0, 7, 4, 1, 0, 0])
+        words = [3, 1, 2, 0, 7, 4, 1, 0, 0, 11]
+        new.state.restore({**old.state.arrays(), "choice": np.array([words])})
+        self.assertAllEqual(new.state.choices[0], words)
         path = tf.train.Checkpoint(a=new).save(self.get_temp_dir() + "/c")
         third = grace_tf.Aggregator("auto", variables)
         tf.train.Checkpoint(a=third).restore(path)
         third.state.place(1, [0], [None])
-        self.assertAllEqual(third.state.choices[0], [3, 1, 2, 0, 7, 4, 1, 0, 0])
+        self.assertAllEqual(third.state.choices[0], words)
+
+    def test_a_choice_that_an_earlier_version_has_saved_starts_anew(self):
+        """Earlier versions have saved five words, and nine."""
+        variables = [tf.Variable(tf.zeros([64, 64]), name="v")]
+        new = grace_tf.Aggregator("auto", variables)
+        new([tf.ones([64, 64])], variables)
+        for words in ([3, 1, 2, 0, 7], [3, 1, 2, 0, 7, 0, 1, 0, 0]):
+            with self.assertWarnsRegex(UserWarning, "choice .* an earlier version, and starts"):
+                new.state.restore({**new.state.arrays(), "choice": np.array([words])})
+            self.assertAllEqual(new.state.choices[0], START)
+            new([tf.ones([64, 64])], variables)  # trains on
+
+
+class ArmsTest(tf.test.TestCase):
+    """Which arms are traced, with predictions in place of measurements."""
+
+    # Two plans are enough: of them only the number of paths, and that they have buckets, count.
+    PLANS = [types.SimpleNamespace(paths=["v"], buckets=[1])] * 4
+    BETTER = [Foreseen(each, each, 0) for each in (900, 500, 600, 200)]  # eden alone
+
+    def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, planned=None):
+        line, told = types.SimpleNamespace(rank=0, size=2), mock.Mock(return_value=foreseen)
+        state = types.SimpleNamespace(choices=[tf.constant(choice)])
+        with (
+            mock.patch.object(lifeline, "current", lambda: line),
+            mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
+            mock.patch.object(foresight, "foresee", told),
+            mock.patch.object(subject, "planned_steps", lambda: planned),
+        ):
+            return tuner.arms(self.PLANS, between, state), told.call_count
+
+    def test_only_what_is_worth_it_is_traced_and_the_reason_has_the_numbers(self):
+        tuner = Tuner(grace_tf.get("auto"))
+        self.assertEqual(self.arms(tuner), ((0, 1, EDEN), 1))
+        self.assertEqual(self.arms(tuner), ((0, 1, EDEN), 0))  # a second trace
+        self.assertIn("tries eden, since exchange and codec of eden take 0.2 ms", tuner.reason)
+
+    def test_where_nothing_is_worth_it_one_sentence_says_so(self):
+        same = [Foreseen(1000 * each, 1000 * each, 0) for each in (9, 5, 5, 8)]
+        with self.assertLogs("grace_tf", "INFO") as told:
+            tuner = Tuner(grace_tf.get("auto"))
+            self.assertEqual(self.arms(tuner, foreseen=same), ((0, 1), 1))
+        self.assertLen(told.output, 1)
+        self.assertIn(
+            "auto tries no method beside none and bf16, since exchange and codec of qsgd:bits=8 "
+            "take 5 ms (5 ms and 0 ms), of bf16 take 5 ms (5 ms and 0 ms).",
+            told.output[0],
+        )
+
+    def test_a_training_that_goes_on_has_the_arms_of_its_choice(self):
+        saved = [2, 1, 2, 0, 7, 0, 0, 0, 0, 0b0111]
+        self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), saved), ((0, 1, 2), 0))
+        comparing = [-1, -1, *7 * [0], 0b0111]
+        self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), comparing), ((0, 1, EDEN), 1))
+
+    def test_few_planned_steps_trace_the_baselines_and_more_steps_look_again(self):
+        tuner = Tuner(grace_tf.get("auto"), lambda: 0.0)
+        self.assertEqual(self.arms(tuner, planned=50), ((0, 1), 0))
+        line, saved = types.SimpleNamespace(rank=0, size=2), START
+        with (
+            mock.patch.object(lifeline, "current", lambda: line),
+            mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
+            mock.patch.object(subject, "planned_steps", lambda: 50),
+        ):
+            for step in range(subject.FEWEST + 1):
+                self.assertFalse(tuner.outdated, step)
+                *_, saved = tuner._next(saved, NOTHING, step)
+        self.assertTrue(tuner.outdated)
+        tuner.renew()
+        self.assertEqual(self.arms(tuner, saved, planned=50), ((0, 1, EDEN), 1))
+
+    def test_where_nothing_can_be_measured_all_are_traced(self):
+        self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), between=None), ((0, 1, 2, EDEN), 0))
+
+    def test_steps_that_become_slower_let_all_workers_look_again_at_the_same_step(self):
+        """Only baselines were worth a trial; then the network becomes ten times as slow."""
+        now, line, saved = [0.0], types.SimpleNamespace(rank=0, size=2), START
+        tuner = Tuner(grace_tf.get("auto"), lambda: now[0])
+        same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
+        self.assertEqual(self.arms(tuner, foreseen=same), ((0, 1), 1))
+        with (
+            mock.patch.object(lifeline, "current", lambda: line),
+            mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
+        ):
+            for step in range(800):
+                arm, _, saved = tuner._next(saved, NOTHING, step)
+                now[0] += (0.2, 0.19)[arm] * (10 if step > 300 else 1)
+                if tuner.outdated:
+                    break
+            self.assertBetween(step, 301, 300 + 600)
+            tuner.renew()
+            self.assertEqual(self.arms(tuner, saved, self.BETTER), ((0, 1, EDEN), 1))
+            arms = []
+            for later in range(step, step + 150):
+                arm, _, saved = tuner._next(saved, NOTHING, later)
+                now[0] += (2.0, 1.9, 9.9, 0.3)[arm]
+                arms.append(int(arm))
+        self.assertEqual(tuner.spec, "eden")
+        self.assertNotIn(2, arms)
 
 
 class SpecTest(tf.test.TestCase):
@@ -307,7 +411,29 @@ def test_processes_choose_alike_and_keep_equal_weights(engine):
     told = launch("chooses.py", engine).succeeded().answers()
     ((mine,), (other,)) = told
     assert mine == other
-    assert mine["lists"] > 1  # what is chosen depends on the machine, that they agreed does not
+    # What is chosen depends on the machine; that they have agreed does not.
+    assert mine["agreements"] > 1
+    assert mine["looks"] == 1
+    assert mine["held"][:2] == [0, 1] and len(mine["held"]) <= 4
+
+
+def test_fit_traces_its_step_again_where_short_calls_become_a_long_training():
+    told = launch("chooses.py", "short").succeeded().answers()
+    ((mine,), (other,)) = told
+    assert mine == other
+    assert (mine["held"], mine["looks"]) == ([0, 1, EDEN], 2)
+    assert "auto tries eden, since exchange and codec of eden take 0.2 ms" in mine["reason"]
+
+
+def test_a_training_that_goes_on_has_the_same_bits_and_looks_at_no_network(tmp_path):
+    told = launch("resumes_choice.py", tmp_path).succeeded().answers()
+    (whole, resumed), other = told
+    assert [whole, resumed] == other
+    assert (whole["looks"], resumed["looks"]) == (1, 0)
+    assert whole["held"] == resumed["held"] == [0, 1, 3, 5]
+    assert 5 in whole["arms"] and 1 in whole["arms"]  # a comparison with the rival too
+    assert resumed["arms"] == whole["arms"]
+    assert resumed["bits"] == whole["bits"]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""`Agreement`: the largest of the numbers of all workers, over the connection beside collectives.
+
+A worker's numbers come in, and the largest of all workers' come out, the same on all.  So what
+follows from them alone is decided alike everywhere.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Sequence
+
+from grace_tf.transports.lifeline import lifeline
+
+_TOPIC = "measured"
+
+_heard: dict[tuple[str, int], dict[int, list[float]]] = collections.defaultdict(dict)
+
+
+class Agreement:
+    """The agreements of one Aggregator; `label`: of its plan, the same on all workers."""
+
+    def __init__(self) -> None:
+        self.label = ""
+        self._count = 0  # of all workers so far
+
+    def largest(self, measured: Sequence[float]) -> list[float]:
+        """For each place in the list, the largest number of all workers; waits for all of them.
+
+        If one worker has NaN in a place, the result there is NaN.
+
+        Raises RuntimeError where a worker is lost.
+        """
+        line = lifeline.current()
+        self._count += 1
+        key = (self.label, self._count)
+        line.on(_TOPIC, _hear)
+        line.tell(_TOPIC, [*key, [repr(float(each)) for each in measured]])
+        if not line.until(lambda: len(_heard[key]) == line.size - 1, line.patience):
+            line.check()
+            silent = next(w for w in range(line.size) if w != line.rank and w not in _heard[key])
+            raise RuntimeError(
+                f"Worker {silent} of {line.size} did not tell what it has measured within "
+                f"{line.patience:g} s: all workers must take the same steps."
+            )
+        with line.changed:
+            return joined([measured, *_heard.pop(key).values()])
+
+
+def joined(table: Sequence[Sequence[float]]) -> list[float]:
+    """The largest number of each column; NaN where a row has NaN."""
+    return [math.nan if any(map(math.isnan, each)) else max(each) for each in zip(*table)]
+
+
+def _hear(worker: int, message: list) -> None:
+    label, number, measured = message
+    _heard[str(label), int(number)][worker] = [float(each) for each in measured]

@@ -1,0 +1,120 @@
+"""`Foresight`: which arms of "auto" a training traces, found before its first step is traced.
+
+It measures exchanges between the workers, and codecs on this device, and repeats less after a
+second of each, since the training waits.  What all workers have measured is agreed on, so all of
+them trace the same arms.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.advice.network import Network
+from grace_tf.aggregation.choice import pruning
+from grace_tf.aggregation.choice.agreement import Agreement
+from grace_tf.aggregation.choice.pruning import Foreseen
+from grace_tf.aggregation.choice.trial import FEWEST
+from grace_tf.aggregation.measure import link
+from grace_tf.aggregation.measure.codec import EagerStep, lasting
+from grace_tf.core.auto import Auto
+from grace_tf.transports.base import Transport
+from grace_tf.transports.lifeline import lifeline
+
+_LOG = logging.getLogger("grace_tf")
+
+SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes
+REPEATS = 5
+LINK, CODECS = 1.0, 1.0  # seconds
+
+
+class Foresight:
+    """What one Aggregator traces.
+
+    Args:
+      choice: what to choose from.
+      agreement: between all workers.
+
+    Attributes:
+      arms: the numbers of those that are traced, in order; None before `look`.
+      sentence: why these, for people; "" where nothing was measured.
+      looks: how often all workers have thought about it.
+    """
+
+    def __init__(self, choice: Auto, agreement: Agreement) -> None:
+        self._choice, self._agreement = choice, agreement
+        self.arms: tuple[int, ...] | None = None
+        self.sentence, self.looks = "", 0
+
+    def look(
+        self,
+        plans: Sequence[Any],
+        between: Callable[[], Transport] | None,
+        saved: int,
+        planned: int | None,
+    ) -> None:
+        """Finds the arms; all workers call it, also while they trace.
+
+        Args:
+          plans: of all arms.
+          between: returns what carries between the workers; None where nothing does now.
+          saved: a bit for each arm of the training that goes on; 0 for a new one.
+          planned: the steps of the training; None where nobody knows.
+        """
+        line, baselines = lifeline.current(), self._choice.BASELINES
+        if line is None or line.size == 1:
+            self.arms = (0,)
+            return
+        if between is None:
+            self.arms = tuple(range(len(plans)))
+            return
+        most, least, few = self._agreement.largest(
+            [saved, -saved, -math.inf if planned is None else -planned]
+        )
+        if saved and most == -least:
+            self.arms = tuple(arm for arm in range(len(plans)) if saved >> arm & 1)
+            return
+        self.looks += 1
+        # When it looks again, nobody knows how many of the planned steps are left.
+        steps = None if math.isinf(few) or self.looks > 1 else int(-few)
+        if steps is not None and steps < FEWEST:
+            self.arms = tuple(range(baselines))
+            return
+        foreseen = foresee(plans, between(), self._agreement.largest)
+        if foreseen is None:
+            self.arms = tuple(range(baselines + pruning.MOST))
+            return
+        self.arms = pruning.decide(foreseen, baselines, len(plans[0].paths), steps)
+        names = [str(stage.compressor) for stage in self._choice.stages]
+        self.sentence = pruning.said(foreseen, self.arms, baselines, names)
+        if line.rank == 0:
+            _LOG.info("%s", self.sentence)
+
+
+def foresee(
+    plans: Sequence[Any],
+    transport: Transport,
+    agree: link.Agree,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Foreseen] | None:
+    """The prediction for each plan; None where a plan has no buckets, only rows of tables."""
+    if not all(plan.buckets for plan in plans):
+        return None
+    with tf.init_scope():
+        costs = link.costs(transport, agree, SIZES, REPEATS, LINK, clock=clock)
+        began, least, parts = clock(), [], []
+        for plan in plans:
+            step = EagerStep(plan, transport.size)
+            late = clock() - began > CODECS
+            least.append(step.least(repeats=1 if late else 2))
+            parts.append(step.shares())
+    network = Network(transport.size, costs)
+    return [
+        Foreseen.of(lasting(buckets, seconds), network)
+        for buckets, seconds in zip(parts, agree(least))
+    ]

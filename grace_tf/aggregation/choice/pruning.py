@@ -1,0 +1,83 @@
+"""Which methods of "auto" a training tries at all, from what their exchange and codec take.
+
+Predicted seconds come in, the same on all workers; the arms that the traced step holds go out, and
+the sentence that says why.  It reads no clock, knows no worker, and calculates with whole
+microseconds, so all workers decide alike.
+
+The prediction is of a step that computes nothing beside its exchange.  Backward can only hide a
+part of an exchange, and work for a codec never becomes less by it.  So a method that does not gain
+`WORTH` here gains less in a training, and one that does is tried: timing decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from grace_tf.advice.network import Network
+from grace_tf.advice.timeline import Bucket, Compute, step_time
+from grace_tf.advice.verdict import seconds_text
+
+WORTH = 5  # percent that a method must be faster than the best baseline
+MOST = 2  # methods that are tried beside the baselines
+TRACING = 10_000  # microseconds for each variable and method, which the first step takes longer
+PAYS = 20  # times that must be saved in the rest of the training
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreseen:
+    """What an arm is predicted to take, in microseconds: all of it, and its exchange and codec."""
+
+    micros: int
+    exchange: int
+    codec: int
+
+    @classmethod
+    def of(cls, buckets: Sequence[Bucket], network: Network) -> Foreseen:
+        """The prediction of buckets on a network, without any work of the model."""
+        time = step_time(Compute(0.0, 0.0), buckets, network)
+        return cls(*(round(1e6 * each) for each in (time.seconds, time.exchange, time.codec)))
+
+
+def decide(
+    foreseen: Sequence[Foreseen], baselines: int, variables: int, steps: int | None
+) -> tuple[int, ...]:
+    """The numbers of the arms that are traced: the baselines, and `MOST` others at most.
+
+    Args:
+      foreseen: by arm.
+      baselines: the first arms, which are always traced.
+      variables: of the model.
+      steps: of the training; None where nobody knows.
+    """
+    best = min(each.micros for each in foreseen[:baselines])
+    pays = PAYS * TRACING * variables
+    worth = [
+        (each.micros, arm)
+        for arm, each in enumerate(foreseen)
+        if arm >= baselines
+        and 100 * each.micros <= (100 - WORTH) * best
+        and (steps is None or (best - each.micros) * steps > pays)
+    ]
+    return (*range(baselines), *sorted(arm for _, arm in sorted(worth)[:MOST]))
+
+
+def said(
+    foreseen: Sequence[Foreseen], arms: Sequence[int], baselines: int, names: Sequence[str]
+) -> str:
+    """The decision in one sentence, with the numbers of the best method and the best baseline."""
+    first = min(range(baselines), key=lambda arm: (foreseen[arm].micros, arm))
+    best = min(range(baselines, len(foreseen)), key=lambda arm: (foreseen[arm].micros, arm))
+    rest = (
+        f"exchange and codec of {_part(foreseen, best, names)}, of {_part(foreseen, first, names)}"
+    )
+    tried = [names[arm] for arm in arms if arm >= baselines]
+    if tried:
+        return f"auto tries {' and '.join(tried)}, since {rest}."
+    return f"auto tries no method beside {' and '.join(names[:baselines])}, since {rest}."
+
+
+def _part(foreseen: Sequence[Foreseen], arm: int, names: Sequence[str]) -> str:
+    each = foreseen[arm]
+    parts = [seconds_text(micros / 1e6) for micros in (each.micros, each.exchange, each.codec)]
+    return f"{names[arm]} take {parts[0]} ({parts[1]} and {parts[2]})"

@@ -1,0 +1,105 @@
+"""What exchanges take between workers, by kind of collective, from a few that carry nothing.
+
+A transport comes in; the seconds of a hop and of a byte go out: the shortest time of a small
+buffer, and the slope to a large one.  Repeats are interleaved, so that a moment in which the
+machine is busy hits all kinds alike.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.advice.network import KINDS, Collective, Cost
+from grace_tf.line import collective_keys
+from grace_tf.transports.base import Transport
+
+# The largest of all workers' numbers, place by place; it waits for all of them.
+Agree = Callable[[Sequence[float]], Sequence[float]]
+
+Least = dict[tuple[str, int], float]  # the shortest seconds by kind and bytes
+
+
+def costs(
+    transport: Transport,
+    agree: Agree,
+    sizes: Sequence[int],
+    repeats: int,
+    seconds: float = math.inf,
+    meet: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Cost]:
+    """The costs by kind, the same on all workers; all of them must call it, eagerly.
+
+    Args:
+      agree: see `Agree`.
+      sizes: bytes of the buffers, the smallest first; at least two.
+      repeats: of each size, beside one that warms up.
+      seconds: how long it may take.  Later repeats are left out, and sizes after the second.
+      meet: called before each collective; all workers wait in it for each other.
+    """
+    began, least = clock(), {}
+    for place, nbytes in enumerate(sizes):
+        calls = _calls(transport, nbytes)
+        found: dict[str, list[float]] = {kind: [] for kind in calls}
+        for repeat in range(-1, repeats):  # the first round is the warm-up
+            round_began = clock()
+            for kind, call in calls.items():
+                meet()
+                taken = duration(call, clock)
+                if repeat >= 0:
+                    found[kind].append(taken)
+            over, lasted = agree([clock() - began, clock() - round_began])
+            if repeat >= 0 and over + lasted > seconds:
+                break
+        least.update({(kind, nbytes): min(times) for kind, times in found.items()})
+        following = sizes[place + 1] / nbytes * lasted if place + 1 < len(sizes) else 0.0
+        if place and over + 2 * following > seconds:
+            break
+    slowest = agree(list(least.values()))
+    return fitted(dict(zip(least, slowest)), transport.size)
+
+
+def fitted(least: Mapping[tuple[str, int], float], size: int) -> dict[str, Cost]:
+    """The costs of which a small and a large buffer took so many seconds, `least[kind, bytes]`."""
+    found = {}
+    for kind in KINDS:
+        measured = sorted(nbytes for each, nbytes in least if each == kind)
+        small, large = Collective(kind, measured[0]), Collective(kind, measured[-1])
+        hop = least[kind, small.nbytes] / small.hops(size)
+        rest = max(0.0, least[kind, large.nbytes] - least[kind, small.nbytes])
+        found[kind] = Cost(hop, rest / (large.sent(size) - small.sent(size)))
+    return found
+
+
+def duration(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    """The seconds of one call and of all the work that it starts; returns with a result read.
+
+    `bench` waits for all devices instead, which TensorFlow refuses within a process group.
+    """
+    began = clock()
+    results = tf.nest.flatten(function())
+    if results:
+        tf.reshape(results[-1], [-1])[:1].numpy()
+    return clock() - began
+
+
+def _calls(transport: Transport, nbytes: int) -> dict[str, Callable[[], tf.Tensor]]:
+    """A collective of each kind, of a buffer of so many bytes."""
+    keys = iter(collective_keys.deal(len(KINDS)))
+    return {kind: _call(transport, kind, nbytes, next(keys)) for kind in KINDS}
+
+
+def _call(transport: Transport, kind: str, nbytes: int, key: int) -> Callable[[], tf.Tensor]:
+    dtype = tf.bfloat16 if kind == "half_sum" else tf.float32
+    count = nbytes // dtype.size // transport.size * transport.size
+    shape = [transport.size, count // transport.size] if kind == "all_to_all" else [count]
+    collective = transport.sum if kind == "half_sum" else getattr(transport, kind)
+    buffer = tf.zeros(shape, dtype)
+    function = tf.function(lambda x: collective([x], key)[0], autograph=False)
+    concrete = function.get_concrete_function(buffer)
+    return lambda: concrete(buffer)
