@@ -58,7 +58,7 @@ def text_of(results: Results, drawn: Sequence[tuple[str, str]] = ()) -> str:
 
 
 def machines(found: Sequence[dict[str, Any]]) -> str:
-    """A line for each machine and version that results come from."""
+    """A list of the machines and software versions with which the results were measured."""
     lines = dict.fromkeys(
         f"- {m['cpu']}, {m['cores']} cores, TensorFlow {m['tensorflow']}, Keras {m['keras']}, "
         f"Python {m['python']}, {m['date']}"
@@ -68,7 +68,7 @@ def machines(found: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracies(records: Sequence[Record], task: Outline, workers: int) -> str:
-    """How good each arm becomes, and after how many steps it is as good as uncompressed."""
+    """A table by arm: the final metric, and the steps until it equals uncompressed training."""
     target = arithmetic.target_of(records, task, workers)
     rows = []
     for name in ARMS:

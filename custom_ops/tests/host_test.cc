@@ -9,7 +9,8 @@
 namespace grace {
 namespace {
 
-// Processes of a host as threads: a segment in this process's memory, and a queue for each.
+// Simulates the processes of a host by threads of this process.
+// All threads use one segment, in ordinary memory, and each has a queue of its own.
 class Host {
  public:
   explicit Host(int places)
@@ -40,7 +41,7 @@ class Host {
   std::vector<std::thread> threads_;
 };
 
-// What a job came to: waits for its end.
+// The result of one job, once the job has ended.
 class Outcome {
  public:
   std::function<void(const HostFailure*)> Done() {
@@ -49,7 +50,7 @@ class Outcome {
       ended_.store(true, std::memory_order_release);
     };
   }
-  // -1 for a success, else HostFailure::Kind.
+  // Waits until the job has ended.  Returns -1 if it succeeded, else its HostFailure::Kind.
   int Wait() const {
     while (!ended_.load(std::memory_order_acquire)) std::this_thread::yield();
     return kind_;
@@ -92,7 +93,7 @@ List<T> Drawn(const std::vector<int64_t>& sizes, int seed) {
 const std::vector<std::vector<int64_t>> kLists = {
     {1}, {0, 3, 0, 64}, {kHostChunk / 4}, {100000, 1, 7, 300001}, {kHostChunk + 5, 3}};
 
-// The sum of each place's list, added up in the order of places.
+// The expected sums: the lists of all places, added element by element in the order of places.
 template <class T>
 List<T> InOrder(const std::vector<List<T>>& lists) {
   List<T> sums = lists[0];

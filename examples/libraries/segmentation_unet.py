@@ -1,4 +1,6 @@
-"""Segmentation Models: a U-Net with a ResNet-18 and random weights finds digits on noise.
+"""Segmentation Models: trains a U-Net to find handwritten digits in noisy images.
+
+Its encoder is a ResNet-18.  All weights start from random values.
 
 python -m grace_tf run -np 2 examples/libraries/segmentation_unet.py
 """

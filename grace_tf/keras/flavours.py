@@ -1,8 +1,9 @@
-"""Which Keras an optimizer, a model or a layer is of: two may be in use in one process.
+"""To which Keras an optimizer, a model or a layer belongs.
 
-They are `keras`, which is Keras 3 (with TensorFlow 2.15: Keras 2), and `tf_keras`, which is Keras 2
-for TensorFlow 2.16 and later.  This package imports neither.  What it changes in a Keras it changes
-when that Keras is imported, and classes that derive from Keras' are made for each.
+A process may use two packages: `keras`, which is Keras 3 (with TensorFlow 2.15: Keras 2), and
+`tf_keras`, which is Keras 2 for TensorFlow 2.16 and later.  grace_tf imports neither by itself.  It
+makes its changes to a Keras when that Keras is imported, and its subclasses of Keras' classes once
+for each Keras.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ PACKAGES = ("keras", "tf_keras")
 
 @dataclasses.dataclass(frozen=True)
 class Flavour:
-    """A Keras that this process has imported: the name of its package, and its generation."""
+    """A Keras that this process has imported."""
 
-    package: str
+    package: str  # its name, "keras" or "tf_keras"
     is_3: bool  # whether it is Keras 3, else Keras 2
 
     @property
@@ -38,9 +39,9 @@ class Flavour:
 
 
 def flavour_of(thing: Any) -> Flavour | None:
-    """The Keras of a class or an object: that of the first of its bases that is of one.
+    """The Keras to which a class or an object belongs; None if it derives from no class of Keras.
 
-    None where it derives from no class of Keras.
+    The first base class that a Keras defines decides.
     """
     bases = thing.__mro__ if isinstance(thing, type) else type(thing).__mro__
     packages = (package_of(base) for base in bases)
@@ -65,9 +66,9 @@ def imported() -> list[Flavour]:
 
 
 def chosen(module: Any = None) -> Flavour:
-    """The Keras that a module is: keras, tf_keras or, unless one is given, what `tf.keras` means.
+    """The flavour of the module keras or tf_keras; without a module, that of `tf.keras`.
 
-    That is tf_keras where TF_USE_LEGACY_KERAS=1 was set.  Raises TypeError for another module.
+    `tf.keras` is tf_keras if TF_USE_LEGACY_KERAS=1 is set.  Raises TypeError for another module.
     """
     model = getattr(tf.keras if module is None else module, "Model", None)
     found = flavour_of(model) if isinstance(model, type) else None
@@ -77,7 +78,7 @@ def chosen(module: Any = None) -> Flavour:
 
 
 def when_imported(install: Callable[[Flavour], None]) -> None:
-    """Calls `install` with each Keras when it is imported: now, or later, or never."""
+    """Calls `install` for each Keras: at once if it is imported already, else at its import."""
     for package in PACKAGES:
         wrapt.register_post_import_hook(lambda module: install(_flavour(module.__name__)), package)
 

@@ -1,7 +1,7 @@
-"""Lets Keras 2 convert a wrapped optimizer to its legacy class: the result is wrapped alike.
+"""Lets Keras 2 convert a wrapped optimizer to its legacy class.  The result is wrapped as well.
 
-Keras finds the legacy class by the name of the optimizer's class, and gives it the optimizer's
-config; those of a wrapped one it does not know.
+Keras looks for a legacy class of the same name and passes it the optimizer's config.  It knows
+neither the name of a wrapped class nor the settings in its config.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keras 3's LossScaleOptimizer skips a step whose gradients overflow on their way.
+"""Lets Keras 3's LossScaleOptimizer skip a step whose gradients overflow in the exchange.
 
-It looks at gradients before the exchange.  What is finite there may still overflow as float16, or
-in the sum over workers, and is then NaN for the optimizer of every worker.  Keras 2 looks after the
-exchange, and needs nothing.
+Keras 3 checks the gradients before the exchange.  A gradient that is finite there may overflow when
+it is converted to float16, or in the sum over workers.  The optimizers of all workers then get
+NaN.  Keras 2 checks after the exchange, so nothing is changed there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Many tensors as one, end to end, and back: each by one node where native operations run."""
+"""Joins many tensors into one, and splits it again.
+
+Where native operations run, each direction is a single node, whatever the number of tensors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from grace_tf.ops import low_rank
 
 
 def join(xs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """(float32 tensors end to end, `[their elements]`; whether all are finite)."""
+    """Concatenates float32 tensors of any shapes.
+
+    Returns: (a tensor of rank 1, in which they lie end to end; a bool, whether all are finite).
+    """
     # Of matrices without factors the operations of low rank only copy.
     _, flat, finite = low_rank.project(xs, None, 1.0, [], _sizes([x.shape for x in xs]))
     return flat, finite
@@ -19,7 +25,10 @@ def join(xs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def split(
     flat: tf.Tensor, shapes: Sequence[Sequence[int]], factor: float = 1.0
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """(the parts of `flat` * factor, in these shapes; whether all are finite)."""
+    """Splits a tensor of rank 1 into consecutive tensors of these shapes, each times `factor`.
+
+    Returns: (the tensors; a bool, whether all are finite).
+    """
     shapes = [tf.TensorShape(shape) for shape in shapes]
     none = tf.zeros([0])
     return low_rank.expand(none, none, flat, factor, _sizes(shapes), shapes)

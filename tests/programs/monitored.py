@@ -73,7 +73,7 @@ def _flat(arrays):
 
 
 def fitted(monitors):
-    """The weights after a training with these callbacks, and its logs."""
+    """Trains with these callbacks.  Returns the SHA of the weights and Monitor's logs."""
     with strategy.scope():
         made = models.model()
         optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1), "topk:ratio=0.1", min_elements=1)

@@ -42,7 +42,8 @@ void HostQueue::Lead() {
       CheckWaiting();
       submitted_.Sleep(taken_ + 1);
     }
-    // All have read what was announced before: they have ended that collective.
+    // The previous announcement can be overwritten. Its collective has ended, and no process can
+    // end a collective before all processes have read its announcement.
     announced.key = job.key;
     announced.bytes = job.bytes;
     announced.count.Raise(number);
@@ -80,7 +81,7 @@ void HostQueue::Run(HostJob job) {
   try {
     job.run(collectives_, job.deadline);
   } catch (const HostFailure& failure) {
-    // The others first: their jobs must not outlast this one.
+    // The other processes are stopped first, so that none of their jobs still waits for this one.
     Stop();
     job.done(&failure);
     throw;

@@ -53,10 +53,12 @@ class Call {
       : context_(context), threads_(context), on_gpu_(place == Place::kGpu || EmulatesCuda()) {
     if (place == Place::kGpu) stream_ = StreamOf(context);
   }
-  // Whether the tensors are in a GPU's memory, but for the inputs that op.h keeps in the host's.
+  // Whether the tensors are in a GPU's memory. Inputs that op.h keeps in the host's memory never
+  // are.
   bool on_gpu() const { return on_gpu_; }
   const Executor& executor() const { return threads_; }
-  // For an operation that waits: it lives until the operation's end, and this object does not.
+  // An asynchronous operation keeps this context, which stays valid until the operation has ended.
+  // A Call object does not live that long.
   TF_OpKernelContext* context() const { return context_; }
   int inputs() const { return TF_NumInputs(context_); }
   int outputs() const { return TF_NumOutputs(context_); }

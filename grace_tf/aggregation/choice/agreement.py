@@ -1,7 +1,8 @@
-"""`Agreement`: the largest of the numbers of all workers, over the connection beside collectives.
+"""`Agreement`: exchanges numbers with the other workers, and returns the largest ones.
 
-A worker's numbers come in, and the largest of all workers' come out, the same on all.  So what
-follows from them alone is decided alike everywhere.
+A list of numbers comes in; for each place, the largest number of all workers goes out.  It is the
+same on all workers, so all of them make the same decision from it.  The numbers travel over the
+lifeline, not through collectives.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ _heard: dict[tuple[str, int], dict[int, list[float]]] = collections.defaultdict(
 
 
 class Agreement:
-    """The agreements of one Aggregator; `label`: of its plan, the same on all workers."""
+    """The exchanges of one Aggregator.
+
+    Attributes:
+      label: identifies the Aggregator's plan.  It is the same on all workers.
+    """
 
     def __init__(self) -> None:
         self.label = ""
         self._count = 0  # of all workers so far
 
     def largest(self, measured: Sequence[float]) -> list[float]:
-        """For each place in the list, the largest number of all workers; waits for all of them.
+        """For each place in the list, the largest number of all workers.
 
-        If one worker has NaN in a place, the result there is NaN.
+        It waits for all workers.  If a worker has NaN in a place, the result there is NaN.
 
-        Raises RuntimeError where a worker is lost.
+        Raises RuntimeError if a worker is lost or late.
         """
         line = lifeline.current()
         self._count += 1

@@ -1,8 +1,8 @@
-"""`Foresight`: which arms of "auto" a training traces, found before its first step is traced.
+"""`Foresight`: selects the arms of "auto" that the first step of a training contains.
 
-It measures exchanges between the workers, and codecs on this device, and repeats less after a
-second of each, since the training waits.  What all workers have measured is agreed on, so all of
-them trace the same arms.
+Before the first trace it measures the exchanges between the workers, and then the codecs on this
+device.  The training waits meanwhile, so after a second of each kind it repeats fewer measurements.
+The workers agree on the measured values, so all of them trace the same arms.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ LINK, CODECS = 1.0, 1.0  # seconds
 
 
 class Foresight:
-    """What one Aggregator traces.
+    """The selection for one Aggregator.
 
     Args:
       choice: what to choose from.
       agreement: between all workers.
 
     Attributes:
-      arms: the numbers of those that are traced, in order; None before `look`.
-      sentence: why these, for people; "" where nothing was measured.
-      looks: how often all workers have thought about it.
+      arms: the numbers of the selected arms, in ascending order; None before `look`.
+      sentence: the reason, as text for users; "" if nothing was measured.
+      looks: how often the selection was made, the same on all workers.
     """
 
     def __init__(self, choice: Auto, agreement: Agreement) -> None:
@@ -58,13 +58,13 @@ class Foresight:
         saved: int,
         planned: int | None,
     ) -> None:
-        """Finds the arms; all workers call it, also while they trace.
+        """Selects the arms.  All workers must call it; they may be tracing a step.
 
         Args:
           plans: of all arms.
-          between: returns what carries between the workers; None where nothing does now.
-          saved: a bit for each arm of the training that goes on; 0 for a new one.
-          planned: the steps of the training; None where nobody knows.
+          between: returns a transport between the workers; None if there is none.
+          saved: of a restored training, bit i says whether it had arm i; 0 for a new training.
+          planned: the number of steps of the training; None if it is not known.
         """
         line, baselines = lifeline.current(), self._choice.BASELINES
         if line is None or line.size == 1:
@@ -102,7 +102,7 @@ def foresee(
     agree: link.Agree,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Foreseen] | None:
-    """The prediction for each plan; None where a plan has no buckets, only rows of tables."""
+    """The prediction for each plan; None if a plan has only rows, and so no buckets."""
     if not all(plan.buckets for plan in plans):
         return None
     with tf.init_scope():

@@ -1,7 +1,8 @@
-"""`Guard`: whether a method of "auto" may stay, by the errors and residuals of measured steps.
+"""`Guard`: excludes methods of "auto" whose error or residual is too large.
 
-What a measured step of a method has shown comes in, the largest of all workers; a reason to leave
-the method for good goes out, or none.  It reads no clock and knows no worker.
+The error and the residual of a measured step come in, each the largest of all workers.  A reason to
+exclude the method for the rest of the training goes out, or None.  The guard does not depend on
+clocks or on the number of the worker.
 """
 
 from __future__ import annotations

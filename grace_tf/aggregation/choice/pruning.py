@@ -1,8 +1,8 @@
-"""Which methods of "auto" a training tries at all, from what their exchange and codec take.
+"""Selects the methods of "auto" that a training tries, by predicted times.
 
-Predicted seconds come in, the same on all workers; the arms that the traced step holds go out, and
-the sentence that says why.  It reads no clock, knows no worker, and calculates with whole
-microseconds, so all workers decide alike.
+The predicted times of exchange and codec come in, the same on all workers.  The arms that a step
+contains go out, and a sentence with the reason.  All times are whole microseconds, and nothing
+depends on clocks or on the number of the worker, so all workers select the same arms.
 
 The prediction is of a step that computes nothing beside its exchange.  Backward can only hide a
 part of an exchange, and work for a codec never becomes less by it.  So a method that does not gain

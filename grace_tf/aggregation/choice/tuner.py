@@ -1,11 +1,11 @@
-"""`Tuner`: times the steps of a training and tells the switch of a step which arm to take.
+"""`Tuner`: times the steps of a training and says which arm the next step takes.
 
-A step calls it where it begins; the time from one call to the next is that of a step, as the user
-pays it.  At the end of a list of blocks the workers tell each other their seconds over the
-lifeline, and all go on with the slowest worker's.
+Each step calls it at its beginning.  The time between two calls is the time of a step, with all
+that the user waits for.  Steps are timed in blocks of one arm.  After a list of blocks the workers
+send each other their times over the lifeline, and all of them use the times of the slowest worker.
 
-The first step of a block is not timed.  It measures the method's error instead, once in each list,
-and the step behind it tells the guard what all workers have found.
+The first step of a block is not timed.  In the first block of an arm in a list, this step measures
+the error of the arm's method.  The next step gives the values of all workers to the guard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from grace_tf.transports.base import Transport
 from grace_tf.transports.lifeline import lifeline
 
 _LOG = logging.getLogger("grace_tf")
-_LOOKS = 3  # at the network, in one training
+_LOOKS = 3  # how often a training measures the network at most
 
 # Returns the number of steps that the training is to take, or None.  grace_tf.keras sets it.
 planned_steps: Callable[[], int | None] = lambda: None  # noqa: E731
@@ -44,13 +44,13 @@ class Tuner:
 
     Args:
       choice: what to choose from.
-      clock: seconds, growing.
+      clock: returns seconds that never decrease, as `time.perf_counter` does.
 
     Attributes:
       agreement: between all workers.
       largest: returns the largest residual, in gradients, that the theory of an arm allows.
-      outdated: whether the network should be looked at again, and the step be traced again with
-        what is then worth a trial: see `renew`.  The same on all workers in the same step.
+      outdated: whether the network should be measured again.  The step must then be traced again,
+        with the arms that are worth a trial: see `renew`.  Equal on all workers in each step.
     """
 
     def __init__(self, choice: Auto, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -78,14 +78,15 @@ class Tuner:
     def arms(
         self, plans: Sequence[Any], between: Callable[[], Transport] | None, state: State
     ) -> Sequence[int]:
-        """The numbers of the arms that a step holds which is traced now, in their order.
+        """The numbers of the arms that a newly traced step contains, in ascending order.
 
-        The first call of all workers measures their network and the codecs: see foresight.py.
-        A training that goes on has the arms with which it was saved.
+        The first call measures the network and the codecs, together with all other workers: see
+        foresight.py.  A restored training has the arms with which it was saved.
 
         Args:
           plans: of all arms.
-          between: returns what carries eagerly between the processes; None where nothing does.
+          between: returns a transport between the processes for eager collectives; None if there
+            is none.
         """
         if self._foresight.arms is None:
             with tf.init_scope():
@@ -95,11 +96,11 @@ class Tuner:
         return self._traced
 
     def renew(self) -> None:
-        """Lets the next call of `arms` look at the network again; all workers call it alike."""
+        """Makes the next call of `arms` measure the network again.  All workers must call it."""
         self.outdated, self._foresight.arms, self._returned = False, None, None
 
     def number(self, state: State) -> tuple[tf.Tensor, tf.Tensor]:
-        """The number of the arm of the step that begins, int32, and whether to measure the step.
+        """(the arm of the step that begins, int32; whether this step is measured, bool).
 
         Stores the choice in the state.  Raises ValueError inside XLA.
         """
@@ -129,7 +130,7 @@ class Tuner:
 
     @property
     def reason(self) -> str:
-        """Why, in one sentence."""
+        """The reason of the choice, as sentences for users."""
         decision = self._trial.decision
         if decision is None:
             return f"auto still compares methods.{self._rest()}"
@@ -153,7 +154,7 @@ class Tuner:
 
     @property
     def short_reason(self) -> str:
-        """The same in a few words, for each variable."""
+        """A short form of `reason`, for the line of a variable in a table."""
         decision = self._trial.decision
         if decision is None:
             return "auto still compares methods"
@@ -169,18 +170,19 @@ class Tuner:
         left = ", ".join(
             str(self._choice.stages[arm].compressor) for arm in sorted(self._trial.left)
         )
-        said = f" Left for what it lost: {left}." if left else ""
+        said = f" Excluded for a large error or residual: {left}." if left else ""
         return f"{said} {self._foresight.sentence}".rstrip()
 
     def _next(
         self, saved: np.ndarray, sample: np.ndarray, committed: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The arm of the step that begins now, whether it is measured, and what is saved.
+        """(the arm of the step that begins now, whether it is measured, the state to save).
 
         Args:
-          saved: what was returned for the step before, or restored.
-          sample: (step, vNMSE, residual by gradient) of the last measured step.
-          committed: the steps committed before.
+          saved: the state that the previous step returned, or a restored one.
+          sample: of the last measured step: its number, its vNMSE, and its residual norm divided by
+            its gradient norm.
+          committed: the number of steps committed so far.
         """
         with self._lock:
             now = self._clock()
@@ -205,7 +207,7 @@ class Tuner:
             return np.int32(arm), np.bool_(measured), np.array(self._returned, np.int64)
 
     def _begin(self, saved: Sequence[int]) -> None:
-        """Starts a trial, or goes on where the state was saved."""
+        """Starts a trial, or continues the one that `saved` describes."""
         arm, rival, watches, switches, position, left, *record, _ = saved
         self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
         planned, line = planned_steps(), lifeline.current()
@@ -214,7 +216,7 @@ class Tuner:
         elif {arm, rival} <= set(self._traced):
             blocks = self._trial.resume(arm, rival, watches, switches)
         elif planned is not None and planned < FEWEST and self._foresight.looks < 2:
-            # Programs that call fit for each epoch take more steps than it knows of.
+            # A program that calls fit once for each epoch takes more steps than one call plans.
             blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
         else:
             blocks, position = self._trial.begin(), 0
@@ -250,7 +252,7 @@ class Tuner:
         self._position = self._skipped = 0
 
     def _block(self, position: int) -> int:
-        """The number of the block that has the step at this position."""
+        """The number of the block that contains the step at this position."""
         for number, block in enumerate(self._blocks):
             if position < block.steps:
                 return number
@@ -258,7 +260,7 @@ class Tuner:
         raise AssertionError("The position is behind the last block.")
 
     def _measures(self, position: int) -> bool:
-        """Whether the step at this position is the first one of a method in these blocks."""
+        """Whether the step at this position is measured: it is the first one of its arm."""
         if position < 0 or not self._trial.timing:
             return False
         number = self._block(position)
@@ -267,9 +269,10 @@ class Tuner:
         return first and self.judges(arm) and all(block.arm != arm for block in before)
 
     def _judge(self, sample: Sequence[float], committed: int) -> None:
-        """Asks the guard whether the method of the previous step, which was measured, may stay.
+        """Asks the guard whether the arm of the previous step, which was measured, stays in use.
 
-        Waits for the measured values of all workers.  A step that was not finite has no sample.
+        It waits for the measured values of all workers.  A step that was not finite has measured
+        nothing.
         """
         arm = self._blocks[self._block(self._position - 1)].arm
         step, *found = (float(each) for each in sample)
@@ -286,7 +289,7 @@ class Tuner:
         self._go_on(self._trial.begin())
 
     def _seconds(self) -> list[float]:
-        """The median of the steps of each block but its first; NaN where steps are missing."""
+        """By block, the median time of its steps, without the first; NaN if a step is missing."""
         whole = [len(times) == block.steps for times, block in zip(self._times, self._blocks)]
         if self._skipped:
             whole[0] = False
@@ -302,7 +305,7 @@ class Tuner:
 
 
 def _most_error(choice: Auto, arm: int) -> float | None:
-    """The vNMSE that the quality allows this method; None for a baseline and with a memory."""
+    """The largest vNMSE that the quality allows; None for baselines and arms with a memory."""
     return None if choice.stages[arm].memory.remembers else MOST_ERROR.get(choice.levels[arm])
 
 

@@ -1,4 +1,7 @@
-"""Says once where a residual grows without bound, or an error leaves its range, and what to do."""
+"""Warnings for a residual that grows without bound and for an error that is too large.
+
+Each warning is given once and says what to do.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Any
 
 from grace_tf.line.plan import Plan
 
-GROWING = 3  # samples one after the other
-LARGE = 10.0  # gradient norms: the least residual that is worth a word
+GROWING = 3  # consecutive samples in which the residual must have grown
+LARGE = 10.0  # in gradient norms; there is no warning for a smaller residual
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +21,8 @@ class Limits:
     """What a method's own theory allows.
 
     Attributes:
-      vnmse: the largest error to expect; None where a memory makes up for it.
-      residual: the largest residual to expect, in gradient norms; None where nothing bounds it.
+      vnmse: the largest error to expect; None if a memory corrects the error in later steps.
+      residual: the largest residual to expect, in gradient norms; None if there is no bound.
     """
 
     vnmse: float | None
@@ -48,17 +51,19 @@ def limits_of(plan: Plan) -> Limits:
 
 
 class Alarms:
-    """The alarms of a training; each kind is told once for each Aggregator."""
+    """The warnings of a training.  Each kind is given once for each Aggregator."""
 
     def __init__(self) -> None:
         self._residuals: dict[int, list[float]] = collections.defaultdict(list)
         self._told: set[tuple[int, str]] = set()
 
     def of(self, number: int, metrics: Any, limits: Limits) -> list[str]:
-        """The sentences that a new sample of the Aggregator of this number calls for.
+        """The warnings to give after a new measurement; often none.
 
         Args:
-          metrics: with `step`, `vnmse` and `residual`.
+          number: which Aggregator of the training was measured.
+          metrics: the measurement, with `step`, `vnmse` and `residual`.
+          limits: of the methods that the Aggregator uses.
         """
         sentences = []
         if metrics.residual is not None:

@@ -1,12 +1,12 @@
-"""What of a gradient is compared between workers: all of it, or a sketch of it.
+"""The part of a gradient that workers compare when they measure an error: all of it, or a sketch.
 
-It takes the tensors of a bucket and returns pieces, from which norms and distances follow.  Where
-all workers live in one process the pieces are the tensors.  Between processes they cross the
-network, and a step that is measured must not send much more than another.  So from `LEAST` elements
-on they are a sketch: each element goes with a random sign to one of k sums.  For every vector x the
-sketch has E‖Sx‖² = ‖x‖², with a relative standard deviation of about √(2/k), and S is linear: the
-sketch of a mean over workers is the mean of their sketches.  (Alon, Matias, Szegedy 1996; with one
-hash, Charikar, Chen, Farach-Colton 2002.)
+The tensors of a bucket come in; pieces go out, from which norms and distances are computed.  If all
+workers are in one process, the pieces are the tensors themselves.  Between processes the pieces
+cross the network, and a measured step must not send much more than others.  Large gradients are
+therefore replaced by a sketch: each element is multiplied by a random sign and added to one of k
+sums.  For every vector x the sketch has E‖Sx‖² = ‖x‖², with a relative standard deviation of about
+√(2/k), and S is linear: the sketch of a mean over workers is the mean of their sketches.  (Alon,
+Matias, Szegedy 1996; with one hash, Charikar, Chen, Farach-Colton 2002.)
 """
 
 from __future__ import annotations
@@ -20,26 +20,30 @@ from grace_tf import ops
 from grace_tf.core.context import SHARED
 from grace_tf.line.plan import Plan
 
-LEAST, MOST = 1 << 14, 1 << 18  # sums of a sketch: √(2/k) is 1.1 % and 0.28 %
-_DRAW = 254  # a draw of no stage, round or hop, and not the one that memories store with
+LEAST, MOST = 1 << 14, 1 << 18  # limits of k; √(2/k) is 1.1 % and 0.28 %
+_DRAW = 254  # the number of a random draw that no stage, round, hop or memory uses
 _SIGN = np.int32(np.iinfo(np.int32).min)
 
 
 def length(plan: Plan, exact: bool) -> int | None:
-    """The number of sums of a sketch of all gradients of a plan; None where all are compared.
+    """The number of sums in the sketch of a plan's gradients; None if no sketch is needed.
 
-    A sketch has as many bytes as a step of the plan sends, but not less than `LEAST` sums and not
-    more than `MOST`.
+    A sketch has as many bytes as a step of the plan sends, with at least `LEAST` and at most `MOST`
+    sums.
     """
     elements = sum(lane.spec.shape.num_elements() for group in plan.groups for lane in group.lanes)
     sent = sum(group.compressor.group_nbytes(group.specs) for group in plan.groups) // 4
-    # Odd, so that the columns of a matrix, whose number is often a power of two, meet all sums.
+    # The number of sums is odd.  Matrices often have a power of two as their number of columns.  If
+    # the number of sums were such a power too, all elements of a column would go to few sums.
     wanted = min(max(LEAST, sent), MOST) | 1
     return None if exact or elements <= wanted else wanted
 
 
 def sketch(flat: tf.Tensor, count: int, bucket: int, seed: int, step) -> tf.Tensor:
-    """The sketch `[count]` of a bucket's elements, with the signs of this step on all workers."""
+    """The sketch `[count]` of a bucket's elements.
+
+    The random signs depend on the step, and are the same on all workers.
+    """
     rows = -(-flat.shape[0] // count)
     groups = -(-rows * count // 32)
     words = ops.random_words(groups, ops.Key(seed, SHARED, step, bucket, _DRAW))

@@ -1,8 +1,9 @@
 """Small leaves of the state share a variable, so that a step reads and assigns them by few nodes.
 
-Making a variable, passing it into a graph and assigning it takes TensorFlow about a millisecond in
-the first step, and a model of a thousand variables has one or two leaves for each.  Copying a small
-leaf in every step takes less than a node of its own.
+In the first step TensorFlow creates each variable of the state, passes it into the graph, and
+optimises a node that assigns it.  A model of a thousand variables has one or two leaves for each of
+them, so this takes seconds.  In later steps copying a small leaf takes less time than a node that
+assigns it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tensorflow as tf
 from grace_tf.aggregation.state import variable_nodes
 from grace_tf.ops import joining
 
-MOST = 4096  # elements of a leaf; a node of its own takes less than copying more
+MOST = 4096  # elements of a leaf; for a larger one copying takes longer than a node of its own
 
 
 def fits(value: np.ndarray) -> bool:

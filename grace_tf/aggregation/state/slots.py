@@ -151,15 +151,15 @@ class Fresh(NamedTuple):
 
     @property
     def joins(self) -> bool:
-        """Whether it may share a variable with others."""
+        """Whether this leaf may share a variable with other leaves."""
         return self.leaf.owner.ordinals and joined_variables.fits(self.value)
 
 
 def give_variables(made: Iterable[Fresh], workers: Sequence[int]) -> None:
-    """Makes the variables of new leaves: many small ones share a variable for each worker.
+    """Makes the variables of new leaves.  For each worker, small leaves share one variable.
 
-    Leaves that are equal on all workers are compared and broadcast, so they share none with leaves
-    that are a worker's own.
+    The state that is equal on all workers is compared and broadcast as whole variables.  So leaves
+    of that kind and leaves that differ between workers never share a variable.
     """
     sharing: dict[tuple, list[Fresh]] = {}
     for each in made:

@@ -75,7 +75,8 @@ def environments(
         for rank, (place, more) in enumerate(zip(places, of_horovod)):
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
             if network is not None and (seen := network.seen_by(rank)) != addresses:
-                # TensorFlow reads the cluster; what workers compare is the true addresses.
+                # TensorFlow connects to the addresses in "cluster", which differ between workers.
+                # The workers compare those in "grace_tf", which are the same for all of them.
                 task.update({"cluster": {"worker": seen}, "grace_tf": {"addresses": addresses}})
             mine = {**quiet, **(os.environ if place.here else sent), **(exports or {})}
             if network is not None:

@@ -1,7 +1,8 @@
-"""Memory that the processes of one host share, and the collectives through it.
+"""Memory that the processes of one host share, and the collectives that run through it.
 
-`transports/shared_memory.py` makes such a memory with the other processes; `Segment` is this
-process's side of it.  The operations run on the CPU only and wait without holding a thread.
+`transports/shared_memory.py` creates the memory together with the other processes.  `Segment` is
+the view that this process has of it.  The operations run on the CPU only.  While an operation waits
+for other processes, it occupies no thread of TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import tensorflow as tf
 from grace_tf.ops.backend import native
 from grace_tf.ops.backend.outputs import shaped_like
 
-FIRST_PAGE = 4096  # bytes at the memory's beginning that are the processes' own
-MOST_PLACES = 60
+MOST_PLACES = 60  # processes of one host that can share a memory
 
 
 def size(places: int) -> int:
-    """Bytes of the memory of so many processes.
+    """The size in bytes of the memory that `places` processes share.
 
-    Raises RuntimeError, with what this process lacks, where it cannot use one.
+    Raises RuntimeError if this process cannot use shared memory; the message names what is missing.
     """
     if not native.available():
         raise RuntimeError("has no native library")
@@ -41,10 +41,10 @@ def size(places: int) -> int:
 
 
 class Segment:
-    """The memory behind a file, mapped as that of process `place` of `places` on this host.
+    """The shared memory as process number `place` of the `places` processes of this host maps it.
 
-    The file is new, has `size(places)` bytes, and all of them are zeros but for the first page.
-    Raises OSError where it cannot be mapped.
+    `file` is the descriptor of a new file of `size(places)` bytes.  It contains only zeros, except
+    in its first 4096 bytes.  Raises OSError if the file cannot be mapped.
     """
 
     def __init__(self, file: int, place: int, places: int) -> None:
@@ -54,7 +54,10 @@ class Segment:
             raise OSError(-self._number, os.strerror(-self._number))
 
     def serve(self) -> None:
-        """Starts the thread that runs the collectives; once, when all processes have a segment."""
+        """Starts the thread that runs the collectives.
+
+        Call it once, after all processes have made their segments.
+        """
         serve = functools.partial(_library().grace_host_serve, self._number)
         threading.Thread(target=serve, name="grace_tf host", daemon=True).start()
 
@@ -65,11 +68,12 @@ class Segment:
     def sum(
         self, xs: Sequence[tf.Tensor], mark: tf.Variable, key: int, narrow: bool, seconds: float
     ) -> list[tf.Tensor]:
-        """The sums of tensors of one dtype over the processes of the host, in their order.
+        """For each tensor, its sum over the processes of the host, added in the order of `place`.
 
-        Numbers of 16 bits, and float32 where `narrow`, which then travels as bfloat16, are added
-        up in float32 and rounded once.  `key` and `seconds` (0: no timeout) are those of a
-        `Transport`; uses of one `mark` follow each other.
+        All tensors have the same dtype.  16-bit numbers are added in float32, and the sum is
+        rounded once.  With `narrow` the same is done for float32 tensors, which are copied as
+        bfloat16.  `key` and `seconds` (0: no timeout) mean the same as in `Transport`.
+        Collectives with the same `mark` run one after the other.
         """
         sums = _between_processes().grace_host_sum(
             xs=list(xs), mark=mark.handle, narrow=narrow, **self._call(key, seconds)
@@ -79,7 +83,10 @@ class Segment:
     def join(
         self, x: tf.Tensor, lengths: Sequence[int], mark: tf.Variable, key: int, seconds: float
     ) -> tf.Tensor:
-        """Everyone's columns side by side: `[rows, lengths[place]]` to `[rows, sum(lengths)]`."""
+        """The columns of all processes side by side, in the order of `place`.
+
+        The input has the shape `[rows, lengths[place]]`, the result `[rows, sum(lengths)]`.
+        """
         whole = _between_processes().grace_host_join(
             x=x,
             mark=mark.handle,
@@ -95,7 +102,10 @@ class Segment:
 
 
 def _between_processes() -> ModuleType:
-    """The operations of the native library that have no reference: they compute nothing alone."""
+    """The native operations.
+
+    Those of this module have no reference, because one process alone has nothing to compute.
+    """
     return native._ops()
 
 

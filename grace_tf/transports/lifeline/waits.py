@@ -92,16 +92,17 @@ class Waits:
     def around(
         self, mark: tf.Variable, buffers: Sequence[tf.Tensor], collective: Callable[[], Any]
     ) -> Any:
-        """The result of a collective that takes `buffers`, marked as long as it is under way.
+        """Calls `collective`, which reads `buffers`, and returns its result.
 
-        Uses of one mark follow each other in the order of the program.
+        While the collective runs, the variable `mark` says so.  Collectives with the same mark run
+        one after the other, in the order of the program.
         """
         if all(mark is not known for known in self._marks):
             self._marks.append(mark)
         self._threads.add(threading.get_ident())
         ready = buffers if len(buffers) < 2 or tf.executing_eagerly() else [tf.group(*buffers)]
         with tf.control_dependencies(ready):
-            # Rounded, since a failed step leaves the half.
+            # Rounding removes the half that a failed step leaves.
             uses = tf.floor(mark.read_value()) + 1.0
             began = mark.assign(uses + _UNDER_WAY, read_value=False)
         with tf.control_dependencies([] if began is None else [began]):
@@ -112,7 +113,7 @@ class Waits:
 
     @contextlib.contextmanager
     def meeting(self, purpose: str) -> Iterator[None]:
-        """A context around a meeting, in which all workers take part, each by its only thread."""
+        """A context around a meeting.  All workers take part, each with a single thread."""
         self._threads.add(threading.get_ident())
         self._purpose = purpose
         try:

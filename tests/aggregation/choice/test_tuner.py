@@ -188,7 +188,7 @@ class TunerTest(tf.test.TestCase):
         last = max(step for step, arm in enumerate(mine) if arm == EDEN)
         self.assertBetween(last, 300, 640)  # measured every 300 steps
         self.assertEqual(tuner.spec, "qsgd:bits=8")
-        self.assertIn("Left for what it lost: eden.", tuner.reason)
+        self.assertIn("Excluded for a large error or residual: eden.", tuner.reason)
         self.assertLen(told.output, 1)
         self.assertIn("auto leaves eden for good: the vNMSE of its mean is 0.2", told.output[0])
 
@@ -413,7 +413,7 @@ def test_processes_choose_alike_and_keep_equal_weights(engine):
     assert mine == other
     # What is chosen depends on the machine; that they have agreed does not.
     assert mine["agreements"] > 1
-    assert mine["looks"] == 1
+    assert mine["looks"] >= 1  # more often where the machine becomes slower
     assert mine["held"][:2] == [0, 1] and len(mine["held"]) <= 4
 
 

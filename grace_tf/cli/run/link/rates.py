@@ -11,16 +11,19 @@ _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}  # bits a second
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # seconds
 _SLOWEST, _FASTEST, _LATEST = 10e3, 100e9, 10.0
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([a-z]+)")
-_BURST = 4e-3  # seconds of the rate that may pass at once after silence
+_BURST = 4e-3  # seconds; so much of the rate may pass at once after a pause
 _LEAST_BURST = 3200  # bytes, of two packets
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """The link of each worker, of which each direction has this rate and latency by itself.
+    """The emulated link of each worker.  Both directions have this rate and this latency.
 
-    Attributes: rate, bits a second; latency, seconds from one worker to another; way, how it is to
-    be emulated ("namespaces" or "relay"), "" for the first that this machine can do.
+    Attributes:
+      rate: in bits a second.
+      latency: in seconds, from one worker to another.
+      way: how the link is emulated, "namespaces" or "relay"; "" for the first of them that this
+        machine can do.
     """
 
     rate: float
@@ -29,7 +32,7 @@ class Link:
 
     @property
     def burst(self) -> int:
-        """The bytes that may pass at once after silence, which a token bucket saves up."""
+        """The bytes that may pass at once after a pause, as in a token bucket."""
         return max(_LEAST_BURST, round(_BURST * self.rate / 8))
 
     def __str__(self) -> str:
