@@ -18,7 +18,8 @@ from grace_tf.keras import (
 from grace_tf.keras.callback import Callback
 from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
 from grace_tf.keras.files.paths_by_worker import own_path
-from grace_tf.keras.fit import rate_setters, stopping, synchronised
+from grace_tf.keras.fit import rate_setters, split_steps, stopping, synchronised
+from grace_tf.keras.fit.split_steps import divisible
 from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.monitor import Monitor
 from grace_tf.keras.one_bit_adam import OneBitAdam
@@ -31,13 +32,14 @@ __all__ = ["Callback", "Monitor", "OneBitAdam", "aggregator_of", "own_path", "un
 
 
 def _install(keras: Flavour) -> None:
-    for changed in (guards, training, stopping, synchronised, legacy_conversion):
+    # split_steps before training, which counts the steps of the function that Keras makes.
+    for changed in (guards, split_steps, training, stopping, synchronised, legacy_conversion):
         changed.install(keras)
     for changed in (paths_by_worker, saving_once, backups, pickling):
         changed.install(keras)
     repairs.agree_on_finite(keras, guards.agree)
     loss_scaling.install(keras)
-    repairs.no_xla_between_processes(keras, lambda: several() is not None)
+    repairs.no_xla_between_processes(keras, lambda model: several() and not divisible(model))
     classes.register_built_in(keras)
     one_bit_adam.register(keras)
 

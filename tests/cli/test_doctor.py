@@ -26,8 +26,9 @@ def test_doctor_tells_what_importing_has_put_into_keras_and_tf_distribute():
     guards = {
         name.removeprefix("guard: "): told for name, told in found.items() if "guard:" in name
     }
-    of_both = "backups guards lifeline paths_by_worker pickling saving_once synchronised training"
-    assert set(guards) == {*of_both.split(), *(["loss_scaling"] if KERAS_3 else [])}
+    of_both = "backups guards lifeline paths_by_worker pickling saving_once split_steps".split()
+    of_both += ["synchronised", "training"]
+    assert set(guards) == {*of_both, *(["loss_scaling"] if KERAS_3 else [])}
     assert "in BackupAndRestore." in guards["backups"]
     assert (
         "ModelCheckpoint._get_file_path, ModelCheckpoint._save_model" in guards["paths_by_worker"]

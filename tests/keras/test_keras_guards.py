@@ -177,6 +177,8 @@ if KERAS_3:
         monkeypatch.setattr(world, "_current", OneOfTwo())
         assert compiled(lambda: SGD(0.1)).jit_compile is False
         assert compiled(lambda: SGD(0.1), jit_compile=True).jit_compile is True
+        # Its step can be divided, so that XLA compiles no collective.
+        assert compiled(lambda: grace_tf.wrap(SGD(0.1))).jit_compile is True
 
 
 @pytest.mark.parametrize("door", ["wrap", "CompressedAllReduce"])

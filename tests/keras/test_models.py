@@ -41,10 +41,10 @@ def test_in_two_processes(kind, method):
     assert one["shas"] == other["shas"]
 
 
-def test_xla_between_processes_is_refused_in_a_sentence():
-    run = launch("real_models.py", "jit_compile", METHODS[0])
-    assert run.answers() == [[], []]
-    assert run.text.count("XLA cannot compile collectives between processes") >= 2
+def test_xla_compiles_between_processes_all_but_the_exchange():
+    ((one,), (other,)) = launch("real_models.py", "jit_compile", METHODS[0]).succeeded().answers()
+    check(one, replicas=1)
+    assert one["shas"] == other["shas"]
 
 
 def wrapped(method):
@@ -73,13 +73,6 @@ def by_one_door():
 @pytest.mark.parametrize("door, kind, method", list(by_one_door()))
 def test_under_a_strategy(door, kind, method):
     check(real_models.train(kind, method, DOORS[door](method)), replicas=2)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_xla_under_a_strategy_is_refused_in_a_sentence(door):
-    method = METHODS[0]
-    with pytest.raises(RuntimeError, match="XLA compiles for one device"):
-        real_models.train("jit_compile", method, DOORS[door](method))
 
 
 @pytest.mark.rotated
