@@ -19,14 +19,12 @@ from grace_tf.keras.callback import Callback
 from grace_tf.keras.files import backups, paths_by_worker, pickling, saving_once
 from grace_tf.keras.files.paths_by_worker import own_path
 from grace_tf.keras.fit import rate_setters, split_steps, stopping, synchronised
-from grace_tf.keras.fit.split_steps import divisible
 from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.monitor import Monitor
 from grace_tf.keras.one_bit_adam import OneBitAdam
 from grace_tf.keras.wrapping import aggregator_of, unwrap, wrap
 from grace_tf.transports import scope_variables
 from grace_tf.transports.lifeline import lifeline
-from grace_tf.transports.world.current_workers import several
 
 __all__ = ["Callback", "Monitor", "OneBitAdam", "aggregator_of", "own_path", "unwrap", "wrap"]
 
@@ -39,7 +37,7 @@ def _install(keras: Flavour) -> None:
         changed.install(keras)
     repairs.agree_on_finite(keras, guards.agree)
     loss_scaling.install(keras)
-    repairs.no_xla_between_processes(keras, lambda model: several() and not divisible(model))
+    repairs.no_xla_between_processes(keras, split_steps.fails_as_a_whole)
     classes.register_built_in(keras)
     one_bit_adam.register(keras)
 

@@ -8,13 +8,14 @@ NaN.  Keras 2 checks after the exchange, so nothing is changed there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.flavours import Flavour
+from grace_tf.keras.optimizers import parts
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.line.inputs import plain
 from grace_tf.line.sparse_gradients import values_of
@@ -74,14 +75,28 @@ def install(keras: Flavour) -> None:
 
 @contextlib.contextmanager
 def _stepping(scaler: Any, optimizer: Any) -> Iterator[None]:
-    stack = _scalers.setdefault(id(optimizer), [])
-    stack.append(scaler)
+    """A context around a step of an optimizer; the parts of a MultiOptimizer decide one by one."""
+    stepping = [optimizer, *parts(optimizer)]
+    for each in stepping:
+        _scalers.setdefault(id(each), []).append(scaler)
+        if _own_decay(each) is not None:  # it is called where the weights are updated
+            object.__setattr__(each, "_apply_weight_decay", lambda variables: None)
     try:
         yield
     finally:
-        stack.pop()
-        if not stack:
-            _scalers.pop(id(optimizer), None)
+        for each in stepping:
+            _scalers[id(each)].pop()
+            if not _scalers[id(each)]:
+                del _scalers[id(each)]
+                vars(each).pop("_apply_weight_decay", None)
+
+
+def _own_decay(optimizer: Any) -> Callable | None:
+    """The method by which the class of an optimizer decays weights, unless it is Keras' usual."""
+    from keras.src.backend.tensorflow.optimizer import TFOptimizer
+
+    method = type(optimizer)._apply_weight_decay
+    return None if method is TFOptimizer._apply_weight_decay else method
 
 
 def _around(optimizer: Any) -> Any:
@@ -104,7 +119,7 @@ def _step(optimizer: Any, scaler: Any, grads: Any, variables: Any, rate: Any) ->
     floats = [values_of(g) for g, _ in totals if g is not None and values_of(g).dtype.is_floating]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in floats])
     tf.__internal__.distribute.interim.maybe_merge_call(
-        lambda *given: _update_if(optimizer, *given),
+        lambda *given: _update_if(optimizer, variables, *given),
         optimizer._distribution_strategy,
         *(finite, totals, rate),
     )
@@ -114,7 +129,7 @@ def _step(optimizer: Any, scaler: Any, grads: Any, variables: Any, rate: Any) ->
     counter.assign(tf.where(finite, counter, _SKIPPED))
 
 
-def _update_if(optimizer, strategy, finite, totals, rate) -> None:
+def _update_if(optimizer, variables, strategy, finite, totals, rate) -> None:
     """Updates the weights and slots of all replicas, which have the same aggregates."""
 
     def decay(variable):
@@ -122,9 +137,13 @@ def _update_if(optimizer, strategy, finite, totals, rate) -> None:
         variable.assign_sub(variable * amount * tf.cast(optimizer.learning_rate, variable.dtype))
 
     def update():
-        for _, variable in totals if optimizer.weight_decay is not None else ():
-            if optimizer._use_weight_decay(variable):
-                strategy.extended.update(variable, decay, group=False)
+        own_decay = _own_decay(optimizer)
+        if own_decay is not None:
+            own_decay(optimizer, variables)
+        elif optimizer.weight_decay is not None:
+            for _, variable in totals:
+                if optimizer._use_weight_decay(variable):
+                    strategy.extended.update(variable, decay, group=False)
         optimizer._distributed_tf_update_step(strategy, totals, rate)
         return tf.constant(True)
 

@@ -62,15 +62,15 @@ def name_the_variables_of_gradients(keras: Flavour) -> None:
     APPLIED["name_the_variables_of_gradients"] = "TFOptimizer._all_reduce_sum_gradients"
 
 
-def no_xla_between_processes(keras: Flavour, meets: Callable[[Any], bool]) -> None:
-    """`jit_compile="auto"` must not mean XLA where a compiled step would meet other processes.
+def no_xla_between_processes(keras: Flavour, fails: Callable[[Any], bool]) -> None:
+    """`jit_compile="auto"` must not mean XLA where XLA cannot compile the step.
 
     Keras 3 resolves it to XLA wherever there is an accelerator and no strategy
     (trainers/trainer.py, `_resolve_auto_jit_compile`, checked in 3.15; the first Keras 3 had no
     such method), and XLA cannot compile collectives between processes.  An explicit True stays.
 
     Args:
-      meets: whether the whole step of a model, compiled, would contain such collectives.
+      fails: whether a model has a step that XLA cannot compile.
     """
     name = "_resolve_auto_jit_compile"
     owner = next((base for base in keras.module.Model.__mro__ if name in vars(base)), None)
@@ -79,7 +79,7 @@ def no_xla_between_processes(keras: Flavour, meets: Callable[[Any], bool]) -> No
 
     @in_place_of(owner, name)
     def resolve_auto_jit_compile(original, self):
-        return False if meets(self) else original(self)
+        return False if fails(self) else original(self)
 
     APPLIED["no_xla_between_processes"] = "Trainer._resolve_auto_jit_compile"
 

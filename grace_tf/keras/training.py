@@ -308,6 +308,7 @@ def _make_train_function(original: Callable, self: Any, *args: Any, **kwargs: An
         return logs
 
     train_function.counts_steps = True
+    train_function.is_split = getattr(function, "is_split", False)
     self.train_function = train_function
     return train_function
 

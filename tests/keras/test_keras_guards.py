@@ -180,6 +180,19 @@ if KERAS_3:
         # Its step can be divided, so that XLA compiles no collective.
         assert compiled(lambda: grace_tf.wrap(SGD(0.1))).jit_compile is True
 
+    def test_a_whole_step_with_auto_is_not_given_to_xla(monkeypatch):
+        devices = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: devices)
+
+        class Own(keras.Sequential):
+            def train_step(self, data):
+                return super().train_step(data)
+
+        for spec, jit in (("auto", False), ("qsgd", True)):
+            model = Own([keras.layers.Dense(1)])
+            model.compile(grace_tf.wrap(SGD(0.1), spec), "mse")
+            assert model.jit_compile is jit
+
 
 @pytest.mark.parametrize("door", ["wrap", "CompressedAllReduce"])
 def test_a_strategy_that_ends_at_its_process_is_refused_where_there_are_more(monkeypatch, door):

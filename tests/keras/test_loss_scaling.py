@@ -96,3 +96,43 @@ def test_an_optimizer_that_is_not_wrapped_is_left_to_keras():
         optimizer.apply([gradient * 8.0 * tf.ones([8])], [variable])
     np.testing.assert_array_equal(variable.numpy(), np.float32([1 - LARGE] * 8))
     assert optimizer.dynamic_scale.numpy() == 4.0
+
+
+def after(optimizer, variables, gradients):
+    """The values of variables after eager steps in which all of them have these gradients."""
+    optimizer.build(variables)
+    for gradient in gradients:
+        scale = getattr(optimizer, "dynamic_scale", 1.0)
+        optimizer.apply([gradient * scale * tf.ones(v.shape) for v in variables], variables)
+    return [v.numpy() for v in variables]
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "Muon"), reason="an older Keras 3")
+def test_an_optimizers_own_weight_decay_is_applied_once_and_not_in_a_skipped_step():
+    def muon():
+        optimizer = keras.optimizers.Muon(0.1, weight_decay=0.1, adam_weight_decay=0.3)
+        return grace_tf.wrap(optimizer, "fp16", min_elements=1)
+
+    shapes = ([4, 4], [4])  # of which the second is updated as by AdamW
+    ours, theirs = ([keras.Variable(np.ones(s, np.float32)) for s in shapes] for _ in range(2))
+    scaled = loss_scaled(muon(), initial_scale=8.0)
+    for mine, wanted in zip(
+        after(scaled, ours, [SMALL, LARGE, SMALL]), after(muon(), theirs, [SMALL] * 2), strict=True
+    ):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-6)
+    assert scaled.dynamic_scale.numpy() == 4.0
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="an older Keras 3")
+def test_each_part_of_a_multioptimizer_skips_what_overflows():
+    sgd, adam = keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1)
+    both = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(sgd, {"second": adam}))
+    optimizer = loss_scaled(grace_tf.wrap(both, "fp16", min_elements=1), initial_scale=8.0)
+    variables = [keras.Variable(np.ones([8], np.float32), name=n) for n in ("first", "second")]
+    after(optimizer, variables, [])
+    before = [v.numpy() for v in variables]
+    first, second = (g * optimizer.dynamic_scale * tf.ones([8]) for g in (SMALL, LARGE))
+    optimizer.apply([first, second], variables)
+    np.testing.assert_allclose(variables[0].numpy(), before[0] - 0.1)
+    np.testing.assert_array_equal(variables[1].numpy(), before[1])
+    assert optimizer.dynamic_scale.numpy() == 4.0

@@ -106,8 +106,8 @@ class Tuner:
         """
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise ValueError(
-                "auto reads a clock in every step, which a step that XLA compiles cannot: leave "
-                'jit_compile out, or name a method, such as "eden".'
+                "auto reads a clock in every step, which a step that XLA compiles cannot: compile "
+                'with jit_compile=False, or name a method, such as "eden".'
             )
         variables = state.choices
         number, measured, saved = tf.numpy_function(
@@ -210,12 +210,12 @@ class Tuner:
         """Starts a trial, or continues the one that `saved` describes."""
         arm, rival, watches, switches, position, left, *record, _ = saved
         self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
-        planned, line = planned_steps(), lifeline.current()
+        line = lifeline.current()
         if line is None or line.size == 1:
             blocks = self._trial.fixed(0, "alone")
         elif {arm, rival} <= set(self._traced):
             blocks = self._trial.resume(arm, rival, watches, switches)
-        elif planned is not None and planned < FEWEST and self._foresight.looks < 2:
+        elif self._fewest_planned() < FEWEST and self._foresight.looks < 2:
             # A program that calls fit once for each epoch takes more steps than one call plans.
             blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
         else:
@@ -228,6 +228,12 @@ class Tuner:
             self._position = self._skipped = position
         self._last, self._decided = None, self._trial.decision
         self._tell()
+
+    def _fewest_planned(self) -> float:
+        """The steps that the training is to take, of the worker that plans fewest."""
+        planned = planned_steps()
+        (most,) = self.agreement.largest([-math.inf if planned is None else -planned])
+        return -most
 
     @property
     def _traced(self) -> Sequence[int]:

@@ -4,8 +4,9 @@ XLA can compile neither collectives nor native operations.  A model with `jit_co
 compressing optimizer comes in.  Its step goes out in two parts: a function that XLA compiles and
 that returns the gradients and the metrics, and the optimizer, which gets the gradients outside of
 it.  Only Keras' own `train_step` is divided.  In another one, such as that of a GAN, what follows
-an optimizer may depend on the new weights.  With Keras 2 the step of a strategy's replica is not
-divided either, since it contains collectives of its metrics.
+an optimizer may depend on the new weights.  A step of a strategy's replica is not divided either
+where its forward pass contains collectives: of a synchronised BatchNormalization, or with Keras 2
+of the metrics.
 
 Under a strategy Keras 3 compiles the steps of all replicas as one function, and also those of
 `evaluate` and `predict`.  XLA compiles for one device, so there each replica's step is compiled by
@@ -23,7 +24,8 @@ import tensorflow as tf
 from grace_tf.keras.classes import reducing
 from grace_tf.keras.flavours import Flavour, flavour_of
 from grace_tf.keras.replacing import in_place_of
-from grace_tf.transports.world.current_workers import compresses
+from grace_tf.line.settings import Settings
+from grace_tf.transports.world.current_workers import compresses, several
 
 # Models, and the kind of their steps that are made or run now.  All replicas' threads share it.
 _split: list[tuple[Any, str]] = []
@@ -39,10 +41,27 @@ def install(keras: Flavour) -> None:
 
 def divisible(model: Any) -> bool:
     """Whether the model's optimizer or strategy compresses, in a step that can be divided."""
-    if not _is_own(model, "train") or (_has_replicas(model) and not flavour_of(model).is_3):
+    if not _is_own(model, "train") or (_has_replicas(model) and _sums_over_replicas(model)):
         return False
-    optimizer = getattr(model, "optimizer", None)
-    return bool(reducing(optimizer)) or compresses(model.distribute_strategy)
+    exchanging = [each for each in _aggregating(model) if several() or not each.dense]
+    return bool(exchanging) or compresses(model.distribute_strategy)
+
+
+def fails_as_a_whole(model: Any) -> bool:
+    """Whether XLA could not compile the whole step of the model, and the step is not divided."""
+    chooses = any(each.choice for each in _aggregating(model))
+    return (chooses or several() is not None) and not divisible(model)
+
+
+def _aggregating(model: Any) -> list[Settings]:
+    """The settings of the model's optimizers that aggregate."""
+    return [each._settings() for each in reducing(getattr(model, "optimizer", None))]
+
+
+def _sums_over_replicas(model: Any) -> bool:
+    """Whether the forward pass of a replica, or its metrics, contain collectives."""
+    layers = model._flatten_layers()
+    return not flavour_of(model).is_3 or any(getattr(each, "synchronized", 0) for each in layers)
 
 
 def _has_replicas(model: Any) -> bool:
@@ -94,9 +113,8 @@ def _not_compiled_as_a_whole(model: Any, kind: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removes its own entry: another thread may have added another model meanwhile.
-        del _split[max(i for i, each in enumerate(_split) if each == (model, kind))]
         model._jit_compile = before
+        _split.remove((model, kind))
 
 
 def _plain(original: Callable, model: Any, data: Any) -> Any:
@@ -135,9 +153,13 @@ def _held_back(optimizer: Any) -> Iterator[list[tuple[list[Any], dict[str, Any]]
     def apply_gradients(grads_and_vars, **keywords):
         calls.append((list(grads_and_vars), keywords))
 
+    users_own = vars(optimizer).get("apply_gradients")
     # Past the attributes that Keras tracks.
     object.__setattr__(optimizer, "apply_gradients", apply_gradients)
     try:
         yield calls
     finally:
-        object.__delattr__(optimizer, "apply_gradients")
+        if users_own is None:
+            object.__delattr__(optimizer, "apply_gradients")
+        else:
+            object.__setattr__(optimizer, "apply_gradients", users_own)

@@ -136,6 +136,13 @@ class TunerTest(tf.test.TestCase):
         self.assertEqual(set(arms), {1})
         self.assertIn("too few", tuner.reason)
 
+    def test_workers_that_plan_other_numbers_of_steps_take_the_same_arms(self):
+        clocks = Clocks([(1, 1, 1, 1)] * 2)
+        planned = lambda: (190, 210)[clocks.here.line.rank]  # noqa: E731
+        with mock.patch.object(subject, "planned_steps", planned):
+            (mine, _), (other, _) = clocks.run(60)
+        self.assertEqual(mine, other)
+
     def test_many_short_calls_of_fit_are_a_long_training(self):
         with mock.patch.object(subject, "planned_steps", lambda: 50):
             ((arms, tuner),) = [Clocks([(0.9, 0.5, 0.3, 0.2)] * 2).run(subject.FEWEST + 150)[0]]
@@ -146,7 +153,8 @@ class TunerTest(tf.test.TestCase):
         clocks = Clocks([(1.0, 1.0, 1.0, 1.0)] * 2)
         line = clocks.lines[0]
         clocks.here.line, tuner, saved = line, Tuner(grace_tf.get("auto"), lambda: 0.0), START
-        with mock.patch.object(lifeline, "current", lambda: line):
+        planned = mock.patch.dict(agreement._heard, {("", 1): {1: [-math.inf]}})
+        with mock.patch.object(lifeline, "current", lambda: line), planned:
             with self.assertRaisesRegex(RuntimeError, "worker 1 is gone"):
                 for step in range(40):
                     line.broken = "worker 1 is gone" if step == 10 else line.broken

@@ -9,6 +9,7 @@ from tensorflow.python.ops import control_flow_util
 from this_keras import keras
 
 import grace_tf
+from grace_tf.keras.fit import steps
 
 ROWS = 96
 
@@ -159,3 +160,35 @@ def test_a_step_of_ones_own_is_not_divided():
         model = model_of(qsgd, cls=OwnStep, jit_compile=True)
     with pytest.raises(RuntimeError, match="XLA compiles for one device"):
         model.fit(*data(), batch_size=16, verbose=0)
+
+
+def test_each_call_of_fit_between_workers_takes_the_same_function(monkeypatch):
+    monkeypatch.setattr(steps, "now", lambda: object())  # so that its steps are counted too
+    model = model_of(qsgd, jit_compile=True)
+    model.make_train_function()
+    made = model.train_function
+    model.make_train_function()
+    assert model.train_function is made
+
+
+def test_an_apply_gradients_that_the_user_has_set_is_kept():
+    model = model_of(qsgd, jit_compile=True)
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(compiled_now())
+        return type(model.optimizer).apply_gradients(model.optimizer, *args, **kwargs)
+
+    object.__setattr__(model.optimizer, "apply_gradients", counted)
+    fitted(model)
+    assert calls and not any(calls)
+    assert model.optimizer.apply_gradients is counted
+
+
+@pytest.mark.skipif(not KERAS_3, reason="refused for Keras 2 in general")
+def test_a_synchronised_normalisation_under_a_strategy_is_refused():
+    with mirrored(2).scope():
+        layer = keras.layers.BatchNormalization(synchronized=True)
+        model = model_of(qsgd, layers=[layer], jit_compile=True)
+    with pytest.raises(RuntimeError, match="XLA compiles for one device"):
+        fitted(model)
