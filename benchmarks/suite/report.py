@@ -58,7 +58,7 @@ def text_of(results: Results, drawn: Sequence[tuple[str, str]] = ()) -> str:
 
 
 def machines(found: Sequence[dict[str, Any]]) -> str:
-    """A list of the machines and software versions with which the results were measured."""
+    """A Markdown list of the machines that have measured the results, with their versions."""
     lines = dict.fromkeys(
         f"- {m['cpu']}, {m['cores']} cores, TensorFlow {m['tensorflow']}, Keras {m['keras']}, "
         f"Python {m['python']}, {m['date']}"

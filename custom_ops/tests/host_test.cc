@@ -9,7 +9,7 @@
 namespace grace {
 namespace {
 
-// Simulates the processes of a host by threads of this process.
+// Stands for the processes of one host: each is a thread of this test.
 // All threads use one segment, in ordinary memory, and each has a queue of its own.
 class Host {
  public:

@@ -24,7 +24,7 @@ PACKAGES = ("keras", "tf_keras")
 
 @dataclasses.dataclass(frozen=True)
 class Flavour:
-    """A Keras that this process has imported."""
+    """One of the Keras packages that this process has imported, and its generation."""
 
     package: str  # its name, "keras" or "tf_keras"
     is_3: bool  # whether it is Keras 3, else Keras 2
@@ -66,9 +66,10 @@ def imported() -> list[Flavour]:
 
 
 def chosen(module: Any = None) -> Flavour:
-    """The flavour of the module keras or tf_keras; without a module, that of `tf.keras`.
+    """The Flavour of a module, which is `keras` or `tf_keras`.
 
-    `tf.keras` is tf_keras if TF_USE_LEGACY_KERAS=1 is set.  Raises TypeError for another module.
+    Without a module it is that of `tf.keras`, which is `tf_keras` if TF_USE_LEGACY_KERAS=1 is set.
+    Raises TypeError for another module.
     """
     model = getattr(tf.keras if module is None else module, "Model", None)
     found = flavour_of(model) if isinstance(model, type) else None

@@ -1,6 +1,7 @@
-"""Joins many tensors into one, and splits it again.
+"""Joins many tensors into one tensor, and splits such a tensor into many.
 
-Where native operations run, each direction is a single node, whatever the number of tensors.
+With the native operations, joining is one node of the graph, and so is splitting, for any number of
+tensors.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from grace_tf.ops import low_rank
 
 
 def join(xs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Concatenates float32 tensors of any shapes.
+    """Concatenates the elements of float32 tensors of any shapes.
 
-    Returns: (a tensor of rank 1, in which they lie end to end; a bool, whether all are finite).
+    Returns: (a tensor of rank 1 with all elements in order; a bool, whether all are finite).
     """
     # Of matrices without factors the operations of low rank only copy.
     _, flat, finite = low_rank.project(xs, None, 1.0, [], _sizes([x.shape for x in xs]))
@@ -25,7 +26,9 @@ def join(xs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 def split(
     flat: tf.Tensor, shapes: Sequence[Sequence[int]], factor: float = 1.0
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Splits a tensor of rank 1 into consecutive tensors of these shapes, each times `factor`.
+    """Cuts a tensor of rank 1 into tensors of these shapes, and multiplies them by `factor`.
+
+    The first tensor gets the first elements of `flat`, the next one those that follow, and so on.
 
     Returns: (the tensors; a bool, whether all are finite).
     """

@@ -1,8 +1,8 @@
 """`Agreement`: exchanges numbers with the other workers, and returns the largest ones.
 
-A list of numbers comes in; for each place, the largest number of all workers goes out.  It is the
-same on all workers, so all of them make the same decision from it.  The numbers travel over the
-lifeline, not through collectives.
+A list of numbers comes in.  The list that goes out has, at each index, the largest number of all
+workers.  It is the same on all workers, so all of them make the same decision from it.  The numbers
+travel over the lifeline, not through collectives.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Agreement:
         self._count = 0  # of all workers so far
 
     def largest(self, measured: Sequence[float]) -> list[float]:
-        """For each place in the list, the largest number of all workers.
+        """Returns a list: the number at index i is the largest `measured[i]` of all workers.
 
-        It waits for all workers.  If a worker has NaN in a place, the result there is NaN.
+        The call waits until all workers have called it.  If `measured[i]` is NaN on one worker, the
+        result at index i is NaN.
 
         Raises RuntimeError if a worker is lost or late.
         """

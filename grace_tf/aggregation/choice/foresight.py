@@ -58,7 +58,9 @@ class Foresight:
         saved: int,
         planned: int | None,
     ) -> None:
-        """Selects the arms.  All workers must call it; they may be tracing a step.
+        """Selects the arms.
+
+        All workers must call it in the same step.  The call may come while a step is traced.
 
         Args:
           plans: of all arms.

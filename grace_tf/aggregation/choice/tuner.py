@@ -311,7 +311,10 @@ class Tuner:
 
 
 def _most_error(choice: Auto, arm: int) -> float | None:
-    """The largest vNMSE that the quality allows; None for baselines and arms with a memory."""
+    """The largest vNMSE that the chosen quality allows for this arm.
+
+    None means no limit: baselines are always allowed, and a memory corrects the error later.
+    """
     return None if choice.stages[arm].memory.remembers else MOST_ERROR.get(choice.levels[arm])
 
 

@@ -58,7 +58,7 @@ class Alarms:
         self._told: set[tuple[int, str]] = set()
 
     def of(self, number: int, metrics: Any, limits: Limits) -> list[str]:
-        """The warnings to give after a new measurement; often none.
+        """Returns the warnings that a new measurement calls for; the list is often empty.
 
         Args:
           number: which Aggregator of the training was measured.

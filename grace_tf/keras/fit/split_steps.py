@@ -147,7 +147,10 @@ def _step(original: Callable, model: Any, data: Any) -> Any:
 
 @contextlib.contextmanager
 def _held_back(optimizer: Any) -> Iterator[list[tuple[list[Any], dict[str, Any]]]]:
-    """Collects the arguments of `optimizer.apply_gradients` in place of calling it."""
+    """In this context `optimizer.apply_gradients` changes nothing.
+
+    Yields: the list of its calls, as (the pairs of gradient and variable, the other arguments).
+    """
     calls: list[tuple[list[Any], dict[str, Any]]] = []
 
     def apply_gradients(grads_and_vars, **keywords):

@@ -56,7 +56,7 @@ class Segment:
     def serve(self) -> None:
         """Starts the thread that runs the collectives.
 
-        Call it once, after all processes have made their segments.
+        Each process calls it once, after all processes of the host have made their `Segment`.
         """
         serve = functools.partial(_library().grace_host_serve, self._number)
         threading.Thread(target=serve, name="grace_tf host", daemon=True).start()
