@@ -177,7 +177,7 @@ if KERAS_3:
         monkeypatch.setattr(world, "_current", OneOfTwo())
         assert compiled(lambda: SGD(0.1)).jit_compile is False
         assert compiled(lambda: SGD(0.1), jit_compile=True).jit_compile is True
-        # Its step can be divided, so that XLA compiles no collective.
+        # Its step can be split, so that XLA compiles no collective.
         assert compiled(lambda: grace_tf.wrap(SGD(0.1))).jit_compile is True
 
     def test_a_whole_step_with_auto_is_not_given_to_xla(monkeypatch):

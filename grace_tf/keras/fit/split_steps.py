@@ -3,8 +3,8 @@
 XLA can compile neither collectives nor native operations.  A model with `jit_compile=True` and a
 compressing optimizer comes in.  Its step goes out in two parts: a function that XLA compiles and
 that returns the gradients and the metrics, and the optimizer, which gets the gradients outside of
-it.  Only Keras' own `train_step` is divided.  In another one, such as that of a GAN, what follows
-an optimizer may depend on the new weights.  A step of a strategy's replica is not divided either
+it.  Only Keras' own `train_step` is split.  In another one, such as that of a GAN, what follows
+an optimizer may depend on the new weights.  A step of a strategy's replica is not split either
 where its forward pass contains collectives: of a synchronised BatchNormalization, or with Keras 2
 of the metrics.
 
@@ -28,19 +28,19 @@ from grace_tf.line.settings import Settings
 from grace_tf.transports.world.current_workers import compresses, several
 
 # Models, and the kind of their steps that are made or run now.  All replicas' threads share it.
-_split: list[tuple[Any, str]] = []
+_splitting: list[tuple[Any, str]] = []
 
 
 def install(keras: Flavour) -> None:
-    """Divides the steps of the models of a Keras."""
-    _install(keras.module.Model, "train", divisible, _step)
+    """Splits the steps of the models of a Keras."""
+    _install(keras.module.Model, "train", can_be_split, _step)
     if keras.is_3:
         for kind in ("test", "predict"):
             _install(keras.module.Model, kind, _compiles_replicas, _compiled)
 
 
-def divisible(model: Any) -> bool:
-    """Whether the model's optimizer or strategy compresses, in a step that can be divided."""
+def can_be_split(model: Any) -> bool:
+    """Whether the model's optimizer or strategy compresses, in a step that can be split."""
     if not _is_own(model, "train") or (_has_replicas(model) and _sums_over_replicas(model)):
         return False
     exchanging = [each for each in _aggregating(model) if several() or not each.dense]
@@ -48,9 +48,9 @@ def divisible(model: Any) -> bool:
 
 
 def fails_as_a_whole(model: Any) -> bool:
-    """Whether XLA could not compile the whole step of the model, and the step is not divided."""
+    """Whether XLA could not compile the whole step of the model, and the step is not split."""
     chooses = any(each.choice for each in _aggregating(model))
-    return (chooses or several() is not None) and not divisible(model)
+    return (chooses or several() is not None) and not can_be_split(model)
 
 
 def _aggregating(model: Any) -> list[Settings]:
@@ -69,7 +69,7 @@ def _has_replicas(model: Any) -> bool:
 
 
 def _compiles_replicas(model: Any) -> bool:
-    return divisible(model) and _has_replicas(model)
+    return can_be_split(model) and _has_replicas(model)
 
 
 def _is_own(model: Any, kind: str) -> bool:
@@ -101,24 +101,21 @@ def _install(cls: type, kind: str, wanted: Callable[[Any], bool], take: Callable
 
     @in_place_of(cls, f"{kind}_step")
     def step(original, self, data):
-        split = any(model is self and each == kind for model, each in _split)
-        # An eager step would be compiled anew each time.
-        return (take if split and not tf.executing_eagerly() else _plain)(original, self, data)
+        split = any(model is self and each == kind for model, each in _splitting)
+        if not split or tf.executing_eagerly():  # an eager step would be compiled anew each time
+            return original(self, data)
+        return take(original, self, data)
 
 
 @contextlib.contextmanager
 def _not_compiled_as_a_whole(model: Any, kind: str) -> Iterator[None]:
     before, model._jit_compile = model._jit_compile, False
-    _split.append((model, kind))
+    _splitting.append((model, kind))
     try:
         yield
     finally:
         model._jit_compile = before
-        _split.remove((model, kind))
-
-
-def _plain(original: Callable, model: Any, data: Any) -> Any:
-    return original(model, data)
+        _splitting.remove((model, kind))
 
 
 def _compiled(original: Callable, model: Any, data: Any) -> Any:

@@ -98,7 +98,7 @@ def test_xla_compiles_the_forward_pass_and_not_the_exchange():
     assert SeeingSGD.seen and not any(SeeingSGD.seen)
 
 
-def test_a_divided_step_trains_as_one_that_is_not_compiled():
+def test_a_split_step_trains_as_one_that_is_not_compiled():
     check_equal(*(fitted(model_of(qsgd, jit_compile=jit)) for jit in (True, False)))
 
 
@@ -109,7 +109,7 @@ def test_auto_reads_its_clock_beside_what_xla_compiles():
 
 
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 looks after the exchange")
-def test_what_overflows_in_the_exchange_of_a_divided_step_is_skipped():
+def test_what_overflows_in_the_exchange_of_a_split_step_is_skipped():
     def scaled():
         return loss_scaled(qsgd(method="fp16"), initial_scale=2.0**40)
 
@@ -155,7 +155,7 @@ def test_under_a_strategy_each_replica_is_compiled_by_itself(door):
     check_equal(*found)
 
 
-def test_a_step_of_ones_own_is_not_divided():
+def test_a_step_of_ones_own_is_not_split():
     with mirrored(2).scope():
         model = model_of(qsgd, cls=OwnStep, jit_compile=True)
     with pytest.raises(RuntimeError, match="XLA compiles for one device"):
