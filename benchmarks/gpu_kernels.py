@@ -2,10 +2,12 @@
 
     python benchmarks/gpu_kernels.py
 
-Of the 50 launchers of libgrace_cuda.so eight are timed, in nine calls. These pack signs and vote on
-them, find the scales of tensors (absmax), quantise in two ways, decode and accumulate, select the
-exact top-k of 1 % and scatter it, and look for infinities. Each call is timed on one tensor of
---elements, by default as many as ResNet-50 has, and on the 161 tensors of ResNet-50. The library is
+Of the 50 launchers of libgrace_cuda.so fourteen are timed, in fifteen calls. These pack signs and
+vote on them, find the scales of tensors (absmax), quantise in two ways, decode and accumulate,
+select the exact top-k of 1 % and scatter it, look for infinities, encode and decode rotated blocks
+(`eden`), and multiply with factors of low rank and make them orthonormal (`powersgd`). Each call is
+timed on one tensor of --elements, by default as many as ResNet-50 has, and on the 161 tensors of
+ResNet-50. Encoders keep a residual, but for those of signs. The library is
 that of --library; without it that of this checkout; and where this has none, that of the installed
 package, which is not imported.
 
@@ -20,10 +22,10 @@ give of the medians:
     launches          the kernels that one call starts
     host_ahead        false where the GPU may have waited for the host: the time is an upper bound
 
-With --emulated the results of these nine calls are compared with those of the same kernels on the
-processor. Nothing else is compared here. The C++ tests compare all launchers with the
-CPU's kernels: bit for bit, over a list of corner cases. They need nvcc, g++ and make on the machine
-with the GPU:
+With --emulated the results of these calls are compared with those of the same kernels on the
+processor. Nothing else is compared here. The C++ tests compare all launchers with the CPU's
+kernels: bit for bit, over a list of corner cases. They need nvcc, g++ and make on the machine with
+the GPU:
 
     make -C custom_ops gpu-test
 """

@@ -6,11 +6,14 @@ The structures are those of the headers in custom_ops/kernels.
 from __future__ import annotations
 
 import ctypes
+import runpy
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 WORKERS = 2
+LLOYD = Path(__file__).resolve().parents[1] / "grace_tf" / "ops" / "reference" / "lloyd.py"
 
 
 class Pointers(ctypes.Structure):
@@ -82,6 +85,34 @@ class Rows(ctypes.Structure):
     ]
 
 
+class RotatedCode(ctypes.Structure):
+    _fields_ = [
+        ("bits", ctypes.c_int32),
+        ("resolution", ctypes.c_int32),
+        ("block", ctypes.c_int64),
+        ("least", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("centroids", ctypes.c_float * 128),
+        ("limits", ctypes.c_int32 * 128),
+    ]
+
+
+class RotatedRows(ctypes.Structure):
+    _fields_ = [
+        ("words", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("workers", ctypes.c_int64),
+    ]
+
+
+class MatrixSize(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("rows", "columns", "rank")]
+
+
+class Factors(ctypes.Structure):
+    _fields_ = [("p", ctypes.c_void_p), ("q", ctypes.c_void_p)]
+
+
 class Case(NamedTuple):
     """One call of a launcher: its arguments but the last three, and the memory it writes."""
 
@@ -118,6 +149,12 @@ class Lists:
             "top-k 1 %": self._top_k(0.01),
             "scatter 1 %": self._scatter(0.01),
             "finite": self._finite(),
+            "rotate 4 bits, blocks of 512": self._rotate(4, 512),
+            "decode and accumulate rotated 4 bits": self._rotate_back(4, 512),
+            "M Q, rank 4": self._project(4),
+            "Mt P with the residual, rank 4": self._reproject(4),
+            "P Qt, rank 4": self._expand(4),
+            "orthonormal columns, rank 4": self._orthonormal(4),
         }
 
     def _new(self, count: int, dtype: Any) -> Any:
@@ -130,9 +167,20 @@ class Lists:
         return (kind * len(items))(*items)
 
     def _sources(self) -> Any:
-        """The gradients as an encoder reads them that keeps nothing."""
+        """The gradients as an encoder reads them that keeps no residual."""
         sources = [EncodeInput(self._at(x), None, None, n) for x, n in zip(self._xs, self._lengths)]
         return self._array(EncodeInput, sources)
+
+    def _compensated(self) -> Any:
+        """The gradients and residuals as an encoder reads them that keeps a residual."""
+        rows = zip(self._xs, self._residuals, self._kept, self._lengths)
+        items = [EncodeInput(*map(self._at, row), n) for *row, n in rows]
+        return self._array(EncodeInput, items)
+
+    def _targets(self) -> Any:
+        """The totals as a decoder writes them."""
+        items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
+        return self._array(DecodeOutput, items)
 
     def _signs(self) -> Case:
         size = sum(-(-n // 32) for n in self._lengths)
@@ -145,9 +193,8 @@ class Lists:
         stride = sum(-(-n // 32) for n in self._lengths)
         bits = np.random.default_rng(1).integers(0, 2**32, WORKERS * stride, np.uint32)
         words = self._memory.put(bits.view(np.int32))
-        items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
         arguments = [self._pointer(words), ctypes.c_int64(WORKERS)]
-        arguments += [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
+        arguments += [self._targets(), ctypes.c_int64(self._count)]
         arguments += [ctypes.c_float(0.5)]
         return Case("vote_list", arguments, self._totals, [words], (4 + WORKERS / 8) * self._n)
 
@@ -216,12 +263,7 @@ class Lists:
         ks = self._counts(ratio)
         values, indices = self._new(sum(ks), np.float32), self._new(sum(ks), np.int32)
         finite = self._new(1, np.uint8)
-        items = [
-            EncodeInput(self._at(x), self._at(residual), self._at(kept), n)
-            for x, residual, kept, n in zip(self._xs, self._residuals, self._kept, self._lengths)
-        ]
-        inputs = self._array(EncodeInput, items)
-        arguments = [inputs, ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
         arguments += [ks, *map(self._pointer, (values, indices, finite))]
         return Case(
             "top_k_list",
@@ -241,8 +283,7 @@ class Lists:
         indices = self._memory.put(np.concatenate(rows))
         values = self._memory.put(draw.standard_normal(WORKERS * sum(ks), np.float32))
         finite, fault = self._new(1, np.uint8), self._new(3, np.int32)
-        items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
-        arguments = [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
+        arguments = [self._targets(), ctypes.c_int64(self._count)]
         arguments += [self._pointer(values), self._pointer(indices), None]
         arguments += [ctypes.c_int64(WORKERS), ks, ctypes.c_float(0.5)]
         arguments += [self._pointer(finite), self._pointer(fault)]
@@ -260,6 +301,97 @@ class Lists:
         items = [DecodeOutput(self._at(x), n) for x, n in zip(self._xs, self._lengths)]  # as Floats
         arguments = [self._array(DecodeOutput, items), ctypes.c_int64(self._count)]
         return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [], 4 * self._n)
+
+    def _rotated(self, bits: int, block: int) -> tuple:
+        """The code, the keys of the tensors' signs, and how many words and scales there are."""
+        lloyd = runpy.run_path(str(LLOYD))
+        code = RotatedCode(bits, lloyd["resolution"](bits), block, 0, 1 << (bits - 1))
+        code.centroids[: code.count] = lloyd["CENTROIDS"][bits]
+        code.limits[: code.count - 1] = lloyd["thresholds"](bits)
+        keys = self._array(Key, [Key(1, 2, 3, i << 8) for i in range(self._count)])
+        rests = [n % block for n in self._lengths]
+        filled = [max(32, 1 << (r - 1).bit_length()) if r else 0 for r in rests]
+        padded = [n - r + size for n, r, size in zip(self._lengths, rests, filled)]
+        return code, keys, bits * sum(padded) // 32, sum(-(-n // block) for n in self._lengths)
+
+    def _rotate(self, bits: int, block: int) -> Case:
+        code, keys, word_count, scale_count = self._rotated(bits, block)
+        words, scales = self._new(word_count, np.uint32), self._new(scale_count, np.float32)
+        finite = self._new(1, np.uint8)
+        arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments += [keys, ctypes.byref(code), *map(self._pointer, (words, scales, finite))]
+        outputs = [words, scales, *self._kept, finite]
+        return Case("encode_rotated", arguments, outputs, [code], (12 + bits / 8) * self._n)
+
+    def _rotate_back(self, bits: int, block: int) -> Case:
+        code, keys, word_count, scale_count = self._rotated(bits, block)
+        draw = np.random.default_rng(4)
+        bits_of = draw.integers(0, 2**32, WORKERS * word_count, np.uint32)
+        words = self._memory.put(bits_of.view(np.int32))
+        scales = self._memory.put(draw.random(WORKERS * scale_count, np.float32))
+        finite = self._new(1, np.uint8)
+        rows = RotatedRows(self._at(words), self._at(scales), WORKERS)
+        arguments = [self._targets(), ctypes.c_int64(self._count), rows, keys]
+        arguments += [ctypes.byref(code), ctypes.c_float(0.5), self._pointer(finite)]
+        return Case(
+            "decode_rotated",
+            arguments,
+            [*self._totals, finite],
+            [words, scales, code],
+            (4 + WORKERS * bits / 8) * self._n,
+        )
+
+    def _matrices(self, rank: int) -> tuple:
+        """The tensors as matrices about as high as wide, and how long their P and their Q are.
+
+        A vector that is no matrix of that rank travels dense. Of the one tensor that is cut into
+        rows some elements at its end may be left out.
+        """
+        sizes = []
+        for n in self._lengths:
+            columns = 1 << max(0, (n.bit_length() - 1) // 2)
+            low = columns > 2 * rank
+            sizes.append(MatrixSize(n // columns, columns, rank) if low else MatrixSize(n, 1, 0))
+        return (
+            self._array(MatrixSize, sizes),
+            sum(size.rows * size.rank for size in sizes),
+            sum(size.columns * size.rank for size in sizes),
+            sum(size.rows for size in sizes if not size.rank),
+        )
+
+    def _factor(self, seed: int, count: int) -> Any:
+        return self._memory.put(np.random.default_rng(seed).standard_normal(count, np.float32))
+
+    def _project(self, rank: int) -> Case:
+        sizes, p_count, q_count, dense_count = self._matrices(rank)
+        factor, p = self._factor(5, q_count), self._new(p_count, np.float32)
+        dense, finite = self._new(dense_count, np.float32), self._new(1, np.uint8)
+        starts = np.cumsum([0, *(size.columns * size.rank for size in sizes)])
+        qs = (ctypes.c_void_p * self._count)(*(self._at(factor, int(at)) for at in starts[:-1]))
+        arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments += [sizes, qs, *map(self._pointer, (p, dense, finite))]
+        return Case("project_list", arguments, [p, dense, finite], [factor], 8 * self._n)
+
+    def _reproject(self, rank: int) -> Case:
+        sizes, p_count, q_count, _ = self._matrices(rank)
+        p, q = self._factor(6, p_count), self._new(q_count, np.float32)
+        arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
+        arguments += [sizes, self._pointer(p), self._pointer(q), Factors(None, None)]
+        return Case("reproject_list", arguments, [q, *self._kept], [p], 12 * self._n)
+
+    def _expand(self, rank: int) -> Case:
+        sizes, p_count, q_count, dense_count = self._matrices(rank)
+        factors = [self._factor(7, p_count), self._factor(8, q_count), self._factor(9, dense_count)]
+        finite = self._new(1, np.uint8)
+        arguments = [self._targets(), ctypes.c_int64(self._count), sizes]
+        arguments += [*map(self._pointer, factors), ctypes.c_float(0.5), self._pointer(finite)]
+        return Case("expand_list", arguments, [*self._totals, finite], factors, 4 * self._n)
+
+    def _orthonormal(self, rank: int) -> Case:
+        sizes, p_count, _, _ = self._matrices(rank)
+        p, basis = self._factor(10, p_count), self._new(p_count, np.float32)
+        arguments = [sizes, ctypes.c_int64(self._count), self._pointer(p), self._pointer(basis)]
+        return Case("orthonormal_list", arguments, [basis], [p], 8 * p_count)
 
     def _pointer(self, memory: Any) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._memory.pointer(memory))

@@ -34,6 +34,7 @@ FIRST_STEP = RESULTS / "first-step.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
+GPU_KERNELS = RESULTS / "gpu-kernels.jsonl"
 TRAINING = RESULTS / "training.jsonl"
 SIGNS = RESULTS / "signs.jsonl"
 MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
@@ -215,6 +216,22 @@ def training_table():
     return tables.markdown([*columns, "rate", "momentum"], rows)
 
 
+def gpu_table():
+    """The committed run of the kernels for GPUs."""
+    lines = map(json.loads, GPU_KERNELS.read_text(encoding="utf-8").splitlines())
+    rows = {}
+    for r in lines:
+        if "kernel" in r:
+            times = f"{r['microseconds'] / r['copy_microseconds']:.1f}"
+            rows.setdefault(r["kernel"], {})[r["list"]] = times, str(r["launches"])
+    columns = ["call", "one tensor", "ResNet-50's 161", "kernels"]
+    table = [
+        [kernel, of["one tensor"][0], of["ResNet-50"][0], of["ResNet-50"][1]]
+        for kernel, of in rows.items()
+    ]
+    return tables.markdown(columns, table)
+
+
 def first_step_table():
     """The table of the results that benchmarks/first_step.py has written."""
     lines = map(json.loads, FIRST_STEP.read_text(encoding="utf-8").splitlines())
@@ -279,6 +296,7 @@ TABLES = {
     "link-model": link_model_table,
     "link-hosts": link_hosts_table,
     "libraries": library_runs.table,
+    "gpu": gpu_table,
     "faults": functools.partial(faults_table, "faults"),
     "fault-kinds": functools.partial(faults_table, "fault-kinds"),
     "cells-2.21": functools.partial(matrix_table, "2.21"),

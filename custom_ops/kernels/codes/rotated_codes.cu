@@ -1,6 +1,7 @@
 #include "kernels/base/device/accumulate.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/philox.h"
+#include "kernels/base/device/planes.h"
 #include "kernels/base/device/totals.h"
 #include "kernels/codes/rotated_codes.h"
 
@@ -8,6 +9,8 @@ namespace grace {
 namespace {
 
 constexpr int kWarps = kThreads / kWarp;
+// The most blocks of a piece.
+constexpr int kMostBlocks = kChunk / kGroup;
 
 // A tensor that is encoded.
 struct RotatedItem {
@@ -21,39 +24,90 @@ struct RotatedItem {
   int32_t unused;
 };
 
-// The blocks of a piece of n elements, in shared memory: y holds their elements.
-struct Blocks {
-  int32_t block, length, count;
-  float* y;
+// A piece of n elements, cut into blocks. A thread has the elements PlaceOf(j) in registers; `room`
+// is shared memory of kChunk floats, through which warps exchange theirs.
+struct RotatedPiece {
+  int32_t block, log_block, length, count;
+  float* room;
   const uint32_t* signs;
 
-  __device__ Blocks(const RotatedCode& code, int64_t n, float* y, const uint32_t* signs)
-      : block(static_cast<int32_t>(code.block)), y(y), signs(signs) {
-    const int64_t rest = n % code.block;
+  __device__ RotatedPiece(const RotatedCode& code, int64_t n, float* room, const uint32_t* signs)
+      : block(static_cast<int32_t>(code.block)), room(room), signs(signs) {
+    log_block = __popc(block - 1);
+    const int64_t rest = n & (code.block - 1);
     length = static_cast<int32_t>(n - rest + (rest ? code.SizeAt(rest) : 0));
-    count = static_cast<int32_t>(code.ScalesOf(n));
+    count = (static_cast<int32_t>(n) + block - 1) >> log_block;
   }
+  // Whether element j of this warp is of a block, and of which. A group is of one block.
+  __device__ bool Has(int j) const { return PlaceOf(j) < length; }
+  __device__ int32_t BlockOf(int j) const { return PlaceOf(j) >> log_block; }
   __device__ int32_t SizeOf(int32_t b) const {
-    return length - b * block < block ? length - b * block : block;
+    const int32_t left = length - (b << log_block);
+    return left < block ? left : block;
   }
-  // v with the sign that the element at this place has.
-  __device__ float Flipped(float v, int32_t place) const {
-    const int32_t i = place % block;
-    const uint32_t sign = signs[i / kWarp] >> (i % kWarp) << 31;
+  // v with the sign that element j has.
+  __device__ float Flipped(float v, int j) const {
+    const uint32_t sign = signs[(PlaceOf(j) & (block - 1)) / kWarp] >> Lane() << 31;
     return __uint_as_float(__float_as_uint(v) ^ sign);
   }
-  // Transforms all blocks. Every thread of the block must call it; y is for all to read afterwards.
-  __device__ void Transform() const {
-    for (int32_t distance = block / 2; distance; distance /= 2) {
-      __syncthreads();
-      for (int32_t k = threadIdx.x; k < kChunk / 2; k += kThreads) {
-        const int32_t i = 2 * distance * (k / distance) + k % distance;
-        if (i + distance >= length) continue;  // beyond the last block's own size, too
-        const float a = y[i], b = y[i + distance];
-        y[i] = AddZ(a, b);
-        y[i + distance] = SubZ(a, b);
+  // Transforms all blocks. Every thread of the block must call it. Pairs whose upper element is
+  // beyond the piece's length are beyond the last block's own size.
+  __device__ void Transform(float* v) const {
+    for (int32_t distance = block / 2; distance >= kEach * kWarp; distance /= 2) {
+      Exchange(v);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int32_t place = PlaceOf(j);
+        if ((place | distance) >= length) continue;
+        const float other = room[place ^ distance];
+        v[j] = place & distance ? SubZ(other, v[j]) : AddZ(v[j], other);
       }
     }
+#pragma unroll
+    for (int apart = kEach / 2; apart; apart /= 2) {
+      if (apart * kWarp >= block) continue;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        if (j & apart || !Has(j + apart)) continue;
+        const float a = v[j], b = v[j + apart];
+        v[j] = AddZ(a, b);
+        v[j + apart] = SubZ(a, b);
+      }
+    }
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes; lanes /= 2) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const float other = __shfl_xor_sync(kAllLanes, v[j], lanes);
+        v[j] = Lane() & lanes ? SubZ(other, v[j]) : AddZ(v[j], other);
+      }
+    }
+  }
+  // Calls put(b, sum) in one thread for each block, with the sum of its elements' terms. Every
+  // thread of the block must call it; what put writes to shared memory is for all to read then.
+  template <class Put>
+  __device__ void Sum(const float* terms, const Put& put) const {
+    Exchange(terms);
+    for (int32_t b = WarpOf(); b < count; b += kWarps) {
+      const float* const own = room + (b << log_block);
+      float sum = 0.0f;
+#pragma unroll 8
+      for (int32_t i = Lane(); i < SizeOf(b); i += kWarp) sum = AddZ(sum, own[i]);
+#pragma unroll
+      for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+        sum = AddZ(sum, __shfl_xor_sync(kAllLanes, sum, lanes));
+      }
+      if (Lane() == 0) put(b, sum);
+    }
+    __syncthreads();
+  }
+
+ private:
+  // Writes the elements of all threads to `room`.
+  __device__ void Exchange(const float* v) const {
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) room[PlaceOf(j)] = v[j];
     __syncthreads();
   }
 };
@@ -66,126 +120,129 @@ __device__ void DrawSigns(const PhiloxKey& key, int64_t block, uint32_t* signs) 
   for (int i = 0; i < 4; ++i) signs[4 * quad + i] = drawn.words[i];
 }
 
-// The sum of the lanes' values by halves, which all lanes get.
-__device__ float SumByHalves(float value) {
-#pragma unroll
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    value = AddZ(value, __shfl_xor_sync(kAllLanes, value, lanes));
-  }
-  return value;
-}
-
 __device__ float ScaleAsUsed(float scale) { return scale < kLeastRotatedScale ? 0.0f : scale; }
 
-// The codes and the scale of a block, by a warp; y becomes what they stand for.
-__device__ float EncodeOne(const RotatedCode& code, float* y, int32_t size, uint32_t power,
-                           uint32_t* words) {
-  float square = 0.0f;
-  for (int32_t i = Lane(); i < size; i += kWarp) square = AddZ(square, MulZ(y[i], y[i]));
-  square = SumByHalves(square);
-  const auto norm = static_cast<float>(sqrt(static_cast<double>(square) * (1.0 / size)));
-  const auto unit = static_cast<float>(code.resolution / static_cast<double>(norm));
+// The biased exponent of a block's factor, given the bits of its largest magnitude; 0 where the
+// block is sent as zeros, or as NaN.
+__device__ uint32_t PowerOf(uint32_t largest) {
+  const bool usual = largest < kInfinity && largest >= __float_as_uint(kLeastRotated);
+  return usual ? 2 * 127 + kRotatedExponent - (largest >> 23) : 0;
+}
+
+// largest[b] = the bits of the largest magnitude of block b, where it was 0. Threads read it after
+// the next barrier.
+__device__ void FindLargest(const RotatedPiece& piece, const float* acc, uint32_t* largest) {
+  uint32_t most[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) most[j] = __float_as_uint(acc[j]) & kMagnitude;
+#pragma unroll
+  for (int apart = 1; apart < kEach; apart *= 2) {
+    if (apart * kWarp >= piece.block) continue;
+#pragma unroll
+    for (int j = 0; j < kEach; j += 2 * apart) {
+      most[j] = most[j] < most[j + apart] ? most[j + apart] : most[j];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (j * kWarp & (piece.block - 1)) continue;  // most[j] is in an earlier one
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+      const uint32_t other = __shfl_xor_sync(kAllLanes, most[j], lanes);
+      most[j] = most[j] < other ? other : most[j];
+    }
+    if (Lane() == 0) atomicMax(&largest[piece.BlockOf(j)], most[j]);
+  }
+}
+
+// A block encodes a piece.
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
+    EncodeRotatedPieces(Table<RotatedItem> table, const __grid_constant__ RotatedCode code,
+                        bool* finite) {
+  __shared__ float room[kChunk], centroids[kMostCentroids];
+  __shared__ float squares[kMostBlocks], units[kMostBlocks], shares[kMostBlocks];
+  __shared__ float scales[kMostBlocks];
+  __shared__ uint32_t signs[kMostRotated / kGroup + 4], largest[kMostBlocks];
+  __shared__ int32_t limits[kMostCentroids];
+  const auto [own, begin, n] = table.Piece();
+  const RotatedPiece piece(code, n, room, signs);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread < kMostBlocks) largest[thread] = 0;
+  if (thread < code.count) {
+    centroids[thread] = code.centroids[thread];
+    limits[thread] = code.limits[thread];
+  }
+  DrawSigns(own.key, code.block, signs);
+  float acc[kEach], v[kEach], terms[kEach];
+  LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
+  NotePiece(acc, n, finite);
+  __syncthreads();
+  FindLargest(piece, acc, largest);
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const uint32_t power = PowerOf(largest[piece.BlockOf(j)]);
+    const bool sent = piece.Has(j) && power;
+    v[j] = sent ? piece.Flipped(MulZ(acc[j], __uint_as_float(power << 23)), j) : 0.0f;
+  }
+  piece.Transform(v);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) terms[j] = MulZ(v[j], v[j]);
+  piece.Sum(terms, [&](int32_t b, float square) {
+    const double mean = static_cast<double>(square) * (1.0 / piece.SizeOf(b));
+    const auto norm = static_cast<float>(sqrt(mean));
+    squares[b] = square;
+    units[b] = static_cast<float>(code.resolution / static_cast<double>(norm));
+  });
   const auto last = static_cast<float>(code.Last());
-  float shared = 0.0f, own = 0.0f;
-  for (int32_t i = Lane(); i < size; i += kWarp) {
-    const float a = fabsf(y[i]), given = MulZ(a, unit);
+  uint32_t codes[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int32_t b = piece.BlockOf(j);
+    const bool sent = piece.Has(j) && PowerOf(largest[b]);
+    const float a = fabsf(v[j]), given = MulZ(a, units[b]);
     const auto steps = static_cast<int32_t>(rintf(given < last ? given : last));
     // How many limits are at most the steps.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
-      if (code.limits[number + half - 1] <= steps) number += half;
+      if (limits[number + half - 1] <= steps) number += half;
     }
-    const bool negative = y[i] < 0.0f;
-    const float centroid = code.centroids[number];
-    shared = AddZ(shared, MulZ(centroid, a));
-    own = AddZ(own, MulZ(centroid, centroid));
-    y[i] = negative ? -centroid : centroid;
-    const uint32_t whole = number | static_cast<uint32_t>(negative) << (code.bits - 1);
-    for (int32_t p = 0; p < code.bits; ++p) {
-      const uint32_t word = __ballot_sync(kAllLanes, whole >> p & 1);
-      if (Lane() == p) words[i / kWarp * code.bits + p] = word;
-    }
+    const bool negative = v[j] < 0.0f;
+    const float centroid = centroids[number];
+    terms[j] = MulZ(centroid, a);
+    v[j] = negative ? -centroid : centroid;
+    codes[j] = sent ? number | static_cast<uint32_t>(negative) << (code.bits - 1) : 0;
   }
-  const double along = SumByHalves(shared);
-  const double over = code.least ? along : static_cast<double>(square);
-  const double under = code.least ? static_cast<double>(SumByHalves(own)) : along;
-  const float scale = static_cast<float>(
-      over /
-      (under * (static_cast<double>(__uint_as_float(power << 23)) * static_cast<double>(size))));
-  for (int32_t i = Lane(); i < size; i += kWarp) y[i] = MulZ(y[i], ScaleAsUsed(scale));
-  return scale;
-}
-
-// A block encodes a piece, each warp of it whole blocks of elements.
-__global__ void __launch_bounds__(kThreads)
-    EncodeRotatedPieces(Table<RotatedItem> table, const __grid_constant__ RotatedCode code,
-                        bool* finite) {
-  __shared__ float y[kChunk];
-  __shared__ uint32_t signs[kMostRotated / kGroup + 4], powers[kChunk / kGroup];
-  const auto [own, begin, n] = table.Piece();
-  const Blocks blocks(code, n, y, signs);
-  float acc[kEach];
-  LoadPiece(own.source, own.multiplier, begin, n, 0.0f, acc);
-  NotePiece(acc, n, finite);
-  __syncthreads();
-  DrawSigns(own.key, code.block, signs);
-  // The elements wait where the residuals will be: registers for them would spill while codes are
-  // chosen.
+  StorePlanes(codes, code.bits, piece.length, own.words + begin / kGroup * code.bits);
+  const auto scale = [&](int32_t b, double over, double under) {
+    const uint32_t power = PowerOf(largest[b]);
+    const double size = piece.SizeOf(b);
+    const double times = under * (static_cast<double>(__uint_as_float(power << 23)) * size);
+    const float zeros = __uint_as_float(largest[b] < kInfinity ? 0 : 0x7fc00000);
+    scales[b] = power ? static_cast<float>(over / times) : zeros;
+    own.scales[(begin >> piece.log_block) + b] = scales[b];
+  };
+  if (code.least) {
+    piece.Sum(terms, [&](int32_t b, float share) { shares[b] = share; });
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int place = PlaceOf(j);
-    y[place] = acc[j];
-    if (own.residual_out && place < n) own.residual_out[begin + place] = acc[j];
-  }
-  __syncthreads();
-  // The biased exponent of each block's factor; 0 where it is sent as zeros, or as NaN.
-  for (int32_t b = WarpOf(); b < blocks.count; b += kWarps) {
-    uint32_t largest = 0;
-    for (int32_t i = Lane(); i < blocks.SizeOf(b); i += kWarp) {
-      const uint32_t bits = __float_as_uint(y[b * blocks.block + i]) & kMagnitude;
-      largest = bits > largest ? bits : largest;
-    }
-    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-      const uint32_t other = __shfl_xor_sync(kAllLanes, largest, lanes);
-      largest = other > largest ? other : largest;
-    }
-    const bool usual = largest < kInfinity && largest >= __float_as_uint(kLeastRotated);
-    if (Lane() == 0) {
-      powers[b] = usual ? 2 * 127 + kRotatedExponent - (largest >> 23) : 0;
-      if (!usual)
-        own.scales[begin / code.block + b] = __uint_as_float(largest < kInfinity ? 0 : 0x7fc00000);
-    }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int place = PlaceOf(j);
-    if (place >= blocks.length) continue;
-    const uint32_t power = powers[place / blocks.block];
-    y[place] = power ? blocks.Flipped(MulZ(acc[j], __uint_as_float(power << 23)), place) : 0.0f;
-  }
-  blocks.Transform();
-  for (int32_t b = WarpOf(); b < blocks.count; b += kWarps) {
-    const int32_t size = blocks.SizeOf(b), at = b * blocks.block;
-    uint32_t* const words = own.words + (begin + at) / kGroup * code.bits;
-    float* const scale = own.scales + begin / code.block + b;
-    if (powers[b]) {
-      const float made = EncodeOne(code, y + at, size, powers[b], words);
-      if (Lane() == 0) *scale = made;
-      continue;
-    }
-    for (int32_t i = Lane(); i < size / kWarp * code.bits; i += kWarp) words[i] = 0;
-    for (int32_t i = Lane(); i < size; i += kWarp) y[at + i] = *scale;
+    for (int j = 0; j < kEach; ++j) terms[j] = MulZ(v[j], v[j]);
+    piece.Sum(terms, [&](int32_t b, float square) { scale(b, shares[b], square); });
+  } else {
+    piece.Sum(terms, [&](int32_t b, float share) { scale(b, squares[b], share); });
   }
   if (!own.residual_out) return;
-  blocks.Transform();
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int place = PlaceOf(j);
-    if (place >= n) continue;
-    const float sent = PlainFlush(blocks.Flipped(y[place], place));
-    float& element = own.residual_out[begin + place];
-    element = SubZ(element, sent);
+    const int32_t b = piece.BlockOf(j);
+    if (!piece.Has(j)) continue;
+    v[j] = PowerOf(largest[b]) ? MulZ(v[j], ScaleAsUsed(scales[b])) : scales[b];
+  }
+  piece.Transform(v);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (PlaceOf(j) >= n) continue;
+    const float sent = PlainFlush(piece.Flipped(v[j], j));
+    own.residual_out[begin + PlaceOf(j)] = SubZ(acc[j], sent);
   }
 }
 
@@ -198,38 +255,40 @@ struct RotatedTarget {
 };
 
 // A block decodes a piece of all workers.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(5, 4))
     DecodeRotatedPieces(Table<RotatedTarget> table, const __grid_constant__ RotatedCode code,
                         int64_t workers, int64_t words_stride, int64_t scales_stride, float factor,
                         bool* finite) {
-  __shared__ float y[kChunk];
+  __shared__ float room[kChunk], values[2 * kMostCentroids];
   __shared__ uint32_t signs[kMostRotated / kGroup + 4];
   const auto [own, begin, n] = table.Piece();
-  const Blocks blocks(code, n, y, signs);
+  const RotatedPiece piece(code, n, room, signs);
+  // What each code stands for; its top bit is the sign.
+  static_assert(2 * kMostCentroids <= kThreads);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread < 2 * code.count) {
+    const float centroid = code.centroids[thread & (code.count - 1)];
+    values[thread] = thread < code.count ? centroid : -centroid;
+  }
   DrawSigns(own.key, code.block, signs);
+  __syncthreads();
+  const uint32_t* words = own.words + begin / kGroup * code.bits;
+  // A lane reads the scale of one of the warp's groups.
+  const int32_t place = (WarpOf() * kEach + Lane() % kEach) * kWarp;
+  const float* scales = own.scales + ((begin + place) >> piece.log_block);
+  float sums[kEach] = {};
+  for (int64_t w = 0; w < workers; ++w, words += words_stride, scales += scales_stride) {
+    uint32_t codes[kEach];
+    LoadPlanes(words, code.bits, piece.length, codes);
+    const float scale = place < piece.length ? ScaleAsUsed(*scales) : 0.0f;
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int place = PlaceOf(j);
-    if (place >= blocks.length) continue;
-    const uint32_t* words = own.words + (begin + place) / kGroup * code.bits;
-    const float* scale = own.scales + (begin + place) / code.block;
-    float sum = 0.0f;
-    for (int64_t w = 0; w < workers; ++w, words += words_stride, scale += scales_stride) {
-      uint32_t whole = 0;
-      for (int32_t p = 0; p < code.bits; ++p) whole |= (words[p] >> Lane() & 1) << p;
-      const float centroid = code.centroids[whole & (code.count - 1)];
-      const float value = whole >> (code.bits - 1) ? -centroid : centroid;
-      sum = AddZ(sum, MulZ(value, ScaleAsUsed(*scale)));
+    for (int j = 0; j < kEach; ++j) {
+      sums[j] = AddZ(sums[j], MulZ(values[codes[j]], __shfl_sync(kAllLanes, scale, j)));
     }
-    y[place] = sum;
   }
-  blocks.Transform();
-  float sums[kEach];
+  piece.Transform(sums);
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int place = PlaceOf(j);
-    sums[j] = place < n ? PlainFlush(blocks.Flipped(y[place], place)) : 0.0f;
-  }
+  for (int j = 0; j < kEach; ++j) sums[j] = PlainFlush(piece.Flipped(sums[j], j));
   StoreTotals(sums, factor, n, own.total + begin, finite);
 }
 

@@ -7,7 +7,7 @@ namespace grace {
 namespace {
 
 // The first `runs` blocks, which take longest, reproject.
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(2, 1))
     ProductPieces(MatrixTable table, Products products, int64_t runs) {
   if (blockIdx.x < runs) {
     const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];
@@ -70,10 +70,8 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const TileColumn column(own, piece);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    acc[i] = column.Has(i) ? own.source.At(column.Place(i), multiplier) : 0.0f;
-  }
+  own.source.Gather<kEach>([&](int i) { return column.Has(i); },
+                           [&](int i) { return column.Place(i); }, multiplier, 0.0f, acc);
   Sum(column, products, sums);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {

@@ -1,7 +1,7 @@
 #include "kernels/base/device/block_values.h"
 #include "kernels/base/device/launch.h"
+#include "kernels/base/device/planes.h"
 #include "kernels/base/device/totals.h"
-#include "kernels/quantize/device/planes.h"
 #include "kernels/quantize/quantize_list.h"
 
 namespace grace {
@@ -22,7 +22,7 @@ struct DequantizeCall {
 
 // A block decodes a piece of all workers and writes their sum once.
 template <bool kMinMax>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     DecodePieces(Table<DequantizeItem> table, DequantizeCall call, bool* finite) {
   constexpr int kFloats = kMinMax ? 2 : 1;
   const auto [own, begin, n] = table.Piece();

@@ -3,7 +3,7 @@
 #include "kernels/base/device/block_values.h"
 #include "kernels/base/device/launch.h"
 #include "kernels/base/device/philox.h"
-#include "kernels/quantize/device/planes.h"
+#include "kernels/base/device/planes.h"
 #include "kernels/quantize/device/scales.h"
 #include "kernels/quantize/quantize_list.h"
 
@@ -62,17 +62,9 @@ __device__ int32_t LevelOf(float x, float lowest, float factor, uint32_t random,
   return !kMinMax && __float_as_int(x) < 0 ? -level : level;
 }
 
-// How many blocks of EncodePieces a multiprocessor holds at a time, which bounds the registers of a
-// thread: to 64, too few for sm_120 and sm_121, where ptxas of CUDA 13.0 spills some, or to 128.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-constexpr int kEncoders = 2;
-#else
-constexpr int kEncoders = 4;
-#endif
-
 // A block encodes a piece; where kMeasure, it holds whole blocks and their scales come first.
 template <Norm kNorm, bool kMeasure, bool kStochastic>
-__global__ void __launch_bounds__(kThreads, kEncoders)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     EncodePieces(Table<QuantizeItem> table, QuantizeCall call, bool* finite) {
   constexpr bool kMinMax = kNorm == Norm::kMinMax;
   constexpr int kFloats = kMinMax ? 2 : 1;

@@ -100,7 +100,7 @@ class Places {
 };
 
 // A block encodes a stretch: writes what is drawn to its place, and the rest to `residual_out`.
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     EncodeStretches(Table<RandomItem> table, Subsets subsets, bool* finite) {
   const RandomItem own = table.items[table.Find(blockIdx.x)];
   const WarpChunk chunk(blockIdx.x - own.first, own.n);
@@ -109,12 +109,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (int from = 0; from < chunk.groups; from += kEach) {
     float acc[kEach];
     int32_t places[kEach];
+    own.source.Gather<kEach>([&](int j) { return chunk.At(from + j) < own.n; },
+                             [&](int j) { return chunk.At(from + j); }, own.multiplier, 0.0f, acc);
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      acc[j] = at < own.n ? own.source.At(at, own.multiplier) : 0.0f;
-      all &= IsFinite(acc[j]);
-    }
+    for (int j = 0; j < kEach; ++j) all &= IsFinite(acc[j]);
     subset.Next(from, places);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {

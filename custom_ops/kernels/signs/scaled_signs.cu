@@ -23,8 +23,9 @@ __device__ void SumPatch(const ScaledItem& own, int64_t patch, float multiplier,
   for (int k = 0; k < kEach; ++k) {
     const int64_t r = row + StridedPlace(k) / kStrip;
     has[k] = r < rows && column < columns;
-    acc[k] = has[k] ? own.source.At(r * columns + column, multiplier) : 0.0f;
   }
+  const auto place = [=](int k) { return (row + StridedPlace(k) / kStrip) * columns + column; };
+  own.source.Gather<kEach>([&](int k) { return has[k]; }, place, multiplier, 0.0f, acc);
   const int64_t at = own.sums + band * columns + column;
   const bool writes = threadIdx.x < kStrip && column < columns;
   double values[kEach];
@@ -49,7 +50,7 @@ __device__ void SumPatch(const ScaledItem& own, int64_t patch, float multiplier,
 }
 
 // The first pass: signs, and the sums of a chunk, or the levels of its cells and the residual.
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(3, 2))
     EncodePieces(Table<ScaledItem> table, float multiplier, SumRooms sums, bool* finite) {
   __shared__ int32_t lows[kChunk / kGroup];
   __shared__ Levels levels[kChunk / kGroup];
@@ -63,11 +64,12 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (threadIdx.x < kChunk / kGroup) lows[threadIdx.x] = 0;
   __syncthreads();
   float acc[kEach];
+  own.source.Gather<kEach>([=](int k) { return StridedPlace(k) < n; },
+                           [=](int k) { return begin + StridedPlace(k); }, multiplier, 0.0f, acc);
   bool all = true;
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int at = StridedPlace(k), group = at - Lane();
-    acc[k] = at < n ? own.source.At(begin + at, multiplier) : 0.0f;
     all &= IsFinite(acc[k]);
     const uint32_t word = __ballot_sync(kAllLanes, at < n && NotNegativeBits(acc[k]));
     if (Lane() != 0 || group >= n) continue;
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) JoinSums(Table<ScaledItem> table, Su
 }
 
 // The second pass: the residual, and the signs where cells are columns.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(6, 4))
     KeepChunks(Table<ScaledItem> table, float multiplier, bool* finite) {
   const ScaledItem own = table.items[table.Find(blockIdx.x, &ScaledItem::first_chunk)];
   const int64_t begin = (blockIdx.x - own.first_chunk) * kChunk;

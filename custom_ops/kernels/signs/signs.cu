@@ -32,22 +32,25 @@ struct VoteItem {
   int64_t n, first;
 };
 
-// A warp counts the votes of a group: a word is the same for all its lanes, each of which counts
-// one of its bits.
+// A lane reads the word of one of the warp's groups, and counts one bit of each.
 __global__ void __launch_bounds__(kThreads)
     VotePieces(Table<VoteItem> table, int32_t workers, int64_t stride, float factor) {
   const auto [own, begin, n] = table.Piece();
   const float positive = MulZ(1.0f, factor), tie = MulZ(0.0f, factor);
+  const int group = WarpOf() * kEach + Lane();
+  const bool reads = Lane() < kEach && group * kGroup < n;
+  const uint32_t* words = own.words + begin / kGroup + group;
+  int32_t votes[kEach] = {};
+  for (int32_t w = 0; w < workers; ++w, words += stride) {
+    const uint32_t read = reads ? *words : 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) votes[j] += __shfl_sync(kAllLanes, read, j) >> Lane() & 1;
+  }
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int64_t at = begin + PlaceOf(j);
-    if (at >= own.n) continue;
-    int32_t votes = 0;
-    for (int32_t w = 0; w < workers; ++w) {
-      votes += own.words[w * stride + at / kGroup] >> Lane() & 1;
-    }
-    const bool tied = 2 * votes == workers;
-    own.total[at] = tied ? tie : 2 * votes > workers ? positive : MulZ(-1.0f, factor);
+    const bool tied = 2 * votes[j] == workers;
+    const float total = tied ? tie : 2 * votes[j] > workers ? positive : MulZ(-1.0f, factor);
+    if (PlaceOf(j) < n) own.total[begin + PlaceOf(j)] = total;
   }
 }
 

@@ -16,6 +16,31 @@ struct DeviceInput {
     if (multiplier != 1.0f) acc = MulZ(acc, multiplier);
     return residual ? AddZ(acc, residual[i]) : acc;
   }
+
+  // acc[j] = At(place(j)) where inside(j), and `otherwise` elsewhere, for each j below kCount. What
+  // is read comes first. A thread that calls At for one element after another waits for each,
+  // because a product and a sum branch.
+  template <int kCount, class Inside, class Place>
+  __device__ void Gather(const Inside& inside, const Place& place, float multiplier,
+                         float otherwise, float* acc) const {
+    float added[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) acc[j] = inside(j) ? x[place(j)] : 0.0f;
+    if (residual) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) added[j] = inside(j) ? residual[place(j)] : 0.0f;
+    }
+    if (multiplier != 1.0f) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) acc[j] = MulZ(acc[j], multiplier);
+    }
+    if (residual) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) acc[j] = AddZ(acc[j], added[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) acc[j] = inside(j) ? acc[j] : otherwise;
+  }
 };
 
 // Elements [begin, begin + n) of a tensor, kEach for each thread of a block: thread t of warp w has
@@ -25,11 +50,8 @@ __device__ inline int PlaceOf(int j) { return (WarpOf() * kEach + j) * kWarp + L
 
 __device__ inline void LoadPiece(const DeviceInput& source, float multiplier, int64_t begin,
                                  int64_t n, float otherwise, float* acc) {
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int at = PlaceOf(j);
-    acc[j] = at < n ? source.At(begin + at, multiplier) : otherwise;
-  }
+  source.Gather<kEach>([=](int j) { return PlaceOf(j) < n; },
+                       [=](int j) { return begin + PlaceOf(j); }, multiplier, otherwise, acc);
 }
 
 // Makes `finite` false where one of the first n of a piece's acc is not. All threads that find one

@@ -33,8 +33,13 @@ class PieceBlocks {
   template <class Value>
   __device__ void Give(const Value& value, float* each) const {
     if (small_) {
+      // One after another, through memory: side by side they would need many registers, which all
+      // blocks would pay for.
+      float values[kEach];
+#pragma unroll 1
+      for (int j = 0; j < kEach; ++j) values[j] = value(first + Within(Of(PlaceOf(j))));
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) each[j] = value(first + Within(Of(PlaceOf(j))));
+      for (int j = 0; j < kEach; ++j) each[j] = values[j];
       return;
     }
     // The block of the first and of the last element of each of the warp's groups: no others.

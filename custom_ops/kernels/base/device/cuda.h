@@ -30,6 +30,17 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;
 constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
+// For launch bounds: how many blocks a multiprocessor shall hold at a time. They are `fewer` on
+// sm_75, sm_120 and sm_121, where ptxas of CUDA 13.0 spills registers that suffice elsewhere.
+constexpr int BlocksAtOnce(int usual, int fewer) {
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1200)
+  return fewer;
+#else
+  static_cast<void>(fewer);
+  return usual;
+#endif
+}
+
 __device__ inline int Lane() { return threadIdx.x % kWarp; }
 __device__ inline int WarpOf() { return threadIdx.x / kWarp; }
 // The lanes before this one, as a mask.

@@ -27,6 +27,10 @@ struct Parcel {
   alignas(8) uint32_t words[kBytes / 4];
 };
 
+// The words of a parcel that a block of WriteTable writes. The lanes of a warp read parameters one
+// after another where they read different ones, so many blocks share a parcel.
+constexpr int kWordsOfBlock = 64;
+
 // Writes a part of a table. `finite` becomes true, and this number of words from `zeros` on become
 // 0.
 template <int kBytes>
@@ -34,9 +38,8 @@ __global__ void WriteTable(const __grid_constant__ Parcel<kBytes> parcel, int wo
                            bool* finite, uint32_t* zeros, int64_t zero_words) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  if (blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < words; i += blockDim.x) to[i] = parcel.words[i];
-  }
+  const int word = static_cast<int>(blockIdx.x * kWordsOfBlock + threadIdx.x);
+  if (threadIdx.x < kWordsOfBlock && word < words) to[word] = parcel.words[word];
   for (int64_t i = thread; i < zero_words; i += threads) zeros[i] = 0;
   if (thread == 0 && finite) *finite = true;
 }
@@ -172,7 +175,8 @@ class Launch {
  private:
   void SendPart(const Parcel<kMostParcel>& parcel, int words, uint32_t* to, bool* finite) {
     constexpr int kFew = 2000;
-    const int64_t blocks = std::clamp<int64_t>(zero_words_ / 4096, 1, 1024);
+    const int64_t blocks =
+        std::max(std::clamp<int64_t>(zero_words_ / 4096, 1, 1024), CeilDiv(words, kWordsOfBlock));
     if (4 * words <= kFew) {
       Parcel<kFew> few;
       std::memcpy(few.words, parcel.words, 4 * words);

@@ -46,17 +46,16 @@ __device__ bool ProjectColumns(const MatrixItem& own, int64_t row, int64_t k,
   float sums[kRowsEach * kRank] = {};
   bool finite = true;
   for (int64_t begin = 0; begin < own.columns; begin += kSteps * kHalf) {
-    float acc[kSteps][kRowsEach];
+    float acc[kSteps * kRowsEach];
+    const auto column = [=](int i) { return begin + i / kRowsEach * kHalf + lane; };
+    const auto inside = [&](int i) {
+      return column(i) < own.columns && row + i % kRowsEach < own.rows;
+    };
+    source.Gather<kSteps * kRowsEach>(
+        inside, [&](int i) { return (row + i % kRowsEach) * own.columns + column(i); }, multiplier,
+        padding, acc);
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int64_t j = begin + s * kHalf + lane;
-#pragma unroll
-      for (int r = 0; r < kRowsEach; ++r) {
-        const bool inside = j < own.columns && row + r < own.rows;
-        acc[s][r] = inside ? source.At((row + r) * own.columns + j, multiplier) : padding;
-        finite &= !inside || IsFinite(acc[s][r]);
-      }
-    }
+    for (int i = 0; i < kSteps * kRowsEach; ++i) finite &= !inside(i) || IsFinite(acc[i]);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int64_t j = begin + s * kHalf + lane;
@@ -67,7 +66,7 @@ __device__ bool ProjectColumns(const MatrixItem& own, int64_t row, int64_t k,
 #pragma unroll
         for (int r = 0; r < kRowsEach; ++r) {
           float& sum = sums[r * kRank + c];
-          sum = AddZ(sum, MulZ(acc[s][r], factor));
+          sum = AddZ(sum, MulZ(acc[s * kRowsEach + r], factor));
         }
       }
     }

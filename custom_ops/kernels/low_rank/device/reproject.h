@@ -16,14 +16,13 @@ class Stage {
 
   // Reads from a row on, which is before `end`.
   __device__ void Read(int64_t row, int64_t end, const float* basis, float multiplier) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int at = j * kThreads + threadIdx.x;
-      const int64_t i = row + (at >> runs_.log_width);
-      const int64_t column = column_ + (at & ((1 << runs_.log_width) - 1));
-      const bool inside = i < end && column < own_.columns;
-      acc_[j] = inside ? own_.source.At(i * own_.columns + column, multiplier) : 0.0f;
-    }
+    const auto line = [&](int j) {
+      return row + ((j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_width);
+    };
+    const int64_t column = column_ + (threadIdx.x & ((1 << runs_.log_width) - 1));
+    own_.source.Gather<kEach>([&](int j) { return line(j) < end && column < own_.columns; },
+                              [&](int j) { return line(j) * own_.columns + column; }, multiplier,
+                              0.0f, acc_);
 #pragma unroll
     for (int j = 0; j < kFactors / kThreads; ++j) {
       const int at = j * kThreads + threadIdx.x;

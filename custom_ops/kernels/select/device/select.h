@@ -38,11 +38,8 @@ struct Selected {
   template <class Search>
   __device__ bool Compute(const WarpChunk& chunk, int from, const Search&, float* acc) const {
     bool all = true;
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t at = chunk.At(from + j);
-      acc[j] = at < n ? source.At(at, multiplier) : 0.0f;
-    }
+    source.Gather<kEach>([&](int j) { return chunk.At(from + j) < n; },
+                         [&](int j) { return chunk.At(from + j); }, multiplier, 0.0f, acc);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int64_t at = chunk.At(from + j);

@@ -36,19 +36,23 @@ __device__ inline void StorePlanes(const uint32_t* codes, int32_t bits, int64_t 
   for (int32_t i = Lane(); i < count; i += kWarp) words[i] = own[i];
 }
 
-// The codes that StorePlanes wrote; 0 for groups beyond the n-th element. All lanes of a warp read
-// the same word, which is one access.
+// The codes that StorePlanes wrote; 0 for groups beyond the n-th element. All lanes of a warp must
+// call it: they read its words at once, and find them in shared memory.
 __device__ inline void LoadPlanes(const uint32_t* words, int32_t bits, int64_t n, uint32_t* codes) {
-  const int32_t groups = GroupsOfWarp(n);
+  __shared__ uint32_t planes[kThreads / kWarp][kEach * kMostBits];
+  uint32_t* const own = planes[WarpOf()];
+  const int32_t count = GroupsOfWarp(n) * bits;
   words += static_cast<int64_t>(WarpOf()) * kEach * bits;
+  __syncwarp();
+  for (int32_t i = Lane(); i < kEach * bits; i += kWarp) own[i] = i < count ? words[i] : 0;
+  __syncwarp();
 #pragma unroll
   for (int j = 0; j < kEach; ++j) codes[j] = 0;
-#pragma unroll 1  // eight reads are under way as it is; more would take too many registers
+#pragma unroll 1  // more would take too many registers
   for (int32_t p = bits - 1; p >= 0; --p) {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const uint32_t word = j < groups ? words[j * bits + p] : 0;
-      codes[j] = codes[j] << 1 | (word >> Lane() & 1);
+      codes[j] = codes[j] << 1 | (own[j * bits + p] >> Lane() & 1);
     }
   }
 }
