@@ -62,7 +62,7 @@ def engine():
         return cell_engine.Engine(strategy, rank, count, asked.folder)
     if asked.engine == "alone":
         return cell_engine.Engine(None, 0, 1, asked.folder)
-    group = grace_tf.init(timeout=60)
+    group = grace_tf.init()
     return cell_engine.Engine(None, group.rank, group.size, asked.folder)
 
 
