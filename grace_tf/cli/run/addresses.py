@@ -2,7 +2,8 @@
 
 From the places of all workers (local_and_ssh.py) it makes an environment for each: TF_CONFIG, the
 user's exports, and for Horovod the variables by which its workers find each other.  With emulated
-links the addresses are those of the workers' network (link/network.py).
+links the addresses are those of the workers' network (link/network.py).  Of glibc's variables for
+memory it sets those that the user has not set.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from grace_tf.cli.run.link.network import Network
 from grace_tf.cli.run.local_and_ssh import Place, Remote
 from grace_tf.cli.run.remote_worker import interface
 
+# By default glibc gives large pieces of memory back to the system when a step frees them, and in
+# the next step the system fills each page with zeros anew.  With these values glibc keeps them.
+_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # bytes; glibc takes no larger value
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
 # The variables that workers on other hosts get from here; workers on this machine get all of them.
-_SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
+_SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL", *_MEMORY
 _SECRET = "GRACE_TF_SECRET"  # as transports/lifeline/secret.py reads it
 _THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
 
@@ -67,7 +75,7 @@ def environments(
     meeting = contextlib.nullcontext([{}] * len(places))
     if horovod:
         meeting = _of_horovod(hosts, launcher, interfaces, reachable)
-    quiet = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    unless_set = {**_MEMORY, **({} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"})}
     sent = {name: os.environ[name] for name in _SENT if name in os.environ}
     secret = {_SECRET: secrets.token_hex(32)}  # of this run; to other hosts it goes through ssh
     with meeting as of_horovod:
@@ -78,7 +86,7 @@ def environments(
                 # TensorFlow connects to the addresses in "cluster", which differ between workers.
                 # The workers compare those in "grace_tf", which are the same for all of them.
                 task.update({"cluster": {"worker": seen}, "grace_tf": {"addresses": addresses}})
-            mine = {**quiet, **(os.environ if place.here else sent), **(exports or {})}
+            mine = {**unless_set, **(os.environ if place.here else sent), **(exports or {})}
             if network is not None:
                 mine.update(one_gpu(rank, mine))
             found.append({**mine, "TF_CONFIG": json.dumps(task), **secret, **more})
