@@ -167,18 +167,18 @@ class Lists:
         return (kind * len(items))(*items)
 
     def _sources(self) -> Any:
-        """The gradients as an encoder reads them that keeps no residual."""
+        """The input of an encoder without a residual: the gradients alone."""
         sources = [EncodeInput(self._at(x), None, None, n) for x, n in zip(self._xs, self._lengths)]
         return self._array(EncodeInput, sources)
 
     def _compensated(self) -> Any:
-        """The gradients and residuals as an encoder reads them that keeps a residual."""
+        """The input of an encoder with a residual: gradients, old and new residuals."""
         rows = zip(self._xs, self._residuals, self._kept, self._lengths)
         items = [EncodeInput(*map(self._at, row), n) for *row, n in rows]
         return self._array(EncodeInput, items)
 
     def _targets(self) -> Any:
-        """The totals as a decoder writes them."""
+        """The output of a decoder: where it writes the total of each tensor."""
         items = [DecodeOutput(self._at(t), n) for t, n in zip(self._totals, self._lengths)]
         return self._array(DecodeOutput, items)
 
@@ -303,7 +303,7 @@ class Lists:
         return Case("all_finite", [*arguments, self._pointer(finite)], [finite], [], 4 * self._n)
 
     def _rotated(self, bits: int, block: int) -> tuple:
-        """The code, the keys of the tensors' signs, and how many words and scales there are."""
+        """(code, keys of the random signs, number of words, number of scales) of all tensors."""
         lloyd = runpy.run_path(str(LLOYD))
         code = RotatedCode(bits, lloyd["resolution"](bits), block, 0, 1 << (bits - 1))
         code.centroids[: code.count] = lloyd["CENTROIDS"][bits]
@@ -342,10 +342,10 @@ class Lists:
         )
 
     def _matrices(self, rank: int) -> tuple:
-        """The tensors as matrices about as high as wide, and how long their P and their Q are.
+        """(sizes of the matrices, elements of all P, of all Q, and of the dense tensors).
 
-        A vector that is no matrix of that rank travels dense. Of the one tensor that is cut into
-        rows some elements at its end may be left out.
+        Each tensor is treated as a matrix with about as many rows as columns.  Elements at its end
+        that do not fill a row are left out.  A tensor too small for this rank is sent dense.
         """
         sizes = []
         for n in self._lengths:

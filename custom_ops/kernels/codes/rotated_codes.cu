@@ -24,8 +24,9 @@ struct RotatedItem {
   int32_t unused;
 };
 
-// A piece of n elements, cut into blocks. A thread has the elements PlaceOf(j) in registers; `room`
-// is shared memory of kChunk floats, through which warps exchange theirs.
+// A piece of n elements, cut into blocks. Each thread holds the elements PlaceOf(j) in registers.
+// `room` is an array of kChunk floats in shared memory. Through it a thread reads what threads of
+// other warps hold.
 struct RotatedPiece {
   int32_t block, log_block, length, count;
   float* room;
@@ -38,23 +39,25 @@ struct RotatedPiece {
     length = static_cast<int32_t>(n - rest + (rest ? code.SizeAt(rest) : 0));
     count = (static_cast<int32_t>(n) + block - 1) >> log_block;
   }
-  // Whether element j of this warp is of a block, and of which. A group is of one block.
+  // Whether element j of this thread belongs to a block, and the number of that block. All 32
+  // elements of a group belong to the same block.
   __device__ bool Has(int j) const { return PlaceOf(j) < length; }
   __device__ int32_t BlockOf(int j) const { return PlaceOf(j) >> log_block; }
   __device__ int32_t SizeOf(int32_t b) const {
     const int32_t left = length - (b << log_block);
     return left < block ? left : block;
   }
-  // v with the sign that element j has.
+  // Returns v, with its sign flipped where the random signs flip element j.
   __device__ float Flipped(float v, int j) const {
     const uint32_t sign = signs[(PlaceOf(j) & (block - 1)) / kWarp] >> Lane() << 31;
     return __uint_as_float(__float_as_uint(v) ^ sign);
   }
-  // Transforms all blocks. Every thread of the block must call it. Pairs whose upper element is
-  // beyond the piece's length are beyond the last block's own size.
+  // Transforms all blocks of elements. Every thread of the thread block must call it. The last
+  // block may be smaller than the others. A pair whose upper element is not below `length` does not
+  // exist in it, and is left out.
   __device__ void Transform(float* v) const {
     for (int32_t distance = block / 2; distance >= kEach * kWarp; distance /= 2) {
-      Exchange(v);
+      Share(v);
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const int32_t place = PlaceOf(j);
@@ -83,11 +86,12 @@ struct RotatedPiece {
       }
     }
   }
-  // Calls put(b, sum) in one thread for each block, with the sum of its elements' terms. Every
-  // thread of the block must call it; what put writes to shared memory is for all to read then.
+  // Adds up the terms of each block b of elements, and one thread calls put(b, sum). Every thread
+  // of the thread block must call Sum. When it returns, all threads can read what put has written
+  // to shared memory.
   template <class Put>
   __device__ void Sum(const float* terms, const Put& put) const {
-    Exchange(terms);
+    Share(terms);
     for (int32_t b = WarpOf(); b < count; b += kWarps) {
       const float* const own = room + (b << log_block);
       float sum = 0.0f;
@@ -103,8 +107,8 @@ struct RotatedPiece {
   }
 
  private:
-  // Writes the elements of all threads to `room`.
-  __device__ void Exchange(const float* v) const {
+  // Every thread writes its elements to `room`. When Share returns, all threads can read them.
+  __device__ void Share(const float* v) const {
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kEach; ++j) room[PlaceOf(j)] = v[j];
@@ -122,15 +126,15 @@ __device__ void DrawSigns(const PhiloxKey& key, int64_t block, uint32_t* signs) 
 
 __device__ float ScaleAsUsed(float scale) { return scale < kLeastRotatedScale ? 0.0f : scale; }
 
-// The biased exponent of a block's factor, given the bits of its largest magnitude; 0 where the
-// block is sent as zeros, or as NaN.
+// The biased exponent of a block's factor. `largest` is the block's largest magnitude, as the bits
+// of a float. Returns 0 where the block is sent as zeros or as NaN.
 __device__ uint32_t PowerOf(uint32_t largest) {
   const bool usual = largest < kInfinity && largest >= __float_as_uint(kLeastRotated);
   return usual ? 2 * 127 + kRotatedExponent - (largest >> 23) : 0;
 }
 
-// largest[b] = the bits of the largest magnitude of block b, where it was 0. Threads read it after
-// the next barrier.
+// Sets largest[b] to the largest magnitude of block b, as the bits of a float. Before, it must be
+// 0. The caller needs a barrier before it reads the result.
 __device__ void FindLargest(const RotatedPiece& piece, const float* acc, uint32_t* largest) {
   uint32_t most[kEach];
 #pragma unroll
@@ -145,7 +149,7 @@ __device__ void FindLargest(const RotatedPiece& piece, const float* acc, uint32_
   }
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    if (j * kWarp & (piece.block - 1)) continue;  // most[j] is in an earlier one
+    if (j * kWarp & (piece.block - 1)) continue;  // most[j] is part of an earlier maximum
 #pragma unroll
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
       const uint32_t other = __shfl_xor_sync(kAllLanes, most[j], lanes);
@@ -155,7 +159,7 @@ __device__ void FindLargest(const RotatedPiece& piece, const float* acc, uint32_
   }
 }
 
-// A block encodes a piece.
+// A thread block encodes a piece.
 __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     EncodeRotatedPieces(Table<RotatedItem> table, const __grid_constant__ RotatedCode code,
                         bool* finite) {
@@ -202,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     const bool sent = piece.Has(j) && PowerOf(largest[b]);
     const float a = fabsf(v[j]), given = MulZ(a, units[b]);
     const auto steps = static_cast<int32_t>(rintf(given < last ? given : last));
-    // How many limits are at most the steps.
+    // `number` becomes the number of limits that are not above `steps`.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
       if (limits[number + half - 1] <= steps) number += half;
@@ -263,7 +267,8 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(5, 4))
   __shared__ uint32_t signs[kMostRotated / kGroup + 4];
   const auto [own, begin, n] = table.Piece();
   const RotatedPiece piece(code, n, room, signs);
-  // What each code stands for; its top bit is the sign.
+  // values[code] is the number that the code means: a centroid, negative where the code's highest
+  // bit is set.
   static_assert(2 * kMostCentroids <= kThreads);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread < 2 * code.count) {
@@ -273,7 +278,8 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(5, 4))
   DrawSigns(own.key, code.block, signs);
   __syncthreads();
   const uint32_t* words = own.words + begin / kGroup * code.bits;
-  // A lane reads the scale of one of the warp's groups.
+  // Each lane reads one scale, that of group Lane() % kEach of the warp. The other lanes get it
+  // from this lane.
   const int32_t place = (WarpOf() * kEach + Lane() % kEach) * kWarp;
   const float* scales = own.scales + ((begin + place) >> piece.log_block);
   float sums[kEach] = {};

@@ -32,7 +32,8 @@ struct VoteItem {
   int64_t n, first;
 };
 
-// A lane reads the word of one of the warp's groups, and counts one bit of each.
+// Each of the first kEach lanes reads the word of one group. Then every lane gets the words of all
+// groups and counts its own bit of each.
 __global__ void __launch_bounds__(kThreads)
     VotePieces(Table<VoteItem> table, int32_t workers, int64_t stride, float factor) {
   const auto [own, begin, n] = table.Piece();

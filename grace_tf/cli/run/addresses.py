@@ -22,8 +22,9 @@ from grace_tf.cli.run.link.network import Network
 from grace_tf.cli.run.local_and_ssh import Place, Remote
 from grace_tf.cli.run.remote_worker import interface
 
-# By default glibc gives large pieces of memory back to the system when a step frees them, and in
-# the next step the system fills each page with zeros anew.  With these values glibc keeps them.
+# By default glibc returns large pieces of memory to the operating system when a step frees them.
+# In the next step the system must fill new pages with zeros, which takes time.  With these values
+# glibc keeps the memory for the next step.
 _MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # bytes; glibc takes no larger value
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),

@@ -17,9 +17,10 @@ struct DeviceInput {
     return residual ? AddZ(acc, residual[i]) : acc;
   }
 
-  // acc[j] = At(place(j)) where inside(j), and `otherwise` elsewhere, for each j below kCount. What
-  // is read comes first. A thread that calls At for one element after another waits for each,
-  // because a product and a sum branch.
+  // Sets acc[j], for each j below kCount, to At(place(j)) where inside(j) is true, and to
+  // `otherwise` elsewhere. All elements are read before any of them is multiplied. Calls of At in a
+  // row would be slower: At contains branches, so a thread would wait for one element before it
+  // reads the next.
   template <int kCount, class Inside, class Place>
   __device__ void Gather(const Inside& inside, const Place& place, float multiplier,
                          float otherwise, float* acc) const {

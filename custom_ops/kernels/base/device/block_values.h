@@ -33,8 +33,9 @@ class PieceBlocks {
   template <class Value>
   __device__ void Give(const Value& value, float* each) const {
     if (small_) {
-      // One after another, through memory: side by side they would need many registers, which all
-      // blocks would pay for.
+      // The values are computed one after another and kept in local memory. Computed at the same
+      // time, they would need so many registers that the kernel became slower for all sizes of
+      // blocks.
       float values[kEach];
 #pragma unroll 1
       for (int j = 0; j < kEach; ++j) values[j] = value(first + Within(Of(PlaceOf(j))));

@@ -30,8 +30,9 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kThreads = 256;
 constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
-// For launch bounds: how many blocks a multiprocessor shall hold at a time. They are `fewer` on
-// sm_75, sm_120 and sm_121, where ptxas of CUDA 13.0 spills registers that suffice elsewhere.
+// For launch bounds: the number of thread blocks that a multiprocessor holds at the same time. More
+// blocks leave fewer registers for each thread. With `usual` blocks, ptxas of CUDA 13.0 moves some
+// values from registers to memory on sm_75, sm_120 and sm_121, so the number is `fewer` there.
 constexpr int BlocksAtOnce(int usual, int fewer) {
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1200)
   return fewer;

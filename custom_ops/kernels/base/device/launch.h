@@ -27,8 +27,9 @@ struct Parcel {
   alignas(8) uint32_t words[kBytes / 4];
 };
 
-// The words of a parcel that a block of WriteTable writes. The lanes of a warp read parameters one
-// after another where they read different ones, so many blocks share a parcel.
+// The number of words that each thread block of WriteTable copies. If the lanes of a warp read
+// different words of a kernel's parameters, the GPU serves one lane after another. So the copying
+// is divided among many thread blocks.
 constexpr int kWordsOfBlock = 64;
 
 // Writes a part of a table. `finite` becomes true, and this number of words from `zeros` on become

@@ -36,8 +36,9 @@ __device__ inline void StorePlanes(const uint32_t* codes, int32_t bits, int64_t 
   for (int32_t i = Lane(); i < count; i += kWarp) words[i] = own[i];
 }
 
-// The codes that StorePlanes wrote; 0 for groups beyond the n-th element. All lanes of a warp must
-// call it: they read its words at once, and find them in shared memory.
+// Reads the codes that StorePlanes wrote. Codes of groups beyond the n-th element are 0. All lanes
+// of a warp must call it: together they copy the warp's words to shared memory, and then each lane
+// takes its bits from there.
 __device__ inline void LoadPlanes(const uint32_t* words, int32_t bits, int64_t n, uint32_t* codes) {
   __shared__ uint32_t planes[kThreads / kWarp][kEach * kMostBits];
   uint32_t* const own = planes[WarpOf()];
@@ -48,7 +49,7 @@ __device__ inline void LoadPlanes(const uint32_t* words, int32_t bits, int64_t n
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < kEach; ++j) codes[j] = 0;
-#pragma unroll 1  // more would take too many registers
+#pragma unroll 1  // an unrolled loop would need too many registers
   for (int32_t p = bits - 1; p >= 0; --p) {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
