@@ -370,14 +370,18 @@ class Lists:
         qs = (ctypes.c_void_p * self._count)(*(self._at(factor, int(at)) for at in starts[:-1]))
         arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
         arguments += [sizes, qs, *map(self._pointer, (p, dense, finite))]
-        return Case("project_list", arguments, [p, dense, finite], [factor], 8 * self._n)
+        outputs = [p, dense, *self._kept, finite]
+        return Case("project_list", arguments, outputs, [factor], 12 * self._n)
 
     def _reproject(self, rank: int) -> Case:
         sizes, p_count, q_count, _ = self._matrices(rank)
         p, q = self._factor(6, p_count), self._new(q_count, np.float32)
-        arguments = [self._compensated(), ctypes.c_int64(self._count), ctypes.c_float(1.0)]
-        arguments += [sizes, self._pointer(p), self._pointer(q), Factors(None, None)]
-        return Case("reproject_list", arguments, [q, *self._kept], [p], 12 * self._n)
+        rows = zip(self._xs, self._kept, self._lengths)
+        items = [EncodeInput(self._at(x), None, self._at(kept), n) for x, kept, n in rows]
+        arguments = [self._array(EncodeInput, items), ctypes.c_int64(self._count)]
+        arguments += [ctypes.c_float(1.0), sizes, self._pointer(p), self._pointer(q)]
+        arguments += [Factors(None, None)]
+        return Case("reproject_list", arguments, [q, *self._kept], [p], 8 * self._n)
 
     def _expand(self, rank: int) -> Case:
         sizes, p_count, q_count, dense_count = self._matrices(rank)

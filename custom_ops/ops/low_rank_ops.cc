@@ -6,10 +6,13 @@ namespace grace {
 namespace {
 
 struct ProjectListOp : MatrixEncoder {
-  using MatrixEncoder::MatrixEncoder;
+  explicit ProjectListOp(const Attributes& attributes)
+      : MatrixEncoder(attributes), keeps(attributes.Int("L") > 0) {
+    Require(!keeps || attributes.Int("L") == residuals, "What is kept needs its residual.");
+  }
 
   void Compute(const Call& call) const {
-    const std::vector<EncodeInput> sources = Sources(call, kNone);
+    const std::vector<EncodeInput> sources = Sources(call, keeps ? 2 : kNone);
     const auto qs =
         matrices.Factors<const float>(call.inputs() - after(), [&](int i, const MatrixSize& size) {
           return call.Floats(after() + i, size.columns * size.rank);
@@ -19,18 +22,28 @@ struct ProjectListOp : MatrixEncoder {
     call.Run(GRACE_CUDA(project_list), ProjectList, sources, multiplier, matrices.sizes(), qs, p,
              dense);
   }
+
+  bool keeps;
 };
 
 struct ReprojectListOp : MatrixEncoder {
-  using MatrixEncoder::MatrixEncoder;
+  explicit ReprojectListOp(const Attributes& attributes)
+      : MatrixEncoder(attributes, nullptr), keeps(attributes.Int("M") > 0) {
+    Require(!keeps || attributes.Int("M") == tensors, "Every tensor keeps something, or none.");
+  }
 
   void Compute(const Call& call) const {
-    const std::vector<EncodeInput> sources = Sources(call, 1);
+    std::vector<float*> residuals_out;
+    for (int i = 0; keeps && i < tensors; ++i) residuals_out.push_back(call.Forward(1 + i, i));
+    std::vector<EncodeInput> sources = Sources(call, kNone);
+    for (int i = 0; keeps && i < tensors; ++i) sources[i].residual_out = residuals_out[i];
     const float* p = call.Given<float>(after(), {matrices.p()});
     float* q = call.New<float>(0, {matrices.q()});
     call.Run(GRACE_CUDA(reproject_list), ReprojectList, sources, multiplier, matrices.sizes(), p, q,
              Factors{});
   }
+
+  bool keeps;
 };
 
 struct ExpandListOp : MatrixDecoder {
@@ -70,9 +83,9 @@ struct UnitColumnsListOp : MatrixOp {
 const bool registered[] = {
     Register<ProjectListOp>(
         "Grace>ProjectList", {Encoder::kInputs, "qs: K * float"},
-        {"p: float", "dense: float", "finite: bool"},
-        {"N: int >= 1", "M: int >= 0", "K: int >= 0", "multiplier: float", Matrices::kAttributes}),
-    Register<ReprojectListOp>("Grace>ReprojectList", {Encoder::kInputs, "basis: float"},
+        {"p: float", "dense: float", "accs: L * float", "finite: bool"},
+        {Encoder::kAttributes, "K: int >= 0", "L: int >= 0", Matrices::kAttributes}),
+    Register<ReprojectListOp>("Grace>ReprojectList", {"xs: N * float", "basis: float"},
                               {"q: float", "residuals_out: M * float"},
                               {Encoder::kAttributes, Matrices::kAttributes}),
     Register<ExpandListOp>("Grace>ExpandList", {"basis: float", "q: float", "dense: float"},

@@ -4,21 +4,32 @@
 
 namespace grace {
 
-void CheckProject(const MatrixList& list, float multiplier, bool residual) {
+// With residuals M may be kept, also in the place of the gradients, which every order has to find
+// anew.
+void CheckProject(const MatrixList& list, float multiplier, bool residual, bool keep,
+                  bool in_place) {
   Guarded<float> theirs(list.p), ours(list.p), their_dense(list.dense), our_dense(list.dense);
-  const std::vector<EncodeInput> sources = list.Sources(nullptr, residual);
+  const DeviceList their_kept(list.lengths), our_kept(list.lengths);
+  keep &= residual;
   const std::vector<const float*> qs = list.Qs();
-  const bool finite =
-      ProjectList(Serial(), sources, multiplier, list.sizes, qs, theirs.data(), their_dense.data());
+  const bool finite = ProjectList(Serial(), list.Sources(keep ? &their_kept : nullptr, residual),
+                                  multiplier, list.sizes, qs, theirs.data(), their_dense.data());
   OnEveryOrder([&](const char* order) {
     Guarded<bool> flag(1);
     ours.Spoil();
     our_dense.Spoil();
+    our_kept.Spoil();
+    std::vector<EncodeInput> sources = list.Sources(keep ? &our_kept : nullptr, residual);
+    for (size_t i = 0; keep && in_place && i < sources.size(); ++i) {
+      std::copy_n(sources[i].x, list.lengths[i], our_kept[i]);
+      sources[i].x = our_kept[i];
+    }
     Launched(grace_cuda_project_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              qs.data(), ours.data(), our_dense.data(), flag.data());
     EXPECT_OF(list, flag[0] == finite && flag.Intact(), order);
     EXPECT_OF(list, SameFloats(ours, theirs, list.p), order);
     EXPECT_OF(list, SameFloats(our_dense, their_dense, list.dense), order);
+    EXPECT_OF(list, !keep || our_kept.Equals(their_kept), order);
   });
 }
 
@@ -73,7 +84,7 @@ int main() {
     ++turn;
     const MatrixList list(sizes, kind);
     const float multiplier = turn % 2 ? 1.0f : -0.7f;
-    CheckProject(list, multiplier, turn % 4 < 2);
+    CheckProject(list, multiplier, turn % 4 < 2, turn % 3, turn % 5 < 2);
     CheckReproject(list, kind, multiplier, turn % 3, turn % 5 < 2, turn % 7 < 3);
     CheckExpand(list, kind, turn % 3 ? 1.0f : 0.3f);
   });

@@ -37,6 +37,15 @@ struct List {
     }
   }
 
+  // What ProjectList has kept, where ReprojectList leaves the residuals.
+  std::vector<EncodeInput> Kept() const {
+    std::vector<EncodeInput> kept;
+    for (const EncodeInput& source : sources) {
+      kept.push_back({source.residual_out, nullptr, source.residual_out, source.n});
+    }
+    return kept;
+  }
+
   std::vector<MatrixSize> sizes;
   std::vector<std::vector<float>> xs, residuals, accs, qs;
   std::vector<Guarded<float>> residual_out, totals;
@@ -116,12 +125,31 @@ void TestProducts() {
              "finite");
       EXPECT(own_p.Equals(p) && own_p.Intact(), "p");
       EXPECT(own_dense.Equals(dense) && own_dense.Intact(), "dense");
-      ReprojectList(executor, list.sources, multiplier, list.sizes, basis.data(), own_q.data());
+      const auto keeps = [&](const std::vector<std::vector<float>>& kept, const char* name) {
+        for (size_t t = 0; t < kept.size(); ++t) {
+          EXPECT(list.residual_out[t].Equals(kept[t]) && list.residual_out[t].Intact(), "%s %ld",
+                 name, long(t));
+        }
+      };
+      keeps(list.accs, "M");
+      ReprojectList(executor, list.Kept(), 1.0f, list.sizes, basis.data(), own_q.data());
       EXPECT(own_q.Equals(q) && own_q.Intact(), "q");
-      for (size_t t = 0; t < residual_out.size(); ++t) {
-        EXPECT(list.residual_out[t].Equals(residual_out[t]) && list.residual_out[t].Intact(),
-               "residual_out %ld", long(t));
+      keeps(residual_out, "residual_out of M");
+      own_q.Spoil();
+      ReprojectList(executor, list.sources, multiplier, list.sizes, basis.data(), own_q.data());
+      EXPECT(own_q.Equals(q) && own_q.Intact(), "q of gradient and residual");
+      keeps(residual_out, "residual_out");
+      // M in the place of the gradient.
+      for (size_t t = 0; t < list.sources.size(); ++t) {
+        std::copy_n(list.xs[t].data(), list.sources[t].n, list.residual_out[t].data());
+        list.sources[t].x = list.residual_out[t].data();
       }
+      own_p.Spoil();
+      EXPECT(ProjectList(executor, list.sources, multiplier, list.sizes, list.factors, own_p.data(),
+                         own_dense.data()),
+             "finite in place");
+      EXPECT(own_p.Equals(p) && own_p.Intact(), "p in place");
+      keeps(list.accs, "M in place");
     });
   }
 }
@@ -183,6 +211,14 @@ void TestFlags() {
     EXPECT(ProjectList(executor, {source}, 1.0f, list.sizes, list.factors, p.data(), nullptr),
            "finite");
     EXPECT(!std::isfinite(p[0]), "overflow");
+    // They do not change what is kept in the place of the gradient either.
+    Guarded<float> kept(256);
+    std::fill_n(kept.data(), 256, 2e38f);
+    const std::vector<float> residual(256, 1e38f), wanted(256, 2e38f + 1e38f);
+    const EncodeInput in_place{kept.data(), residual.data(), kept.data(), 256};
+    EXPECT(ProjectList(executor, {in_place}, 1.0f, list.sizes, list.factors, p.data(), nullptr),
+           "finite in place");
+    EXPECT(!std::isfinite(p[0]) && kept.Equals(wanted) && kept.Intact(), "overflow in place");
   });
 }
 

@@ -112,7 +112,7 @@ class PowerSGD(Compressor):
         sizes = _sizes(self, ctx)
         qs, total = [state["q"] for state in states if state], None
         for i in range(self.iterations):
-            p, dense, _ = low_rank.project(xs, None, 1.0, qs, sizes)
+            p, dense, _, _ = low_rank.project(xs, None, 1.0, qs, sizes)
             start = tf.cast(p, self._dtype)
             (sums,) = yield Sum(
                 [_factors(start, "p", i) if i else low_rank.payload(sizes, dense, p=start)]
@@ -120,7 +120,7 @@ class PowerSGD(Compressor):
             total = sums.get("dense", dense) if total is None else total
             p = tf.cast(sums.get(_nth("p", i), start), tf.float32)
             basis = low_rank.orthonormal(p, sizes)
-            mine, _ = low_rank.reproject(xs, None, 1.0, basis, sizes)
+            mine, _ = low_rank.reproject(xs, 1.0, basis, sizes)
             if self.ridge:
                 mine = mine * (1 / (1 + self.ridge))
             q, mine = yield from self._summed(mine, i, ctx)
@@ -169,14 +169,17 @@ def _once(compressor, xs):
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
+    """Reads gradients and residuals once, and their sums twice; writes these, the next residuals
+    in the memory of these, and the aggregate."""
     sizes = _sizes(compressor, ctx)
-    gradients = compensated(memory, xs, memories, ctx)
+    xs, residuals, multiplier = compensated(memory, xs, memories, ctx)
+    keeps = residuals is not None
     qs = [state["q"] for state in states if state]
-    p, dense, finite = low_rank.project(*gradients, qs, sizes)
+    p, dense, accs, finite = low_rank.project(xs, residuals, multiplier, qs, sizes, keeps)
     (reply,) = yield Sum([low_rank.payload(sizes, dense, p=p)], finite)
     basis = low_rank.orthonormal(reply.get("p", p), sizes)
-    mine, unsent = low_rank.reproject(*gradients, basis, sizes)
+    whole = (accs, 1.0) if keeps else (xs, multiplier)
+    mine, unsent = low_rank.reproject(*whole, basis, sizes, keeps)
     (second,) = yield Sum([_factors(mine, "q", 0)])
     q, dense = second.get("q", mine), reply.get("dense", dense)
     means, finite = low_rank.expand(basis, q, dense, 1 / ctx.size, sizes, ctx.shapes)

@@ -44,7 +44,7 @@ class FlatGroup(NamedTuple):
         self, xs: Sequence[tf.Tensor], residuals: Sequence[tf.Tensor] | None, multiplier: float
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """xs_i * multiplier + residuals_i of all lanes: (flat, a bool: all of it is finite)."""
-        _, flat, finite = low_rank.project(xs, residuals, multiplier, [], self._whole)
+        _, flat, _, finite = low_rank.project(xs, residuals, multiplier, [], self._whole)
         return filled(flat, self.lengths, self.filled_lengths), finite
 
     def apart(

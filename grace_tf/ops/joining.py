@@ -19,7 +19,7 @@ def join(xs: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     Returns: (a tensor of rank 1 with all elements in order; a bool, whether all are finite).
     """
     # Of matrices without factors the operations of low rank only copy.
-    _, flat, finite = low_rank.project(xs, None, 1.0, [], _sizes([x.shape for x in xs]))
+    _, flat, _, finite = low_rank.project(xs, None, 1.0, [], _sizes([x.shape for x in xs]))
     return flat, finite
 
 

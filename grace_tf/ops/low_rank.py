@@ -23,7 +23,6 @@ from grace_tf.ops.backend.outputs import (
     ResidualsOut,
     Tensors,
     decoded,
-    residuals_like,
     scalar,
     shaped_like,
     totals_of,
@@ -70,44 +69,64 @@ def payload(sizes: Sizes, dense: tf.Tensor, **factors: tf.Tensor) -> dict[str, t
 
 
 def project(
-    xs: Tensors, residuals: Tensors | None, multiplier: float, qs: Tensors, sizes: Sizes
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """M Q of each acc: (p, dense, finite).
+    xs: Tensors,
+    residuals: Tensors | None,
+    multiplier: float,
+    qs: Tensors,
+    sizes: Sizes,
+    keeps: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """M Q of each acc: (p, dense, the accs, finite).
 
     qs has a Q for each matrix; dense has the accs without factors; finite is that of all accs.
+    With `keeps`, which needs residuals, the accs are there for `reproject`, else an empty list.
     """
     xs, residuals = checked(xs, residuals, sizes)
     if not dispatch.runs_here(xs):
         whole = accs(xs, residuals, multiplier)
-        return *reference.project(whole, qs, sizes), all_finite(whole)
-    p, dense, finite = native._ops().grace_project_list(
-        xs=xs, residuals=residuals, qs=list(qs), multiplier=multiplier, **attributes_of(sizes)
+        p, dense = reference.project(whole, qs, sizes)
+        return p, dense, whole if keeps else [], all_finite(whole)
+    p, dense, kept, finite = native._ops().grace_project_list(
+        xs=xs,
+        residuals=residuals,
+        qs=list(qs),
+        multiplier=multiplier,
+        L=len(xs) if keeps else 0,
+        **attributes_of(sizes),
     )
-    p, dense = shaped_like([p, dense], [[factor_length(sizes, 0)], [dense_length(sizes)]])
-    return p, dense, scalar(finite)
+    shapes = [[factor_length(sizes, 0)], [dense_length(sizes)], *(x.shape for x in xs)]
+    p, dense, *kept = shaped_like([p, dense, *kept], shapes)
+    return p, dense, kept, scalar(finite)
 
 
 def reproject(
-    xs: Tensors, residuals: Tensors | None, multiplier: float, basis: tf.Tensor, sizes: Sizes
+    xs: Tensors, multiplier: float, basis: tf.Tensor, sizes: Sizes, keeps: bool = False
 ) -> tuple[tf.Tensor, ResidualsOut]:
-    """Mᵀ P of each acc, P being the basis: (q, residuals_out).
+    """Mᵀ P of each acc = x * multiplier, P being the basis: (q, residuals_out).
 
-    residuals_out_i = acc_i - P (Mᵀ P)ᵀ, zeros if dense; residuals_out is None without residuals.
+    With `keeps` residuals_out_i = acc_i - P (Mᵀ P)ᵀ, zeros if dense; else residuals_out is None.
     """
-    xs, residuals = checked(xs, residuals, sizes)
+    xs, _ = checked(xs, None, sizes)
     check_flat(basis, factor_length(sizes, 0), "basis")
     if not dispatch.runs_here(xs):
-        whole = accs(xs, residuals, multiplier)
+        whole = accs(xs, [], multiplier)
         q = reference.reproject(whole, basis, sizes)
-        if not residuals:
+        if not keeps:
             return q, None
         dense = reference._joined([acc for acc, size in zip(whole, sizes) if not size.rank])
         sent = reference.expand(basis, q, dense, sizes, [x.shape for x in xs])
         return q, [acc - each for acc, each in zip(whole, sent)]
     q, residuals_out = native._ops().grace_reproject_list(
-        xs=xs, residuals=residuals, basis=basis, multiplier=multiplier, **attributes_of(sizes)
+        xs=xs,
+        basis=basis,
+        multiplier=multiplier,
+        M=len(xs) if keeps else 0,
+        **attributes_of(sizes),
     )
-    return vector(q, factor_length(sizes, 1)), residuals_like(residuals_out, residuals)
+    q, *residuals_out = shaped_like(
+        [q, *residuals_out], [[factor_length(sizes, 1)], *(x.shape for x in xs)]
+    )
+    return q, residuals_out if keeps else None
 
 
 def expand(

@@ -16,11 +16,13 @@ pytestmark = [
 # One of several pieces and small ones, of which two end within a vector.
 SIZES = [300_000, 5, 4_096, 1]
 KS = [3_000, 2, 40, 1]
-# A tall matrix, whose rows are added in chunks, a dense tensor, and two more matrices.
+# A tall matrix, whose rows are added in chunks and whose factors' columns are taken in two turns, a
+# dense tensor, and two more matrices.
 MATRICES = [
-    low_rank.MatrixSize(*size) for size in ((100_000, 3, 2), (5, 1, 0), (64, 64, 2), (1, 1, 1))
+    low_rank.MatrixSize(*size) for size in ((50_000, 6, 6), (5, 1, 0), (64, 64, 2), (1, 1, 1))
 ]
 BASIS = tf.ones([sum(size.rows * size.rank for size in MATRICES)]) / 300.0
+QS = [tf.ones([size.columns, size.rank]) / 4.0 for size in MATRICES if size.rank]
 BASES = two_sided_low_rank.Bases(
     BASIS, tf.ones([sum(size.columns * size.rank for size in MATRICES)]) / 8.0
 )
@@ -35,7 +37,8 @@ ENCODERS = {
     "threshold": lambda xs, es, m: selection.threshold_list(xs, es, m, 1.5, SIZES),
     "random_k": lambda xs, es, m: selection.random_k_list(xs, es, m, KS, KEY),
     "cast": lambda xs, es, m: cast.cast_list(xs, es, m, tf.float16),
-    "reproject": lambda xs, es, m: low_rank.reproject(xs, es, m, BASIS, MATRICES),
+    "project": lambda xs, es, m: low_rank.project(xs, es, m, QS, MATRICES, keeps=True),
+    "reproject": lambda xs, es, m: low_rank.reproject(xs, m, BASIS, MATRICES, keeps=True),
     "alternate": lambda xs, es, m: two_sided_low_rank.alternate(xs, es, m, BASES, MATRICES),
 }
 

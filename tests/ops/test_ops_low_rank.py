@@ -124,27 +124,31 @@ class LowRankTest(SameEverywhere):
         basis = low_rank.orthonormal(flat(ps("normal")), SIZES)
 
         def both():
-            p, dense, finite = low_rank.project(xs, residuals, 0.7, qs, SIZES)
-            q, kept = low_rank.reproject(xs, residuals, 0.7, basis, SIZES)
-            return p, dense, finite, q, kept
+            p, dense, accs, finite = low_rank.project(xs, residuals, 0.7, qs, SIZES, keeps=True)
+            q, kept = low_rank.reproject(accs, 1.0, basis, SIZES, keeps=True)
+            q_alone, none = low_rank.reproject(xs, 0.7, basis, SIZES)
+            self.assertIsNone(none)
+            return p, dense, finite, q, kept, q_alone
 
         accs = [np.float32(0.7) * x + r for x, r in zip(xs, residuals)]
         wanted_p = [a.reshape(s[:2]) @ q.numpy() for a, s, q in zip(accs[1:], SIZES[1:], qs)]
         bases = split(basis, 0)[1:]
         wanted_q = [a.reshape(s[:2]).T @ p for a, s, p in zip(accs[1:], SIZES[1:], bases)]
         first = None
-        for name, (p, dense, finite, q, kept) in everywhere(both):
+        alone = [(np.float32(0.7) * x).reshape(s[:2]).T for x, s in zip(xs[1:], SIZES[1:])]
+        for name, (p, dense, finite, q, kept, q_alone) in everywhere(both):
             self.assertTrue(finite, name)
             self.assertAllClose(p, flat(wanted_p), atol=1e-3, msg=name)
             self.assertAllClose(q, flat(wanted_q), atol=1e-4, msg=name)
+            self.assertAllClose(q_alone, flat([x @ p for x, p in zip(alone, bases)]), atol=1e-4)
             self.assertAllClose(dense, numpy_ops.flush(accs[0]), atol=1e-6, msg=name)
             self.assertAllEqual(kept[0], np.zeros_like(accs[0]))
             for rest, acc, own, other in zip(kept[1:], accs[1:], bases, wanted_q):
                 self.assertAllClose(rest, acc - (own @ other.T).reshape(acc.shape), atol=1e-4)
             if "reference" in name:
                 continue
-            first = first or [p, dense, q, *kept]
-            for got, want in zip([p, dense, q, *kept], first):
+            first = first or [p, dense, q, *kept, q_alone]
+            for got, want in zip([p, dense, q, *kept, q_alone], first):
                 self.assert_same_bits(got, want, name)
 
     def test_what_is_not_finite_is_flagged(self):
@@ -173,7 +177,7 @@ class LowRankTest(SameEverywhere):
         for call in (
             lambda: low_rank.project([x], None, 1.0, [q], [MatrixSize(5, 5, 1)]),
             lambda: low_rank.project([x], [x[1:]], 1.0, [q], [size]),
-            lambda: low_rank.reproject([x], None, 1.0, tf.ones([5]), [size]),
+            lambda: low_rank.reproject([x], 1.0, tf.ones([5]), [size]),
             lambda: low_rank.expand(tf.ones([4]), tf.ones([4]), none, 1.0, [size], [[4, 5]]),
             lambda: low_rank.expand(tf.ones([4]), tf.ones([5]), q[0], 1.0, [size], [[4, 5]]),
             lambda: low_rank.orthonormal(tf.ones([5]), [size]),

@@ -25,7 +25,7 @@ struct Floats {
 struct EncodeInput {
   const float* x;
   const float* residual;  // null: nothing is added
-  float* residual_out;    // x itself or apart from it; null where residual is
+  float* residual_out;    // x itself or apart from it; null: nothing is kept
   int64_t n;
 };
 

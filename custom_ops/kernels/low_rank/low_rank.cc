@@ -12,17 +12,18 @@
 namespace grace {
 namespace {
 
-// Elements of M that a thread holds in its cache from reading them until the residual is written.
-constexpr int64_t kKept = 256 << 10;
+// Elements of M that a thread adds up at a time. Narrow blocks make it read short pieces of rows.
+constexpr int64_t kBlock = 1 << 20;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
 
-// Writes x * multiplier + residual, unless `to` is null. Returns whether all of it is finite.
+// Writes x * multiplier + residual to `residual_out`, and to `to` unless that is null. Returns
+// whether all of it is finite.
 bool Copy(const EncodeInput& source, float multiplier, int64_t begin, int64_t end, float* to) {
-  const EncodeInput only{source.x, source.residual, nullptr, source.n};
-  return EncodePiece(only, multiplier, ChooseCompensate(), begin, end, false,
-                     [to](int64_t at, int64_t count, const float* acc, float*) {
+  return EncodePiece(source, multiplier, ChooseCompensate(), begin, end, false,
+                     [to](int64_t at, int64_t count, const float* acc, float* kept) {
                        if (to) std::memcpy(to + at, acc, count * sizeof *acc);
+                       if (kept && kept != acc) std::memcpy(kept, acc, count * sizeof *acc);
                      });
 }
 
@@ -35,17 +36,15 @@ struct Block {
 class Reprojector {
  public:
   Reprojector(const std::vector<EncodeInput>& sources, float multiplier,
-              const std::vector<MatrixSize>& sizes, const float* p, float* q, Factors others)
+              const std::vector<MatrixSize>& sizes, const float* p, float* q)
       : sources_(sources), multiplier_(multiplier), sizes_(sizes), places_(sizes), p_(p), q_(q) {
-    if (others.p) TakeOthers(others);
-    bypass_ = TooLargeToCache(LoopOver(sources).total());
     int64_t partial = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const auto [rows, columns, rank] = sizes[i];
       partials_.push_back(partial);
       if (!rank) continue;
       const int64_t together = std::min(rows, kRowChunk);
-      const int64_t width = std::max<int64_t>(1, kKept / together / kWidth) * kWidth;
+      const int64_t width = std::max<int64_t>(1, kBlock / together / kWidth) * kWidth;
       for (int64_t row = 0; row < rows; row += kRowChunk) {
         for (int64_t j = 0; j < columns; j += width) {
           const int64_t last = std::min(row + kRowChunk, rows);
@@ -61,62 +60,30 @@ class Reprojector {
     executor.For(blocks_.size(), 1, [&](int64_t begin, int64_t end) {
       const DenormalsAreZero scope;
       for (int64_t i = begin; i < end; ++i) Add(blocks_[i]);
-      EndStores(bypass_);
     });
     AddChunks();
-    if (!sources_.empty() && sources_[0].residual_out) KeepRest(executor);
   }
 
  private:
-  // Puts the other factors before its own in what is taken out of M.
-  void TakeOthers(Factors others) {
-    other_q_ = others.q;
-    joined_.resize(2 * places_.p_size);
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      const int64_t at = places_.p[i];
-      Join(others.p + at, p_ + at, sizes_[i].rows, sizes_[i].rank, joined_.data() + 2 * at);
-    }
-  }
-
-  // The P of what is taken out of tensor i, from a row on.
-  const float* Taken(size_t i, int64_t row) const {
-    const int64_t at = places_.p[i] + row * sizes_[i].rank;
-    return other_q_ ? joined_.data() + 2 * at : p_ + at;
-  }
-
   bool Tall(size_t i) const { return sizes_[i].rank && sizes_[i].rows > kRowChunk; }
 
-  // Sums the products of a block, and stores the residual where no other rows are to be added.
+  // Sums the products of a block.
   void Add(const Block& block) {
     const EncodeInput& source = sources_[block.tensor];
     const auto [rows, columns, rank] = sizes_[block.tensor];
-    const bool tall = Tall(block.tensor);
     const int64_t padded = Padded(block.columns), at = block.row * columns + block.first;
-    const bool keeps = source.residual_out && !tall;
-    const int64_t first = other_q_ ? rank : 0;  // the others' columns come first
     static thread_local std::vector<float> scratch;
-    const size_t needed = (first + rank) * padded + (keeps ? block.rows * padded : 0);
-    if (scratch.size() < needed) scratch.resize(needed);
-    std::fill_n(scratch.data(), (first + rank) * padded, 0.0f);
-    const Factor all{scratch.data(), padded, first + rank};
-    const Factor sums{scratch.data() + first * padded, padded, rank};
-    float* saved = keeps ? sums.data + rank * padded : nullptr;
+    scratch.assign(rank * padded, 0.0f);
+    const Factor sums{scratch.data(), padded, rank};
     const float* p = p_ + places_.p[block.tensor] + block.row * rank;
     const float* residual = source.residual ? source.residual + at : nullptr;
-    reproject_({source.x + at, residual, columns, block.rows, block.columns, multiplier_}, p, sums,
-               saved);
+    reproject_({source.x + at, residual, columns, block.rows, block.columns, multiplier_}, p, sums);
     const int64_t chunk = partials_[block.tensor] + block.row / kRowChunk * columns * rank;
-    float* q = (tall ? sums_.data() + chunk : q_ + places_.q[block.tensor]) + block.first * rank;
+    float* q = Tall(block.tensor) ? sums_.data() + chunk : q_ + places_.q[block.tensor];
+    q += block.first * rank;
     for (int64_t j = 0; j < block.columns; ++j) {
       for (int64_t k = 0; k < rank; ++k) q[j * rank + k] = sums.data[k * padded + j];
     }
-    if (!keeps) return;
-    const float* other = other_q_ + places_.q[block.tensor] + block.first * rank;
-    for (int64_t j = 0; j < (first ? block.columns : 0); ++j) {
-      for (int64_t k = 0; k < rank; ++k) all.data[k * padded + j] = other[j * rank + k];
-    }
-    subtract_({saved, nullptr, padded, block.rows, block.columns, 1.0f},
-              Taken(block.tensor, block.row), all, bypass_, source.residual_out + at, columns);
   }
 
   // Adds up the chunks of tall matrices.
@@ -134,56 +101,72 @@ class Reprojector {
     }
   }
 
-  // What tall matrices and dense tensors keep.
-  void KeepRest(const Executor& executor) {
-    std::vector<EncodeInput> rest;
-    std::vector<MatrixSize> sizes;
-    std::vector<const float*> ps, qs;
-    std::vector<std::vector<float>> joined;
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (sizes_[i].rank && !Tall(i)) continue;
-      rest.push_back(sources_[i]);
-      sizes.push_back(sizes_[i]);
-      ps.push_back(Taken(i, 0));
-      qs.push_back(q_ + places_.q[i]);
-      if (!other_q_) continue;
-      sizes.back().rank *= 2;
-      joined.emplace_back(sizes.back().rank * sizes_[i].columns);
-      Join(other_q_ + places_.q[i], qs.back(), sizes_[i].columns, sizes_[i].rank,
-           joined.back().data());
-      qs.back() = joined.back().data();
-    }
-    const Columns columns(executor, sizes, qs);
-    LoopOver(rest).For(executor, BetweenRows{sizes}, [&](size_t i, int64_t begin, int64_t end) {
-      const DenormalsAreZero scope;
-      if (sizes[i].rank) {
-        const int64_t row = begin / sizes[i].columns;
-        subtract_(StripOf(rest[i], sizes[i], multiplier_, begin, end), ps[i] + row * sizes[i].rank,
-                  columns[i], bypass_, rest[i].residual_out + begin, sizes[i].columns);
-        return EndStores(bypass_);
-      }
-      EncodePiece(rest[i], multiplier_, ChooseCompensate(), begin, end, false,
-                  [](int64_t, int64_t count, const float*, float* acc) {
-                    for (int64_t j = 0; j < count; ++j) acc[j] -= acc[j];
-                  });
-    });
-  }
-
   const std::vector<EncodeInput>& sources_;
   const float multiplier_;
   const std::vector<MatrixSize>& sizes_;
   const Places places_;
   const float* p_;
   float* q_;
-  const float* other_q_ = nullptr;
-  std::vector<float> joined_;  // the others' P and its own side by side
-  bool bypass_;
   std::vector<Block> blocks_;
   std::vector<int64_t> partials_;  // where a tall matrix' sums begin
   std::vector<float> sums_;
   decltype(&generic::Reproject) reproject_ = GRACE_CHOOSE(Reproject);
-  decltype(&generic::Subtract) subtract_ = GRACE_CHOOSE(Subtract);
 };
+
+// The products that are taken out of a list's matrices: P Qt of the own factors, and before it that
+// of other factors if there are any. Both together are one product of twice the rank.
+class Taken {
+ public:
+  Taken(const std::vector<MatrixSize>& sizes, Factors own, Factors others) : sizes(sizes) {
+    const Places places(sizes);
+    if (others.p) {
+      p_.resize(2 * places.p_size);
+      q_.resize(2 * places.q_size);
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto [rows, columns, rank] = sizes[i];
+      const int64_t p = places.p[i], q = places.q[i];
+      if (others.p) {
+        Join(others.p + p, own.p + p, rows, rank, p_.data() + 2 * p);
+        Join(others.q + q, own.q + q, columns, rank, q_.data() + 2 * q);
+        this->sizes[i].rank *= 2;
+      }
+      ps.push_back(others.p ? p_.data() + 2 * p : own.p + p);
+      qs.push_back(others.p ? q_.data() + 2 * q : own.q + q);
+    }
+  }
+
+  std::vector<MatrixSize> sizes;
+  std::vector<const float*> ps, qs;
+
+ private:
+  std::vector<float> p_, q_;
+};
+
+void Subtract(const Executor& executor, const std::vector<EncodeInput>& sources, float multiplier,
+              const Taken& taken) {
+  const std::vector<MatrixSize>& sizes = taken.sizes;
+  const Columns columns(executor, sizes, taken.qs);
+  const auto subtract = GRACE_CHOOSE(Subtract);
+  const ListLoop loop = LoopOver(sources);
+  const bool large = TooLargeToCache(loop.total());
+  loop.For(executor, BetweenRows{sizes}, [&](size_t i, int64_t begin, int64_t end) {
+    const DenormalsAreZero scope;
+    const EncodeInput& source = sources[i];
+    if (sizes[i].rank) {
+      // Lines of x are in the caches already.
+      const bool bypass = large && source.residual_out != source.x;
+      const float* p = taken.ps[i] + begin / sizes[i].columns * sizes[i].rank;
+      subtract(StripOf(source, sizes[i], multiplier, begin, end), p, columns[i], bypass,
+               source.residual_out + begin);
+      return EndStores(bypass);
+    }
+    EncodePiece(source, multiplier, ChooseCompensate(), begin, end, large,
+                [](int64_t, int64_t count, const float* acc, float* kept) {
+                  for (int64_t j = 0; j < count; ++j) kept[j] = acc[j] - acc[j];
+                });
+  });
+}
 
 }  // namespace
 
@@ -193,8 +176,10 @@ bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sourc
   const Places places(sizes);
   const Columns columns(executor, sizes, qs);
   const auto project = GRACE_CHOOSE(Project);
+  const ListLoop loop = LoopOver(sources);
+  const bool bypass = TooLargeToCache(loop.total());
   std::atomic<bool> all{true};
-  LoopOver(sources).For(executor, BetweenRows{sizes}, [&](size_t i, int64_t begin, int64_t end) {
+  loop.For(executor, BetweenRows{sizes}, [&](size_t i, int64_t begin, int64_t end) {
     const DenormalsAreZero scope;
     if (sizes[i].rank == 0) {
       if (!Copy(sources[i], multiplier, begin, end, dense + places.dense[i])) all = false;
@@ -202,11 +187,17 @@ bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sourc
     }
     const Strip strip = StripOf(sources[i], sizes[i], multiplier, begin, end);
     float* own = p + places.p[i] + begin / sizes[i].columns * sizes[i].rank;
-    project(strip, columns[i], own);
+    float* const kept = sources[i].residual_out;
+    const bool past = bypass && kept && kept != sources[i].x;
+    project(strip, columns[i], own, kept ? kept + begin : nullptr, past);
+    EndStores(past);
     // An element that is not finite makes its row's products so; but finite ones may overflow.
     bool finite = true;
     for (int64_t row = 0; row < strip.rows; ++row) finite &= IsFinite(own[row * sizes[i].rank]);
-    if (!finite && !Copy(sources[i], multiplier, begin, end, nullptr)) all = false;
+    if (finite) return;
+    const EncodeInput& source = sources[i];
+    const EncodeInput again = kept ? EncodeInput{kept, nullptr, nullptr, source.n} : source;
+    if (!Copy(again, kept ? 1.0f : multiplier, begin, end, nullptr)) all = false;
   });
   return all;
 }
@@ -214,7 +205,9 @@ bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sourc
 void ReprojectList(const Executor& executor, const std::vector<EncodeInput>& sources,
                    float multiplier, const std::vector<MatrixSize>& sizes, const float* p, float* q,
                    Factors others) {
-  Reprojector(sources, multiplier, sizes, p, q, others).Run(executor);
+  Reprojector(sources, multiplier, sizes, p, q).Run(executor);
+  if (sources.empty() || !sources[0].residual_out) return;
+  Subtract(executor, sources, multiplier, Taken(sizes, {p, q}, others));
 }
 
 bool ExpandList(const Executor& executor, const std::vector<DecodeOutput>& targets,

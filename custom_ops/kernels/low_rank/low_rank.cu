@@ -153,10 +153,12 @@ GRACE_EXPORT int grace_cuda_project_list(const EncodeInput* sources, int64_t cou
   const MatrixTable table = room.Send(
       [=](int64_t i, MatrixItem* item) {
         item->source = {sources[i].x, sources[i].residual};
+        item->out = sources[i].residual_out;
         item->own_q = qs[i];
       },
       finite);
-  RunProducts(launch, table, {p, dense, nullptr, nullptr, multiplier, finite}, true, false);
+  const bool keeps = count && sources[0].residual_out;
+  RunProducts(launch, table, {p, dense, nullptr, nullptr, multiplier, finite, keeps}, true, false);
   return launch.error();
 }
 
@@ -173,7 +175,7 @@ GRACE_EXPORT int grace_cuda_reproject_list(const EncodeInput* sources, int64_t c
         item->out = sources[i].residual_out;
       },
       nullptr);
-  RunProducts(launch, table, {nullptr, nullptr, p, q, multiplier, nullptr}, false, true);
+  RunProducts(launch, table, {nullptr, nullptr, p, q, multiplier, nullptr, false}, false, true);
   const Factors own{p, q};
   const TwoProducts taken = others.p ? TwoProducts{others, own} : TwoProducts{own, {}};
   if (count && sources[0].residual_out) RunSubtract(launch, table, taken, multiplier);

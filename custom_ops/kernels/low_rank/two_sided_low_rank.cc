@@ -13,10 +13,17 @@ bool AlternateList(const Executor& executor, const std::vector<EncodeInput>& sou
   for (const int64_t place : places.q) qs.push_back(right + place);
   const bool finite = ProjectList(executor, sources, multiplier, sizes, qs, p, dense);
   const bool keeps = !sources.empty() && sources[0].residual_out;
-  std::vector<float> rest(keeps ? places.p_size : 0);
-  if (keeps) RemoveList(executor, sizes, p, left, rest.data());
-  const Factors others{keeps ? rest.data() : nullptr, right};
-  ReprojectList(executor, sources, multiplier, sizes, left, q, others);
+  if (!keeps) {
+    ReprojectList(executor, sources, multiplier, sizes, left, q);
+    return finite;
+  }
+  std::vector<float> rest(places.p_size);
+  RemoveList(executor, sizes, p, left, rest.data());
+  std::vector<EncodeInput> kept;
+  for (const EncodeInput& source : sources) {
+    kept.push_back({source.residual_out, nullptr, source.residual_out, source.n});
+  }
+  ReprojectList(executor, kept, 1.0f, sizes, left, q, {rest.data(), right});
   return finite;
 }
 

@@ -66,8 +66,8 @@ class Matrices {
 
 // Gradients that are matrices.
 struct MatrixEncoder : Encoder {
-  explicit MatrixEncoder(const Attributes& attributes)
-      : Encoder(attributes), matrices(attributes) {}
+  explicit MatrixEncoder(const Attributes& attributes, const char* count = "M")
+      : Encoder(attributes, count), matrices(attributes) {}
 
   std::vector<EncodeInput> Sources(const Call& call, int residuals_out) const {
     std::vector<EncodeInput> sources = Encoder::Sources(call, residuals_out, Elements::kAny);

@@ -139,7 +139,8 @@ class MatrixRoom {
   uint32_t* counters_;
 };
 
-// P = M Q with the Q of the items, and the dense tensors; and q = Mt P of `basis`.
+// P = M Q with the Q of the items, and the dense tensors; and q = Mt P of `basis`. With `keeps` the
+// items' `out` get M; q must then be taken in another launch.
 struct Products {
   float* p;
   float* dense;
@@ -147,6 +148,7 @@ struct Products {
   float* q;
   float multiplier;
   bool* finite;
+  bool keeps;
 };
 // Takes either or both in one launch.
 void RunProducts(Launch& launch, const MatrixTable& table, const Products& products, bool projects,

@@ -31,14 +31,13 @@ __device__ inline float SumLanes(const float* values) {
 }
 
 // Columns [k, k + kRank) of P for the rows of a strip. Sixteen lanes share kRowsEach rows; in the
-// columns that fill a row's last sixteen, all factors are zero.
+// columns that fill a row's last sixteen, all factors are zero. `kept`, unless null, gets the rows
+// themselves; a lane writes there what it has read.
 template <int kRank>
-__device__ bool ProjectColumns(const MatrixItem& own, int64_t row, int64_t k,
-                               const Products& products) {
-  const float multiplier = products.multiplier;
+__device__ bool ProjectColumns(const MatrixItem& own, DeviceInput source, float multiplier,
+                               int64_t row, int64_t k, float* kept, const Products& products) {
   const int lane = threadIdx.x % kHalf;
   const int64_t missing = own.rank - k;
-  const DeviceInput& source = own.source;
   const float zero = multiplier == 1.0f ? 0.0f : MulZ(0.0f, multiplier);
   const float padding = source.residual ? AddZ(zero, 0.0f) : zero;
   const float* q = own.own_q + k;
@@ -55,7 +54,10 @@ __device__ bool ProjectColumns(const MatrixItem& own, int64_t row, int64_t k,
         inside, [&](int i) { return (row + i % kRowsEach) * own.columns + column(i); }, multiplier,
         padding, acc);
 #pragma unroll
-    for (int i = 0; i < kSteps * kRowsEach; ++i) finite &= !inside(i) || IsFinite(acc[i]);
+    for (int i = 0; i < kSteps * kRowsEach; ++i) {
+      finite &= !inside(i) || IsFinite(acc[i]);
+      if (kept && inside(i)) kept[(row + i % kRowsEach) * own.columns + column(i)] = acc[i];
+    }
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int64_t j = begin + s * kHalf + lane;
@@ -89,27 +91,37 @@ __device__ inline void ProjectStrip(const MatrixItem& own, int64_t strip,
     LoadPiece(own.source, products.multiplier, begin, n, 0.0f, acc);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      if (PlaceOf(j) < n) products.dense[own.dense + begin + PlaceOf(j)] = acc[j];
+      if (PlaceOf(j) >= n) continue;
+      products.dense[own.dense + begin + PlaceOf(j)] = acc[j];
+      if (products.keeps) own.out[begin + PlaceOf(j)] = acc[j];
     }
     return NotePiece(acc, n, products.finite);
   }
   const int64_t row = strip << kLogStrip;
+  DeviceInput source = own.source;
+  float multiplier = products.multiplier;
+  float* kept = products.keeps ? own.out : nullptr;
   bool finite = true;
   for (int64_t k = 0; k < own.rank; k += 8) {
     switch (own.rank - k) {
       case 1:
-        finite &= ProjectColumns<1>(own, row, k, products);
+        finite &= ProjectColumns<1>(own, source, multiplier, row, k, kept, products);
         break;
       case 2:
-        finite &= ProjectColumns<2>(own, row, k, products);
+        finite &= ProjectColumns<2>(own, source, multiplier, row, k, kept, products);
         break;
       case 3:
       case 4:
-        finite &= ProjectColumns<4>(own, row, k, products);
+        finite &= ProjectColumns<4>(own, source, multiplier, row, k, kept, products);
         break;
       default:
-        finite &= ProjectColumns<8>(own, row, k, products);
+        finite &= ProjectColumns<8>(own, source, multiplier, row, k, kept, products);
     }
+    if (!kept) continue;
+    // Further columns take the rows from there, since they may be written over x.
+    source = {kept, nullptr};
+    multiplier = 1.0f;
+    kept = nullptr;
   }
   if (!finite) *products.finite = false;
 }
