@@ -184,7 +184,8 @@ def _variables(
             share = sent * weight / sum(weights) if sum(weights) else 0.0
             yield told(lane, share, _exchange(group, handed))
     for group in plan.by_rows:
-        yield told(group.lanes[0], None, "compressed rows")
+        for lane in group.lanes:
+            yield told(lane, None, "compressed rows")
     for lane in plan.sparse:
         yield told(lane, None, "rows")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +18,6 @@ from grace_tf import ops
 from grace_tf.core.context import Context
 from grace_tf.line import row_selection
 from grace_tf.line.plan import LaneGroup, Plan
-from grace_tf.line.row_chunks import Chunks
 from grace_tf.line.sparse_gradients import with_values
 from grace_tf.transports.base import Transport
 from grace_tf.transports.rows import summed
@@ -56,71 +56,134 @@ class _Sent:
 
 def communicate(plan: Plan, senders: Sequence[Sender], transport: Transport) -> list[Received]:
     """One step of the lanes `plan.by_rows` on the workers of this process."""
-    chunks = [group.chunks for group in plan.by_rows]
-    sent = []
+    groups, sent = plan.by_rows, []
     for i, sender in enumerate(senders):
         with transport.device(i):
-            sent.append(_send(plan.by_rows, sender))
+            sent.append(_send(groups, sender))
     tables = transport.gather([each.counts for each in sent], plan.message_key("lengths"))
     with transport.device(0):
-        longest = tf.reduce_max(tf.reduce_sum(_lengths(chunks, tables[0]), 1))
+        longest = tf.reduce_max(tf.reduce_sum(_lengths(groups, tables[0]), 1))
     words = transport.messages([each.words for each in sent], longest, plan.message_key)
     received = []
     for i, sender in enumerate(senders):
         with transport.device(i):
             # Between copies within a process there may be one result for all workers.
             if i == 0 or words[i] is not words[0]:
-                totals = _receive(chunks, sender, tables[i], words[i])
+                totals = _receive(groups, sender, tables[i], words[i])
             finite = tf.reduce_all(tables[i][:, -1] == 0)
             received.append(Received(totals, sent[i].memories, finite, sent[i].finite))
     return received
 
 
+@dataclasses.dataclass
+class _Compensated:
+    """The rows of one lane of one worker, and what `settle` takes."""
+
+    rows: tf.IndexedSlices  # each row once
+    chosen: tf.Tensor | None  # the positions of the rows that are sent; None: all of them
+    leaves: dict[str, tf.Tensor]
+    carry: Any
+    ctx: Context
+
+    def sent(self) -> tf.IndexedSlices:
+        if self.chosen is None:
+            return self.rows
+        values, indices = (
+            tf.gather(each, self.chosen) for each in (self.rows.values, self.rows.indices)
+        )
+        return tf.IndexedSlices(values, indices, self.rows.dense_shape)
+
+    def stands_for(self, decoded: tf.Tensor | None) -> tf.Tensor | None:
+        """What was sent, in the shape of the rows, from its decoded form."""
+        if decoded is None or self.chosen is None:
+            return decoded
+        # The residual of a row that is not sent is the row, to the bit: it stands for zeros.
+        return tf.scatter_nd(self.chosen[:, tf.newaxis], decoded, tf.shape(self.rows.values))
+
+
 def _send(groups: Sequence[LaneGroup], sender: Sender) -> _Sent:
+    inputs = zip(sender.grads, sender.memories, sender.contexts)
     words, counts, memories, seen = [], [], [], []
-    for group, grad, state, ctx in zip(groups, sender.grads, sender.memories, sender.contexts):
-        values = tf.cast(grad.values, tf.float32)
-        rows = summed(values * ctx.multiplier, grad.indices, grad.dense_shape)
-        leaves = {name: tf.gather(leaf, rows.indices) for name, leaf in state.items()}
-        compensated, carry = group.memory.compensate(rows.values, leaves, ctx)
-        made, stands_for, count = _encoded(group, with_values(rows, compensated), ctx)
-        # `settle` of a memory with the trait `by_rows` does not look at the total.
-        _, leaves = group.memory.settle(carry, stands_for, compensated, leaves, ctx)
-        memories.append({k: tf.IndexedSlices(leaf, rows.indices) for k, leaf in leaves.items()})
+    for group in groups:
+        lanes = [_prepared(group, *next(inputs)) for _ in group.lanes]
+        sent = [lane.sent() for lane in lanes]
+        made, decoded = group.chunks.encode(
+            _joined([each.indices for each in sent]),
+            _joined([each.values for each in sent]),
+            lanes[0].ctx,
+        )
+        sizes = [tf.shape(each.indices)[0] for each in sent]
+        for lane, values in zip(lanes, _apart(decoded, sizes)):
+            # `settle` of a memory with the trait `by_rows` does not look at the total.
+            compensated, stands_for = lane.rows.values, lane.stands_for(values)
+            _, leaves = group.memory.settle(
+                lane.carry, stands_for, compensated, lane.leaves, lane.ctx
+            )
+            where = lane.rows.indices
+            memories.append({k: tf.IndexedSlices(leaf, where) for k, leaf in leaves.items()})
+            seen.append(compensated)
         words.append(made)
-        counts.append(count)
-        seen.append(compensated)
+        counts += sizes
     finite = ops.all_finite(seen)
     counts.append(tf.cast(~finite, tf.int32))
     return _Sent(tf.concat(words, 0), tf.stack(counts), memories, finite)
 
 
-def _encoded(
-    group: LaneGroup, rows: tf.IndexedSlices, ctx: Context
-) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
-    """(words, what they stand for in the shape of `rows.values`, how many rows they hold)."""
-    indices, values, ratio = rows.indices, rows.values, group.compressor.row_share
-    if ratio is None:
-        return *group.chunks.encode(indices, values, ctx), tf.shape(indices)[0]
-    chosen = row_selection.largest(rows, ratio)
-    words, sent = group.chunks.encode(tf.gather(indices, chosen), tf.gather(values, chosen), ctx)
-    # The residual of a row that is not sent is the row, to the bit: it stands for zeros.
-    sent = tf.scatter_nd(chosen[:, tf.newaxis], sent, tf.shape(values))
-    return words, sent, tf.shape(chosen)[0]
+def _prepared(
+    group: LaneGroup, grad: tf.IndexedSlices, state: dict[str, tf.Tensor], ctx: Context
+) -> _Compensated:
+    values = tf.cast(grad.values, tf.float32)
+    rows = summed(values * ctx.multiplier, grad.indices, grad.dense_shape)
+    leaves = {name: tf.gather(leaf, rows.indices) for name, leaf in state.items()}
+    compensated, carry = group.memory.compensate(rows.values, leaves, ctx)
+    rows = with_values(rows, compensated)
+    ratio = group.compressor.row_share
+    chosen = None if ratio is None else row_selection.largest(rows, ratio)
+    return _Compensated(rows, chosen, leaves, carry, ctx)
 
 
-def _lengths(chunks: Sequence[Chunks], table: tf.Tensor) -> tf.Tensor:
-    """How many words each lane of each worker has, `[size, lanes]`."""
-    return tf.stack([codec.length(table[:, i]) for i, codec in enumerate(chunks)], 1)
+def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)
+
+
+def _apart(joined: tf.Tensor | None, sizes: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+    if joined is None or len(sizes) == 1:
+        return [joined] * len(sizes)
+    return tf.split(joined, tf.stack(sizes), num=len(sizes))
+
+
+def _tables(groups: Sequence[LaneGroup], table: tf.Tensor) -> list[tf.Tensor]:
+    """The number of rows by worker and lane, `[size, lanes]`, of each group."""
+    return tf.split(table[:, :-1], [len(group.lanes) for group in groups], 1)
+
+
+def _lengths(groups: Sequence[LaneGroup], table: tf.Tensor) -> tf.Tensor:
+    """How many words each group of each worker has, `[size, groups]`."""
+    rows = [tf.reduce_sum(each, 1) for each in _tables(groups, table)]
+    return tf.stack([group.chunks.length(each) for group, each in zip(groups, rows)], 1)
 
 
 def _receive(
-    chunks: Sequence[Chunks], sender: Sender, table: tf.Tensor, words: tf.Tensor
+    groups: Sequence[LaneGroup], sender: Sender, table: tf.Tensor, words: tf.Tensor
 ) -> list[tf.IndexedSlices]:
     begins = tf.range(tf.shape(words)[0]) * tf.shape(words)[1]
-    starts = begins[:, None] + tf.cumsum(_lengths(chunks, table), axis=1, exclusive=True)
+    starts = begins[:, None] + tf.cumsum(_lengths(groups, table), axis=1, exclusive=True)
     flat, totals = tf.reshape(words, [-1]), []
-    for i, (codec, grad, ctx) in enumerate(zip(chunks, sender.grads, sender.contexts)):
-        indices, values = codec.decode(flat, starts[:, i], table[:, i], ctx.public())
-        totals.append(summed(values, tf.cast(indices, grad.indices.dtype), grad.dense_shape))
+    inputs = zip(sender.grads, sender.contexts)
+    for i, (group, counts) in enumerate(zip(groups, _tables(groups, table))):
+        mine = [next(inputs) for _ in group.lanes]
+        rows, ctx = tf.reduce_sum(counts, 1), mine[0][1].public()
+        indices, values = group.chunks.decode(flat, starts[:, i], rows, ctx)
+        found = zip(*(_by_lane(each, counts) for each in (indices, values)))
+        for (grad, _), (where, decoded) in zip(mine, found):
+            totals.append(summed(decoded, tf.cast(where, grad.indices.dtype), grad.dense_shape))
     return totals
+
+
+def _by_lane(rows: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
+    """Rows in the order of workers, and of lanes within a worker, as one tensor for each lane."""
+    size, lanes = counts.shape
+    if lanes == 1:
+        return [rows]
+    pieces = tf.split(rows, tf.reshape(counts, [-1]), num=size * lanes)
+    return [tf.concat(pieces[lane::lanes], 0) for lane in range(lanes)]

@@ -31,6 +31,7 @@ from grace_tf.line import compressed_rows
 from grace_tf.line.compressed_rows import Received, Sender
 from grace_tf.line.dense_lanes import mean, uncompressed
 from grace_tf.line.host_sums import added_up
+from grace_tf.line.lanes import Lane
 from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.line.round_driver import Bucket, GroupRounds, Watch
 from grace_tf.line.sparse_gradients import values_of, with_values
@@ -185,18 +186,22 @@ class _Worker:
 
     def sender(self) -> Sender:
         """This worker's input for the lanes of compressed rows."""
-        share, groups = self._share, self._plan.by_rows
+        share, lanes = self._share, self._row_lanes
         return Sender(
-            [share.grads[group.lanes[0].position] for group in groups],
-            [share.memory.get(group.ordinals[0], {}) for group in groups],
-            [self._context(group, group.specs, group.ordinals) for group in groups],
+            [share.grads[lane.position] for _, lane in lanes],
+            [share.memory.get(lane.ordinal, {}) for _, lane in lanes],
+            [self._context(group, (lane.spec,), (lane.ordinal,)) for group, lane in lanes],
         )
+
+    @property
+    def _row_lanes(self) -> list[tuple[LaneGroup, Lane]]:
+        return [(group, lane) for group in self._plan.by_rows for lane in group.lanes]
 
     def receive(self, received: Received) -> None:
         """Takes the result of the lanes of compressed rows."""
         self._by_rows = received
-        for group, total in zip(self._plan.by_rows, received.totals):
-            lane, values = group.lanes[0], mean(total.values, self._transport.size)
+        for (_, lane), total in zip(self._row_lanes, received.totals):
+            values = mean(total.values, self._transport.size)
             self.unseen.append(values)  # before a cast that turns infinity into the largest number
             if lane.dtype != "float32":
                 values = tf.saturate_cast(values, lane.dtype)
@@ -224,8 +229,8 @@ class _Worker:
             if self._by_rows is not None:
                 flags.append(self._by_rows.finite)
                 own_flags.append(self._by_rows.own_finite)
-                for group, memory in zip(self._plan.by_rows, self._by_rows.memories):
-                    result.memory[group.ordinals[0]] = memory
+                for (_, lane), memory in zip(self._row_lanes, self._by_rows.memories):
+                    result.memory[lane.ordinal] = memory
             # A sum of finite payloads may still overflow; every worker sees the same aggregate.
             result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
             result.own_finite = lambda: tf.reduce_all([*own_flags, _all_finite(dense)])

@@ -17,7 +17,7 @@ from grace_tf.core.specs import spec_of
 from grace_tf.core.version import __version__
 from grace_tf.line import collective_keys, row_selection, two_hops, wire
 from grace_tf.line.lanes import Lane, lane_of
-from grace_tf.line.row_chunks import Chunks
+from grace_tf.line.row_chunks import Chunks, index_dtype
 from grace_tf.line.settings import Settings
 from grace_tf.line.sparse_policy import PLAIN_ROWS, ROWS
 from grace_tf.transports.base import CollectiveRecord
@@ -31,8 +31,8 @@ _KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums i
 class LaneGroup:
     """The lanes of a bucket with equal compressor, memory and dtype; `merged`: one flat tensor.
 
-    `by_rows`: one lane in no bucket, whose gradients are compressed rows.  `exchange`: the keyword
-    of `wrap`.
+    `by_rows`: lanes in no bucket, whose gradients are compressed rows.  They share chunks, so their
+    rows have one shape, and their row numbers one dtype.  `exchange`: the keyword of `wrap`.
     """
 
     lanes: tuple[Lane, ...]
@@ -66,8 +66,11 @@ class LaneGroup:
 
     @functools.cached_property
     def chunks(self) -> Chunks:
-        """The coder of a group `by_rows`: turns the rows of its lane into words, and back."""
-        return Chunks(row_selection.coder(self.compressor), self.lanes[0].shape)
+        """The coder of a group `by_rows`: turns the rows of its lanes into words, and back."""
+        rows = sum(lane.shape[0] for lane in self.lanes)
+        first = self.lanes[0].shape
+        coder = row_selection.coder(self.compressor)
+        return Chunks(coder, (rows, *first[1:]), index_dtype(first[0]))
 
     def takes_two_hops(self, size: int) -> bool:
         """Whether two hops replace the group's gather between `size` workers: see two_hops.py."""
@@ -96,7 +99,7 @@ class Plan:
     check_every: int = 0
     hierarchical: bool | str = False
     sparse: tuple[Lane, ...] = ()  # dense lanes whose gradients are rows; in no bucket
-    by_rows: tuple[LaneGroup, ...] = ()  # one lane each, whose gradients are compressed rows
+    by_rows: tuple[LaneGroup, ...] = ()  # lanes whose gradients are compressed rows
 
     @property
     def groups(self) -> list[LaneGroup]:
@@ -106,7 +109,7 @@ class Plan:
     @property
     def rows(self) -> tuple[Lane, ...]:
         """All lanes whose gradients stay rows."""
-        return self.sparse + tuple(group.lanes[0] for group in self.by_rows)
+        return self.sparse + tuple(lane for group in self.by_rows for lane in group.lanes)
 
     @property
     def dense(self) -> bool:
@@ -203,11 +206,11 @@ def make_plan(
     rows.  For memories that stages of a schedule share see lanes.py.  Buckets are filled in
     backward order up to `bucket_bytes`.
     """
-    lanes, sparse, by_rows = [], (), ()
+    lanes, sparse, by_rows = [], (), []
     for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
         lane, way = lane_of(settings, i, path, spec, ordinal, i in rows, static)
         if way == ROWS:
-            by_rows += (LaneGroup((lane,), by_rows=True),)
+            by_rows.append(lane)
         elif way == PLAIN_ROWS:
             sparse += (lane,)
         else:
@@ -225,7 +228,8 @@ def make_plan(
                 for g in groups.values()
             )
         )
-    apart = [by_rows] * bool(by_rows) + [(LaneGroup(sparse),)] * bool(sparse)
+    row_groups = _row_groups(by_rows)
+    apart = [row_groups] * bool(row_groups) + [(LaneGroup(sparse),)] * bool(sparse)
     layout = _digest([*buckets, *apart], len(sparse), settings)
     digest = _hash(json.dumps([layout, *paths]))
     return Plan(
@@ -233,8 +237,22 @@ def make_plan(
         check_every=settings.check_every,
         hierarchical=settings.hierarchical,
         sparse=sparse,
-        by_rows=by_rows,
+        by_rows=row_groups,
     )
+
+
+def _row_groups(lanes: Sequence[Lane]) -> tuple[LaneGroup, ...]:
+    """Groups of lanes whose rows share chunks, so that a step of many tables has few nodes.
+
+    Where a compressor has no blocks, a chunk has one scale, which tables do not share.
+    """
+    groups: dict[Any, list[Lane]] = {}
+    for lane in lanes:
+        shared = row_selection.coder(lane.compressor).block is not None
+        alike = lane.spec.dtype, lane.shape[1:], index_dtype(lane.shape[0])
+        kind = lane.compressor, lane.memory, *(alike if shared else [lane.ordinal])
+        groups.setdefault(kind, []).append(lane)
+    return tuple(LaneGroup(tuple(group), by_rows=True) for group in groups.values())
 
 
 def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:

@@ -3,6 +3,8 @@
 The number of rows that a worker touches differs from step to step, but compressors need static
 shapes.  So rows are compressed in chunks of 1024, 32 and 1 rows: first as many of the largest
 chunks as fit, then of the next.  No chunk is padded, so no padding enters a quantiser's scale.
+Rows of several tables may follow one another: a chunk then has the end of one and the beginning of
+the next.
 """
 
 from __future__ import annotations
@@ -23,6 +25,11 @@ _ELEMENTS = 1 << 20  # the largest number of elements in a chunk of several rows
 _ODD = 0x9E3779B1  # a factor without common divisors with 2^32
 
 
+def index_dtype(rows: int) -> tf.DType:
+    """The dtype of the row numbers of a table of so many rows, on the wire."""
+    return tf.int32 if rows <= tf.int32.max else tf.int64
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """Chunks with the same number of rows: their spec and their buffer on the wire."""
@@ -40,16 +47,18 @@ class Kind:
 
 
 class Chunks:
-    """Turns rows of a table of this shape into words, compressed by this compressor, and back.
+    """Turns rows of tables into words, compressed by this compressor, and back.
 
+    `shape` is that of all tables end to end, which have rows of one shape; `index` is the dtype of
+    their row numbers on the wire.
     Eager steps call a function that is traced once here: eager execution of each operation of each
     chunk would take a second a step.
     """
 
-    def __init__(self, compressor: Compressor, shape: tuple[int, ...]) -> None:
+    def __init__(self, compressor: Compressor, shape: tuple[int, ...], index: tf.DType) -> None:
         self._compressor, self._row = compressor, tuple(shape[1:])
         self._traced: dict[Any, Callable] = {}
-        self._index = tf.int32 if shape[0] <= tf.int32.max else tf.int64
+        self._index = index
         elements = tf.TensorShape(self._row).num_elements()
         self._kinds = []
         for rows in ROWS:
@@ -76,9 +85,9 @@ class Chunks:
     def encode(
         self, indices: tf.Tensor, values: tf.Tensor, ctx: Context
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """(words, the words decoded) of one worker's rows, where no row comes twice.
+        """(words, the words decoded) of one worker's rows, table by table, none of them twice.
 
-        `values` are float32 `[rows, ...]`; `ctx` is the sender's context of the whole lane.  The
+        `values` are float32 `[rows, ...]`; `ctx` is the sender's context of the first table.  The
         decoded rows have the shape of `values`, or are None without `ctx.needs_sent`.
         """
         indices = tf.cast(indices, self._index)
@@ -89,8 +98,8 @@ class Chunks:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """(indices, values) of all workers' rows, in worker order.
 
-        Worker w's words for this lane begin at `words[starts[w]]` and stand for `counts[w]` rows;
-        `ctx` is the public context of the lane.
+        Worker w's words begin at `words[starts[w]]` and stand for `counts[w]` rows; `ctx` is the
+        public context of the first table.
         """
         return self._traced_if_eager(self._decode, [words, starts, counts], ctx)
 

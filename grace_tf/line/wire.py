@@ -19,7 +19,7 @@ import tensorflow as tf
 from grace_tf.core.rounds import AllToAll, Gather, Max, Payload, Request, Sum
 from grace_tf.ops.backend.words_as_floats import CARRIER, as_carrier, from_carrier, one_row
 
-VERSION = 5  # of the meaning of buffers; workers compare it at the first step
+VERSION = 6  # of the meaning of buffers; workers compare it at the first step
 
 KINDS: dict[type[Request], str] = {Sum: "sum", Max: "max", Gather: "gather", AllToAll: "all_to_all"}
 

@@ -10,6 +10,7 @@ from launch import launch
 from replicas import mirrored
 
 import grace_tf
+from grace_tf.cli.bench.step import count_nodes
 from grace_tf.core import registry
 from grace_tf.core.context import Context
 from grace_tf.line.plan import make_plan
@@ -133,7 +134,7 @@ def test_a_row_number_outside_the_table_is_refused_however_rows_travel(spec, mem
 def test_chunks_draw_by_themselves_and_are_right_on_average():
     shape, count, steps = (200, 8), 70, 100  # chunks of 32, 32 and six of 1
     compressor = settings("qsgd:bits=4").route("table")[0]
-    codec = Chunks(compressor, shape)
+    codec = Chunks(compressor, shape, tf.int32)
     values = tf.tile(tf.random.stateless_normal([1, 8], [1, 2]), [count, 1])
     indices = tf.range(count) * 2
 
@@ -159,6 +160,57 @@ def test_chunks_draw_by_themselves_and_are_right_on_average():
     by_column = draws.reshape(-1, 8).astype(np.float64)
     error = np.abs(by_column.mean(0) - values[0])
     assert (error <= 5 * by_column.std(0, ddof=1) / np.sqrt(len(by_column)) + 1e-6).all()
+
+
+def test_tables_with_rows_of_one_shape_share_chunks_and_keep_their_rows_and_residuals_apart():
+    shapes = [(70, 4), (40, 5), (30, 4), (90, 4)]
+    tables = [tf.Variable(tf.zeros(shape), name=f"table{i}") for i, shape in enumerate(shapes)]
+    for keywords in (EXACT, {"compressor": "topk:ratio=0.5", "min_elements": 1}):
+        aggregate = grace_tf.Aggregator(**keywords)
+        given, got = [np.zeros([2, *s]) for s in shapes], [np.zeros(s) for s in shapes]
+        for step in range(3):
+            # Each worker touches another number of rows of each table, and none of some.
+            workers = [
+                [
+                    rows_of(COUNTS[(w + i + step) % 3], s, seed=w + step)
+                    for i, s in enumerate(shapes)
+                ]
+                for w in range(2)
+            ]
+            replicas = together(aggregate, workers, tables)
+            for i in range(len(shapes)):
+                np.testing.assert_array_equal(*(in_float64(each[i]) for each in replicas))
+                got[i] += in_float64(replicas[0][i])
+                for w in range(2):
+                    given[i][w] += 2 * in_float64(workers[w][i])  # summed: the host has halved it
+        for i, kept in enumerate(
+            aggregate.state.arrays()[f"table{i}/memory/residual"] for i in range(4)
+        ):
+            np.testing.assert_allclose(given[i].sum(0), 2 * got[i] + kept.sum(0), atol=1e-3)
+            if keywords is EXACT:
+                np.testing.assert_array_equal(kept, 0)
+
+
+def test_tables_share_chunks_if_their_rows_are_alike_and_the_method_has_blocks():
+    specs = [
+        tf.TensorSpec([rows, width], tf.float32) for rows, width in ((80, 6), (70, 6), (80, 5))
+    ]
+    for compressor, groups in (("qsgd", [2, 1]), ("u8bit", [1, 1, 1])):
+        made = settings(compressor, min_elements=1)
+        plan = make_plan(made, "abc", specs, range(3), rows=range(3))
+        assert [len(group.lanes) for group in plan.by_rows] == groups
+
+
+def test_of_many_tables_each_adds_few_nodes():
+    def nodes(count):
+        tables = [tf.Variable(tf.zeros([80, 6])) for _ in range(count)]
+        aggregate = grace_tf.Aggregator("qsgd:rounding=nearest", memory="residual", min_elements=1)
+        grads = [rows_of(40, (80, 6), seed=i) for i in range(count)]
+        step = tf.function(lambda: aggregate(grads, tables), autograph=False)
+        return count_nodes(step.get_concrete_function().graph)
+
+    # A coder alone has some hundred.
+    assert nodes(6) - nodes(5) < 150
 
 
 def test_parts_of_64_bits_travel_as_rows_too():

@@ -98,7 +98,7 @@ class State(Trackable):
         name, method, shape and dtype; else it is replaced, except for the kinds in `apart`.
         """
         owners = [o for group in groups for o in owners_of(group, seed, self.size, apart)]
-        by_rows = {group.ordinals[0] for group in groups if group.by_rows}
+        by_rows = {o for group in groups if group.by_rows for o in group.ordinals}
         # Entered once for all leaves; each makes several calls that enter it, which takes much
         # longer from a graph than from here.
         with tf.init_scope():
