@@ -108,7 +108,7 @@ def _send(groups: Sequence[LaneGroup], sender: Sender) -> _Sent:
         lanes = [_prepared(group, *next(inputs)) for _ in group.lanes]
         sent = [lane.sent() for lane in lanes]
         made, decoded = group.chunks.encode(
-            _joined([each.indices for each in sent]),
+            _joined([tf.cast(each.indices, group.chunks.index) for each in sent]),
             _joined([each.values for each in sent]),
             lanes[0].ctx,
         )

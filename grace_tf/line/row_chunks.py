@@ -58,7 +58,7 @@ class Chunks:
     def __init__(self, compressor: Compressor, shape: tuple[int, ...], index: tf.DType) -> None:
         self._compressor, self._row = compressor, tuple(shape[1:])
         self._traced: dict[Any, Callable] = {}
-        self._index = index
+        self.index = index
         elements = tf.TensorShape(self._row).num_elements()
         self._kinds = []
         for rows in ROWS:
@@ -69,7 +69,7 @@ class Chunks:
 
     def length(self, counts: tf.Tensor) -> tf.Tensor:
         """The number of words for each of these numbers of rows."""
-        total = counts * (self._index.size // 4)
+        total = counts * (self.index.size // 4)
         for kind, number, _ in self._split(counts):
             total += number * kind.words
         return total
@@ -87,10 +87,10 @@ class Chunks:
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """(words, the words decoded) of one worker's rows, table by table, none of them twice.
 
-        `values` are float32 `[rows, ...]`; `ctx` is the sender's context of the first table.  The
-        decoded rows have the shape of `values`, or are None without `ctx.needs_sent`.
+        `indices` are of the dtype `index`, `values` float32 `[rows, ...]`; `ctx` is the sender's
+        context of the first table.  The decoded rows have the shape of `values`, or are None
+        without `ctx.needs_sent`.
         """
-        indices = tf.cast(indices, self._index)
         return self._traced_if_eager(self._encode, [indices, values], ctx)
 
     def decode(
@@ -148,10 +148,10 @@ class Chunks:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         before = tf.cumsum(counts, exclusive=True)  # the number of rows of the workers before
         owner, k = _each(counts)
-        width = self._index.size // 4
+        width = self.index.size // 4
         places = tf.gather(starts, owner) + k * width
         raw = tf.gather(words, places[:, None] + tf.range(width))
-        indices = tf.bitcast(raw, self._index) if width > 1 else raw[:, 0]
+        indices = tf.bitcast(raw, self.index) if width > 1 else raw[:, 0]
         values, places = [], []
         starts += counts * width
         for kind, number, start in self._split(counts):

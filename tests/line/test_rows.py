@@ -172,8 +172,8 @@ def test_tables_with_rows_of_one_shape_share_chunks_and_keep_their_rows_and_resi
             # Each worker touches another number of rows of each table, and none of some.
             workers = [
                 [
-                    rows_of(COUNTS[(w + i + step) % 3], s, seed=w + step)
-                    for i, s in enumerate(shapes)
+                    rows_of(COUNTS[(w + i + step) % 3], s, index=index, seed=w + step)
+                    for i, (s, index) in enumerate(zip(shapes, 2 * ["int32", "int64"]))
                 ]
                 for w in range(2)
             ]
