@@ -163,17 +163,17 @@ def test_chunks_draw_by_themselves_and_are_right_on_average():
 
 
 def test_tables_with_rows_of_one_shape_share_chunks_and_keep_their_rows_and_residuals_apart():
-    shapes = [(70, 4), (40, 5), (30, 4), (90, 4)]
+    shapes = [(70, 4), (40, 5), (30, 4)]
     tables = [tf.Variable(tf.zeros(shape), name=f"table{i}") for i, shape in enumerate(shapes)]
     for keywords in (EXACT, {"compressor": "topk:ratio=0.5", "min_elements": 1}):
         aggregate = grace_tf.Aggregator(**keywords)
         given, got = [np.zeros([2, *s]) for s in shapes], [np.zeros(s) for s in shapes]
-        for step in range(3):
+        for step in range(2):
             # Each worker touches another number of rows of each table, and none of some.
             workers = [
                 [
                     rows_of(COUNTS[(w + i + step) % 3], s, index=index, seed=w + step)
-                    for i, (s, index) in enumerate(zip(shapes, 2 * ["int32", "int64"]))
+                    for i, (s, index) in enumerate(zip(shapes, ["int32", "int32", "int64"]))
                 ]
                 for w in range(2)
             ]
@@ -184,7 +184,7 @@ def test_tables_with_rows_of_one_shape_share_chunks_and_keep_their_rows_and_resi
                 for w in range(2):
                     given[i][w] += 2 * in_float64(workers[w][i])  # summed: the host has halved it
         for i, kept in enumerate(
-            aggregate.state.arrays()[f"table{i}/memory/residual"] for i in range(4)
+            aggregate.state.arrays()[f"table{i}/memory/residual"] for i in range(len(shapes))
         ):
             np.testing.assert_allclose(given[i].sum(0), 2 * got[i] + kept.sum(0), atol=1e-3)
             if keywords is EXACT:
