@@ -1,4 +1,4 @@
-"""What compressing the rows of an Embedding costs in accuracy: two workers, words as Zipf has them.
+"""What compressing the rows of an Embedding costs in accuracy: two workers, words by Zipf's law.
 
     python benchmarks/embedding.py --out benchmarks/results/embedding.jsonl
 

@@ -167,12 +167,12 @@ class Lists:
         return (kind * len(items))(*items)
 
     def _sources(self) -> Any:
-        """The input of an encoder without a residual: the gradients alone."""
+        """What an encoder reads where there is no residual: the gradients."""
         sources = [EncodeInput(self._at(x), None, None, n) for x, n in zip(self._xs, self._lengths)]
         return self._array(EncodeInput, sources)
 
     def _compensated(self) -> Any:
-        """The input of an encoder with a residual: gradients, old and new residuals."""
+        """What an encoder with a residual reads and writes: gradients, old and new residuals."""
         rows = zip(self._xs, self._residuals, self._kept, self._lengths)
         items = [EncodeInput(*map(self._at, row), n) for *row, n in rows]
         return self._array(EncodeInput, items)

@@ -169,8 +169,11 @@ def _once(compressor, xs):
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
 def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Reads gradients and residuals once, and their sums twice; writes these, the next residuals
-    in the memory of these, and the aggregate."""
+    """Reads gradients and residuals once, and writes their sums M.
+
+    Then it reads M for the second product, turns M into the next residuals in place, and writes the
+    aggregate.
+    """
     sizes = _sizes(compressor, ctx)
     xs, residuals, multiplier = compensated(memory, xs, memories, ctx)
     keeps = residuals is not None

@@ -77,7 +77,7 @@ def communicate(plan: Plan, senders: Sequence[Sender], transport: Transport) -> 
 
 @dataclasses.dataclass
 class _Compensated:
-    """The rows of one lane of one worker, and what `settle` takes."""
+    """The rows of one lane of one worker after `compensate`, and what `settle` takes."""
 
     rows: tf.IndexedSlices  # each row once
     chosen: tf.Tensor | None  # the positions of the rows that are sent; None: all of them
@@ -86,6 +86,7 @@ class _Compensated:
     ctx: Context
 
     def sent(self) -> tf.IndexedSlices:
+        """The rows that are sent."""
         if self.chosen is None:
             return self.rows
         values, indices = (

@@ -66,7 +66,7 @@ class LaneGroup:
 
     @functools.cached_property
     def chunks(self) -> Chunks:
-        """The coder of a group `by_rows`: turns the rows of its lanes into words, and back."""
+        """Turns the rows of a group `by_rows` into words, and words into rows."""
         rows = sum(lane.shape[0] for lane in self.lanes)
         first = self.lanes[0].shape
         coder = row_selection.coder(self.compressor)
@@ -242,9 +242,10 @@ def make_plan(
 
 
 def _row_groups(lanes: Sequence[Lane]) -> tuple[LaneGroup, ...]:
-    """Groups of lanes whose rows share chunks, so that a step of many tables has few nodes.
+    """Puts lanes into one group if their rows can share chunks.
 
-    Where a compressor has no blocks, a chunk has one scale, which tables do not share.
+    A step of many tables then has few nodes.  A compressor without blocks has one scale for a
+    whole chunk.  There each table is a group of its own, since tables should not share a scale.
     """
     groups: dict[Any, list[Lane]] = {}
     for lane in lanes:

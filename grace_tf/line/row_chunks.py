@@ -3,8 +3,8 @@
 The number of rows that a worker touches differs from step to step, but compressors need static
 shapes.  So rows are compressed in chunks of 1024, 32 and 1 rows: first as many of the largest
 chunks as fit, then of the next.  No chunk is padded, so no padding enters a quantiser's scale.
-Rows of several tables may follow one another: a chunk then has the end of one and the beginning of
-the next.
+Rows of several tables may follow one another.  One chunk may then hold the last rows of a table and
+the first rows of the next.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ _ALL = (
     ),
     Outline(
         "zipf",
-        "documents of 20 words as Zipf has them, a table of 1,000,000 × 64",
+        "documents of 20 words whose frequencies follow Zipf's law, a table of 1,000,000 × 64",
         "recommendation",
         "test accuracy, %",
         True,

@@ -1,4 +1,4 @@
-"""Recommendation: NeuMF on MovieLens 100K, and words as Zipf has them on a large table.
+"""Recommendation: NeuMF on MovieLens 100K, and a large table of words by Zipf's law.
 
 NeuMF (He et al. 2017, arXiv:1708.05031): of each user the latest film tells HR@10, how often it is
 among the ten best of itself and 99 films that the user has not rated; the latest but one chooses

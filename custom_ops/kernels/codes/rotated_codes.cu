@@ -24,7 +24,8 @@ struct RotatedItem {
   int32_t unused;
 };
 
-// A piece of n elements, cut into blocks. Each thread holds the elements PlaceOf(j) in registers.
+// A piece is n elements, cut into blocks. Each thread holds some of them in registers: those at the
+// places PlaceOf(j).
 // `room` is an array of kChunk floats in shared memory. Through it a thread reads what threads of
 // other warps hold.
 struct RotatedPiece {
@@ -47,7 +48,7 @@ struct RotatedPiece {
     const int32_t left = length - (b << log_block);
     return left < block ? left : block;
   }
-  // Returns v, with its sign flipped where the random signs flip element j.
+  // Returns v times the random sign of element j, which is 1 or -1.
   __device__ float Flipped(float v, int j) const {
     const uint32_t sign = signs[(PlaceOf(j) & (block - 1)) / kWarp] >> Lane() << 31;
     return __uint_as_float(__float_as_uint(v) ^ sign);
@@ -107,7 +108,7 @@ struct RotatedPiece {
   }
 
  private:
-  // Every thread writes its elements to `room`. When Share returns, all threads can read them.
+  // Each thread writes its elements to `room`. After Share every thread can read all of them.
   __device__ void Share(const float* v) const {
     __syncthreads();
 #pragma unroll
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     const bool sent = piece.Has(j) && PowerOf(largest[b]);
     const float a = fabsf(v[j]), given = MulZ(a, units[b]);
     const auto steps = static_cast<int32_t>(rintf(given < last ? given : last));
-    // `number` becomes the number of limits that are not above `steps`.
+    // The loop counts in `number` how many of the sorted limits are at most `steps`.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
       if (limits[number + half - 1] <= steps) number += half;

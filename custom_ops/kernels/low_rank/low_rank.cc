@@ -12,7 +12,8 @@
 namespace grace {
 namespace {
 
-// Elements of M that a thread adds up at a time. Narrow blocks make it read short pieces of rows.
+// Elements of M that a thread adds up at a time. Smaller blocks are narrower, so that a thread
+// reads shorter pieces of rows, which is slower.
 constexpr int64_t kBlock = 1 << 20;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
@@ -113,8 +114,9 @@ class Reprojector {
   decltype(&generic::Reproject) reproject_ = GRACE_CHOOSE(Reproject);
 };
 
-// The products that are taken out of a list's matrices: P Qt of the own factors, and before it that
-// of other factors if there are any. Both together are one product of twice the rank.
+// What is subtracted from the matrices of a list: P Qt of the own factors. If there are other
+// factors, their product comes before it, and the two are computed as one product of twice the
+// rank.
 class Taken {
  public:
   Taken(const std::vector<MatrixSize>& sizes, Factors own, Factors others) : sizes(sizes) {

@@ -33,7 +33,7 @@ struct VoteItem {
 };
 
 // Each of the first kEach lanes reads the word of one group. Then every lane gets the words of all
-// groups and counts its own bit of each.
+// groups. In each word it counts the bit whose number is the lane's.
 __global__ void __launch_bounds__(kThreads)
     VotePieces(Table<VoteItem> table, int32_t workers, int64_t stride, float factor) {
   const auto [own, begin, n] = table.Piece();

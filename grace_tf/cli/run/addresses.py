@@ -22,7 +22,7 @@ from grace_tf.cli.run.link.network import Network
 from grace_tf.cli.run.local_and_ssh import Place, Remote
 from grace_tf.cli.run.remote_worker import interface
 
-# By default glibc returns large pieces of memory to the operating system when a step frees them.
+# Each step frees large pieces of memory, which glibc by default returns to the operating system.
 # In the next step the system must fill new pages with zeros, which takes time.  With these values
 # glibc keeps the memory for the next step.
 _MEMORY = {

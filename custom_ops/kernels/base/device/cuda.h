@@ -31,8 +31,8 @@ constexpr int kThreads = 256;
 constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
 // For launch bounds: the number of thread blocks that a multiprocessor holds at the same time. More
-// blocks leave fewer registers for each thread. With `usual` blocks, ptxas of CUDA 13.0 moves some
-// values from registers to memory on sm_75, sm_120 and sm_121, so the number is `fewer` there.
+// blocks leave fewer registers for each thread. On sm_75, sm_120 and sm_121 `usual` blocks leave so
+// few registers that ptxas of CUDA 13.0 moves values to memory. There the number is `fewer`.
 constexpr int BlocksAtOnce(int usual, int fewer) {
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1200)
   return fewer;

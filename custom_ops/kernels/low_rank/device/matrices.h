@@ -139,8 +139,9 @@ class MatrixRoom {
   uint32_t* counters_;
 };
 
-// P = M Q with the Q of the items, and the dense tensors; and q = Mt P of `basis`. With `keeps` the
-// items' `out` get M; q must then be taken in another launch.
+// P = M Q with the Q of the items, and the dense tensors; and q = Mt P of `basis`. With `keeps`
+// M is written to the `out` of each item. That may be the memory of x, which q is computed from, so
+// q then needs a launch of its own.
 struct Products {
   float* p;
   float* dense;
