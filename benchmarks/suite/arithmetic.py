@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.suite.arms import ALL, ALONE, ARMS
-from benchmarks.suite.plan import TUNED_WITH
+from benchmarks.suite.plan import TUNED_WITH, chosen_rate
 from benchmarks.suite.tasks.outline import OUTLINES, Outline
 
 Record = dict[str, Any]
@@ -33,18 +33,22 @@ class Place:
 def tests_of(records: Iterable[Record], task: str, arm: str, workers: int, link="") -> list[Record]:
     """The test runs of an arm that did not fail, by seed; all of the same number of steps.
 
-    Where there are several numbers of steps, those of the largest.
+    Where there are several numbers of steps, those of the largest.  Where the tuning runs choose
+    another rate than they once did, runs with the former one do not count.
     """
+    records = list(records)
     runs = [
         r
         for r in records
         if (r["kind"], r["task"], r["arm"]) == ("train", task, arm)
         and (r["workers"], r["link"]) == (workers, link)
-        and r["seed"] != TUNED_WITH
+        and r["seed"] not in TUNED_WITH
         and "error" not in r
     ]
     most = max((r["steps"] for r in runs), default=0)
-    return sorted((r for r in runs if r["steps"] == most), key=lambda r: r["seed"])
+    rate = chosen_rate(records, OUTLINES[task], ARMS[arm], workers, most)
+    counted = (r for r in runs if r["steps"] == most and rate in (None, r["rate"]))
+    return sorted(counted, key=lambda r: r["seed"])
 
 
 def target_of(records: Iterable[Record], task: Outline, workers: int) -> float | None:

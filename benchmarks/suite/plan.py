@@ -19,7 +19,7 @@ LINKS = ("100mbit", "1gbit", "10gbit", "", "1gbit,50ms")  # "": as this machine 
 ENGINES = ("group", "strategy", "horovod")
 WORKERS = (2, 4)
 SEEDS = (1, 2, 3)
-TUNED_WITH = 100  # the seed of the runs that choose a rate; no test run has it
+TUNED_WITH = (100, 101)  # the seeds of the runs that choose a rate; no test run has them
 REPEATS = 5
 # Whole runs over a link, whose times must be those of steps × step time.
 WHOLE = tuple(itertools.product(("100mbit", "1gbit"), ("none", "bf16", "eden")))
@@ -94,8 +94,7 @@ def tuning(wanted: Wanted) -> Iterator[Cell]:
     """The runs that choose each arm's learning rate."""
     for workers, task in itertools.product(wanted.workers, wanted.outlines()):
         for arm in wanted.trained(task):
-            for rate in arm.rates(task.optimizer):
-                yield _training(wanted, task, arm, workers, "", rate, TUNED_WITH)
+            yield from _tuning(task, arm, workers, wanted.steps_of(task))
 
 
 def tests(wanted: Wanted, results: Iterable[dict[str, Any]]) -> Iterator[Cell]:
@@ -106,15 +105,16 @@ def tests(wanted: Wanted, results: Iterable[dict[str, Any]]) -> Iterator[Cell]:
     records = list(results)
     for workers, task in itertools.product(wanted.workers, wanted.outlines()):
         for arm in wanted.trained(task):
-            rate = chosen_rate(records, wanted, task, arm, workers)
+            steps = wanted.steps_of(task)
+            rate = chosen_rate(records, task, arm, workers, steps)
             if rate is None:
                 continue
             # What auto chooses depends on the link, so only its runs over links say something.
             links = dict.fromkeys(["", *wanted.links]) if arm.name == "auto" else [""]
             for link, seed in itertools.product(links, wanted.seeds):
-                yield _training(wanted, task, arm, workers, link, rate, seed)
+                yield _training(task, arm, workers, link, rate, seed, steps)
             for link in whole_links(wanted, task.name, arm.name, workers):
-                yield _training(wanted, task, arm, workers, link, rate, WHOLE_SEED)
+                yield _training(task, arm, workers, link, rate, WHOLE_SEED, steps)
 
 
 def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
@@ -125,27 +125,24 @@ def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
 
 
 def chosen_rate(
-    records: Iterable[dict[str, Any]], wanted: Wanted, task: Outline, arm: Arm, workers: int
+    records: Iterable[dict[str, Any]], task: Outline, arm: Arm, workers: int, steps: int
 ) -> float | None:
-    """The rate of the best tuning run; None until all are there.
+    """The rate whose worst tuning run is the best; None until all are there.
 
     Of equally good ones it is the smallest.  A run that has failed, or whose metric is not finite,
-    is the worst.
+    rules its rate out.
     """
-    steps = wanted.steps_of(task)
-    wanted_cells = {
-        _training(wanted, task, arm, workers, "", rate, TUNED_WITH)
-        for rate in arm.rates(task.optimizer)
-    }
-    found = {
-        record["rate"]: record.get("metric")
-        for record in records
-        if record["steps"] == steps and cell_of(record) in wanted_cells
-    }
-    good = {rate: metric for rate, metric in sorted(found.items()) if metric is not None}
-    if len(found) < len(wanted_cells) or not good:
+    cells = {*_tuning(task, arm, workers, steps)}
+    found: dict[float, list[float | None]] = {}
+    for record in records:
+        if cell_of(record) in cells:
+            found.setdefault(record["rate"], []).append(record.get("metric"))
+    if sum(map(len, found.values())) < len(cells):
         return None
-    return max(good, key=lambda rate: task.sign * good[rate])
+    good = {rate: metrics for rate, metrics in sorted(found.items()) if None not in metrics}
+    if not good:
+        return None
+    return max(good, key=lambda rate: min(task.sign * metric for metric in good[rate]))
 
 
 def times(wanted: Wanted) -> Iterator[Cell]:
@@ -177,8 +174,12 @@ def _timed(wanted: Wanted, task: Outline, engine: str) -> Iterator[tuple[Arm, st
             yield PEERS[name], ""
 
 
+def _tuning(task: Outline, arm: Arm, workers: int, steps: int) -> Iterator[Cell]:
+    for rate, seed in itertools.product(arm.rates(task.optimizer), TUNED_WITH):
+        yield _training(task, arm, workers, "", rate, seed, steps)
+
+
 def _training(
-    wanted: Wanted, task: Outline, arm: Arm, workers: int, link: str, rate: float, seed: int
+    task: Outline, arm: Arm, workers: int, link: str, rate: float, seed: int, steps: int
 ) -> Cell:
-    steps = wanted.steps_of(task)
     return Cell("train", task.name, arm.name, "group", workers, link, "", rate, seed, steps)

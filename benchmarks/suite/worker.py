@@ -176,7 +176,7 @@ def bytes_of(model: keras.Model, cell: Cell) -> int | None:
 def trained(cell: Cell) -> dict[str, Any]:
     """One training: its curve, the last metric, seconds and bytes."""
     task, outline = task_of(cell), OUTLINES[cell.task]
-    part = "validation" if cell.seed == TUNED_WITH else "test"
+    part = "validation" if cell.seed in TUNED_WITH else "test"
     model, clock = compiled(cell, task, cell.steps), Clock(task, part)
     every = min(outline.every, cell.steps)
     model.fit(

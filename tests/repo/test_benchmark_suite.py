@@ -40,9 +40,13 @@ def time_of(arm, method, ms, repeat=0, sent=None, **more):
 
 
 def tuned(arm, metrics):
-    """The tuning runs of an arm, one of each rate."""
+    """The tuning runs of an arm: of each rate one with each seed, which end with these metrics."""
     rates = ARMS[arm].rates(VISION.optimizer)
-    return [run_of(arm, TUNED_WITH, [0, 0, m], r) for r, m in zip(rates, metrics, strict=True)]
+    return [
+        run_of(arm, seed, [0, 0, metric], rate)
+        for rate, both in zip(rates, metrics, strict=True)
+        for seed, metric in zip(TUNED_WITH, both, strict=True)
+    ]
 
 
 # The plan of cells.
@@ -68,26 +72,31 @@ def test_dgc_warms_up_in_the_first_fifth():
 
 
 def test_tests_begin_when_all_rates_of_an_arm_are_tried_and_take_the_best():
-    records = tuned("none", [90, 95, 95])
+    records = tuned("none", [(90, 91), (95, 95), (95, 96)])
     assert {(c.arm, c.rate, c.seed) for c in plan.tests(SMALL, records)} == {
         ("none", 0.03, 1),
         ("none", 0.03, 2),
     }
-    assert [*plan.tests(SMALL, records[:2])] == []
+    assert [*plan.tests(SMALL, records[:-1])] == []
+
+
+def test_a_rate_that_only_some_seeds_survive_is_not_chosen():
+    records = tuned("none", [(90, 91), (93, 92), (97, 10)])
+    assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
 
 
 def test_a_run_that_failed_or_is_not_finite_is_the_worst_rate():
-    records = tuned("none", [None, 10, 20])
-    records[2] = {**{k: records[2][k] for k in plan.FIELDS}, "error": "it raised"}
+    records = tuned("none", [(None, 30), (10, 10), (20, 20)])
+    records[-1] = {**{k: records[-1][k] for k in plan.FIELDS}, "error": "it raised"}
     assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
-    assert [*plan.tests(SMALL, tuned("none", [None] * 3))] == []
+    assert [*plan.tests(SMALL, tuned("none", [(None, None)] * 3))] == []
 
 
 def test_fewer_bits_are_better_where_bits_are_counted():
     wanted = Wanted(["transformer"], ["none"], [2], steps=300)
     cells = [*plan.tuning(wanted)]
     records = [{**c.record(), "metric": 3 - c.rate} for c in cells]
-    chosen = plan.chosen_rate(records, wanted, OUTLINES["transformer"], ARMS["none"], 2)
+    chosen = plan.chosen_rate(records, OUTLINES["transformer"], ARMS["none"], 2, 300)
     assert chosen == max(c.rate for c in cells)
 
 
@@ -226,14 +235,14 @@ def test_a_failed_cell_is_named_and_the_others_are_run(tmp_path, monkeypatch, sh
     monkeypatch.setattr(runner, "_launch", launches)
     results = Results(tmp_path / "results.jsonl")
     runner.run(cells, results, shown)
-    assert launches.sizes == [6, 4, 1]
+    assert launches.sizes == [12, 9, 8, 3, 2]
     assert {r["rate"] for r in results.records if "error" in r} == {0.03}
     assert results.missing(cells) == []
     launches.fails = []
     runner.run(cells, results, shown)
-    assert launches.sizes == [6, 4, 1]
+    assert launches.sizes == [12, 9, 8, 3, 2]
     runner.run(cells, results, shown, again=True)
-    assert launches.sizes[3:] == [2]
+    assert launches.sizes[5:] == [4]
     assert not [r for r in results.records if "error" in r]
 
 
@@ -278,7 +287,14 @@ def test_steps_to_accuracy_are_the_first_that_are_as_good_as_none_less_the_toler
 
 
 def test_tuning_runs_and_shorter_trainings_do_not_count_as_tests():
-    records = [*tuned("none", [1, 2, 3]), run_of("none", 1, [90]), run_of("none", 2, [0, 97])]
+    records = [run_of("none", TUNED_WITH[0], [0, 9]), run_of("none", 1, [90])]
+    records.append(run_of("none", 2, [0, 97]))
+    assert [r["seed"] for r in arithmetic.tests_of(records, "vision", "none", 2)] == [2]
+
+
+def test_runs_with_a_rate_that_is_not_the_chosen_one_do_not_count():
+    records = tuned("none", [(1, 1), (3, 3), (2, 2)])
+    records += [run_of("none", seed, [0, 0, 97], rate) for seed, rate in ((1, 0.1), (2, 0.03))]
     assert [r["seed"] for r in arithmetic.tests_of(records, "vision", "none", 2)] == [2]
 
 
@@ -396,7 +412,7 @@ def test_the_command_says_how_many_cells_there_are(tmp_path):
         check=True,
     ).stdout
     assert [line.split()[-2:] for line in told.splitlines()[2:]] == [
-        ["3", "0"],
+        ["6", "0"],
         ["0", "0"],
         ["10", "0"],
     ]
