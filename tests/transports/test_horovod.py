@@ -6,6 +6,7 @@ import threading
 import types
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from horovod_runs import answers_of, launch_horovod, lines_of, needs_horovod
@@ -16,6 +17,7 @@ from grace_tf.cli.run.addresses import environments
 from grace_tf.cli.run.local_and_ssh import Local
 from grace_tf.transports.horovod import engine as horovod_engine
 from grace_tf.transports.horovod import group as horovod
+from grace_tf.transports.horovod.process_sets import HorovodSet
 
 pytestmark = pytest.mark.slow  # many share two runs, and the first of them waits for its end
 METHODS = ["none", "qsgd", "topk:ratio=0.1", "powersgd:rank=2", "signsgd", "bf16"]
@@ -49,6 +51,42 @@ def three():
 def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
     for lines in lines_of(request.getfixturevalue(workers), CONTRACT):
         assert lines == ["held"]
+
+
+class Alike:
+    """What Horovod gives worker 1 of three whose buffers are alike; counts the bytes sent there."""
+
+    def __init__(self, buffer):
+        size = -(-len(buffer) // 3)
+        padded = np.pad(np.asarray(buffer, np.float32), [0, 3 * size - len(buffer)])
+        self.sums, self.sent = tf.cast(3 * padded.reshape(3, size), tf.bfloat16), 0
+
+    def rank(self):
+        return 1
+
+    def alltoall(self, rows, **_):
+        self.sent += 2 * tf.size(rows).numpy() * rows.dtype.size // 3
+        return tf.tile(rows[1:2], [3, 1])
+
+    def allgather(self, row, **_):
+        self.sent += 2 * tf.size(row).numpy() * row.dtype.size
+        tf.debugging.assert_equal(tf.bitcast(row, tf.uint16), tf.bitcast(self.sums[1:2], tf.uint16))
+        return tf.bitcast(self.sums, row.dtype)
+
+
+class Unwatched(HorovodSet):
+    def _around(self, mark, buffer, collective):
+        return collective()
+
+
+@pytest.mark.parametrize("length", [1, 8, 9])
+def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
+    buffer = tf.cast(tf.linspace(0.1, 3.0, length), tf.bfloat16)
+    module = Alike(buffer)
+    (total,) = Unwatched(module, [0, 1, 2]).sum([buffer], 1)
+    assert total.dtype == tf.bfloat16
+    np.testing.assert_array_equal(total, tf.cast(3 * tf.cast(buffer, tf.float32), tf.bfloat16))
+    assert module.sent == 2 * 2 * (-(-length // 3)) * 2  # 2 · (N − 1) / N of n elements of 2 bytes
 
 
 def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():

@@ -144,8 +144,7 @@ class HorovodGroup(HorovodSet, Group):
     then differ in the last bits from run to run, though never between workers.
 
     Bytes a worker sends for n bytes handed over, N workers, over Gloo: sum, max 2 n (N - 1) / N;
-    gather n (N - 1); all_to_all n (N - 1) / N.  bfloat16 is summed as float32, twice the bytes:
-    Horovod does not reduce it.  Buffers pass through the host's memory.
+    gather n (N - 1); all_to_all n (N - 1) / N.  Buffers pass through the host's memory.
     """
 
     def __init__(self, hvd: ModuleType, process_set: Any = None, timeout: float = TIMEOUT) -> None:

@@ -19,8 +19,8 @@ from grace_tf.transports.base import Tensors
 from grace_tf.transports.group import Group
 from grace_tf.transports.rows import GathersRows
 
-# The dtypes in which Horovod reduces buffers; it cannot reduce bfloat16.
-_REDUCED = {n: n for n in "float16 float32 float64 int32 int64".split()} | {"bfloat16": "float32"}
+# What can be reduced.  Horovod itself reduces all but bfloat16, which `_sum_halves` adds up.
+_REDUCED = "float16", "bfloat16", "float32", "float64", "int32", "int64"
 
 
 class HorovodSet(GathersRows):
@@ -40,6 +40,9 @@ class HorovodSet(GathersRows):
         self._marks, self._suffix = collectives.Marks(), ""
 
     def _sum(self, buffers: Tensors, key: int) -> Tensors:
+        if buffers[0].dtype == tf.bfloat16 and self.size > 1:
+            with tf.device("/CPU:0"):
+                return self._sum_halves(buffers, key)
         return [self._reduce(buffers[0], key, self._hvd.Sum, "sum")]
 
     def _max(self, buffers: Tensors, key: int) -> Tensors:
@@ -64,6 +67,21 @@ class HorovodSet(GathersRows):
 
         return [tf.ensure_shape(collectives.moved(buffers[0], swap), buffers[0].shape)]
 
+    def _sum_halves(self, buffers: Tensors, key: int) -> Tensors:
+        """The sum of bfloat16, in float32 and rounded once, for the bytes of an all-reduce.
+
+        Each worker gets one part of everyone's buffer, adds it up, and gives the sum to all.  Two
+        workers send each other the whole buffer instead: the same bytes in one collective.
+        """
+        (length,) = buffers[0].shape
+        if self.size == 2:
+            return [_added(self._gather(buffers, key)[0])]
+        part = -(-length // self.size)
+        padded = tf.pad(buffers[0], [[0, self.size * part - length]])
+        (rows,) = self._all_to_all([tf.reshape(padded, [self.size, part])], key)
+        (sums,) = self._gather([_added(rows)], key)
+        return [tf.reshape(sums, [-1])[:length]]
+
     def _reduce(self, buffer: tf.Tensor, key: int, operation: Any, kind: str) -> tf.Tensor:
         if buffer.dtype.name not in _REDUCED:
             raise TypeError(
@@ -72,7 +90,8 @@ class HorovodSet(GathersRows):
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.identity(buffer)
         with tf.device("/CPU:0"):
-            carried = tf.cast(buffer, _REDUCED[buffer.dtype.name])
+            wide = tf.float32 if buffer.dtype == tf.bfloat16 else buffer.dtype
+            carried = tf.cast(buffer, wide)
             reduced = self._run(self._hvd.allreduce, carried, key, kind, op=operation)
             return tf.cast(reduced, buffer.dtype)
 
@@ -167,6 +186,11 @@ def registered(hvd: ModuleType, ranks: Sequence[int], everywhere: bool) -> Any:
         raise RuntimeError(
             f'{missing}, and takes no new ones: call hvd.init(process_sets="dynamic").'
         ) from None
+
+
+def _added(rows: tf.Tensor) -> tf.Tensor:
+    """The sum of rows of bfloat16, as bfloat16."""
+    return tf.cast(tf.reduce_sum(tf.cast(rows, tf.float32), 0), tf.bfloat16)
 
 
 def _varying(buffer: tf.Tensor) -> tf.Tensor:
