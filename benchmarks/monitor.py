@@ -3,10 +3,12 @@
     python benchmarks/monitor.py --out alone.json
     python -m grace_tf run -np 2 --link 1gbit benchmarks/monitor.py --out link.json
 
-Two equal models train with one method, one of them with a Monitor.  They take turns of `--every`
-steps, so that each turn of the one has one measured step, and each pair of turns gives two ratios:
-of seconds, and of the processor's seconds, which other programs on the machine disturb less.  The
-medians are what a Monitor costs.
+Three equal models train with one method: without a Monitor, with one that measures a step of each
+`--every`, and with one that measures every step.  They take turns of `--every` steps.  The ratios
+to the turn without a Monitor are of seconds, and of the processor's seconds, which other programs
+on the machine disturb less; their medians count.  One measured step of 100 may cost less than two
+turns differ by chance.  What it costs follows from the third model: a hundredth of what its turns
+take longer.
 
 Behind a link of `--link` the interface's own count (/proc/self/net/dev, sent) over all turns with a
 Monitor is compared with `Aggregator.metrics()["sent"]`, which Monitor shows as `grace_bytes`, and
@@ -75,36 +77,41 @@ class Trained:
 
 
 def measure(spec: str, every: int, turns: int, batch: int) -> dict:
-    plain = Trained(spec, every, batch, [])
-    watched = Trained(spec, every, batch, [Monitor(every)])
-    plain.turn(), watched.turn()  # traces
-    pairs = []
+    arms = [Trained(spec, every, batch, each) for each in ([], [Monitor(every)], [Monitor(1)])]
+    for arm in arms:
+        arm.turn()  # traces
+    found: list[list[tuple[float, float, int]]] = [[] for _ in arms]
     for number in range(turns):
-        if number % 2:
-            pairs.append((plain.turn(), watched.turn()))
-        else:
-            pairs.append((watched.turn(), plain.turn())[::-1])
-    aggregator = grace_tf.keras.aggregator_of(watched.optimizer)
-    found = aggregator.metrics()
+        for place in (0, 1, 2) if number % 2 else (2, 1, 0):
+            found[place].append(arms[place].turn())
+    plain, watched, measured = found
+
+    def ratio(turns_of: list[tuple[float, float, int]], field: int) -> float:
+        return statistics.median(own[field] / p[field] for own, p in zip(turns_of, plain))
+
+    optimizer = arms[1].optimizer
+    metrics = grace_tf.keras.aggregator_of(optimizer).metrics()
     row = {
         "method": spec,
-        "seconds_ratio": statistics.median(w[0] / p[0] for p, w in pairs),
-        "cpu_ratio": statistics.median(w[1] / p[1] for p, w in pairs),
-        "seconds_of_a_step": statistics.median(p[0] for p, _ in pairs) / every,
-        "cpu_seconds_of_a_step": statistics.median(p[1] for p, _ in pairs) / every,
-        "metrics": found,
-        "explained_sent": grace_tf.explain(watched.optimizer).as_dict()["step"]["sent"],
+        "seconds_ratio": ratio(watched, 0),
+        "cpu_ratio": ratio(watched, 1),
+        "every_step_seconds_ratio": ratio(measured, 0),
+        "every_step_cpu_ratio": ratio(measured, 1),
+        "seconds_of_a_step": statistics.median(p[0] for p in plain) / every,
+        "cpu_seconds_of_a_step": statistics.median(p[1] for p in plain) / every,
+        "metrics": metrics,
+        "explained_sent": grace_tf.explain(optimizer).as_dict()["step"]["sent"],
     }
     if grace_tf.size() > 1 and sent_bytes()[1] != "lo":
-        plain_sent, sent = (statistics.mean(each[i][2] for each in pairs) / every for i in (0, 1))
-        row.update(plain_interface=plain_sent, interface=sent, over=sent / found["sent"] - 1)
+        plain_sent, sent = (statistics.mean(t[2] for t in each) / every for each in found[:2])
+        row.update(plain_interface=plain_sent, interface=sent, over=sent / metrics["sent"] - 1)
     return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=100, help="as for Monitor")
-    parser.add_argument("--turns", type=int, default=10, help="pairs of turns")
+    parser.add_argument("--turns", type=int, default=10, help="of each model")
     parser.add_argument("--batch", type=int, default=64, help="images a step and worker")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--label", default="", help="what the link is, for the record")
