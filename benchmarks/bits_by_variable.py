@@ -1,15 +1,16 @@
-"""What it would save to choose the bits of `eden` by variable, as L-GreCo (arXiv:2210.17357) does.
+"""How many bytes it would save to choose the bits of `eden` for each variable.
 
     python -m benchmarks.bits_by_variable --json benchmarks/results/bits-by-variable.jsonl
 
-Four trainings of the suite run alone and uncompressed.  At some steps the error of one gradient is
-measured for each variable and number of bits.  Then bits are chosen by variable so that the error
-of the whole gradient is at most that of four bits everywhere: all begin with two bits, and as long
-as the error is too large the variable gets more bits whose error falls most for its bytes.
+L-GreCo (arXiv:2210.17357) chooses so.  Four models of the suite train alone and uncompressed, with
+a constant rate.  At some steps the error of one gradient is measured for each variable and number
+of bits.  Then bits are chosen so that the error of the whole gradient is at most that of four bits
+everywhere: all variables begin with two bits, and while the error is too large, one variable gets
+one more bit, the one whose error falls most for each added byte.
 
-A line has the bytes, as a share of those of four bits everywhere; the largest error of one
-variable, as a share of its own; and the error of the bits that the measurement before has chosen,
-over that of four bits everywhere.
+A line has: the bytes of the codes, divided by those of four bits everywhere; the largest relative
+error of a variable; and the error of the bits that the previous measurement chose, divided by the
+error of four bits everywhere.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ TASKS = ("vision", "batchnorm", "transformer", "lstm")
 COLUMNS = ("training", "step", "bytes", "error", "worst variable", "choice before: error", "bits")
 
 # By variable: the squared norm of what each of `BITS` loses.
-Lost = np.ndarray
+Losses = np.ndarray
 
 
-def lost(gradients: Sequence[np.ndarray]) -> Lost:
+def losses_of(gradients: Sequence[np.ndarray]) -> Losses:
     """`[variables, len(BITS)]`, of one compression each."""
     found = np.zeros([len(gradients), len(BITS)])
     for column, bits in enumerate(BITS):
@@ -50,11 +51,11 @@ def lost(gradients: Sequence[np.ndarray]) -> Lost:
     return found
 
 
-def chosen(losses: Lost, sizes: np.ndarray, most: float) -> np.ndarray:
-    """By variable, the place in `BITS`; the whole loses `most` at most."""
+def choose(losses: Losses, sizes: np.ndarray, allowed: float) -> np.ndarray:
+    """By variable, the place in `BITS`; the whole loses `allowed` at most."""
     places = np.zeros(len(sizes), int)
     each = np.arange(len(sizes))
-    while losses[each, places].sum() > most:
+    while losses[each, places].sum() > allowed:
         more = np.minimum(places + 1, len(BITS) - 1)
         gain = (losses[each, places] - losses[each, more]) / sizes
         places[np.argmax(np.where(more > places, gain, -1.0))] += 1
@@ -71,7 +72,7 @@ def gradients_of(model: keras.Model, batch: tuple[np.ndarray, np.ndarray]) -> li
     return [g for g in found if g.size >= LEAST]
 
 
-def measured(name: str, steps: Sequence[int]) -> list[dict[str, Any]]:
+def measure(name: str, steps: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of one training, at each of the steps."""
     outline = OUTLINES[name]
     task = importlib.import_module(f"benchmarks.suite.tasks.{outline.module}").Task(outline, 1)
@@ -89,18 +90,18 @@ def measured(name: str, steps: Sequence[int]) -> list[dict[str, Any]]:
         gradients = gradients_of(model, next(batches))
         sizes = np.array([g.size for g in gradients])
         norms = np.array([np.sum(g.astype(np.float64) ** 2) for g in gradients])
-        losses, each = lost(gradients), np.arange(len(sizes))
-        most = losses[:, BITS.index(EQUAL)].sum()
-        places = chosen(losses, sizes, most)
+        losses, each = losses_of(gradients), np.arange(len(sizes))
+        allowed = losses[:, BITS.index(EQUAL)].sum()
+        places = choose(losses, sizes, allowed)
         rows.append(
             {
                 "training": name,
                 "step": step,
                 "bytes": float(sizes @ np.array(BITS)[places] / (EQUAL * sizes.sum())),
                 "error": float(losses[each, places].sum() / norms.sum()),
-                "error of equal bits": float(most / norms.sum()),
+                "error of equal bits": float(allowed / norms.sum()),
                 "worst": float(np.max(losses[each, places] / np.maximum(norms, 1e-300))),
-                "before": None if before is None else float(losses[each, before].sum() / most),
+                "before": None if before is None else float(losses[each, before].sum() / allowed),
                 "bits": [BITS[place] for place in places],
                 "elements": sizes.tolist(),
             }
@@ -118,7 +119,7 @@ def main() -> None:
     found = []
     with progress("bits by variable", len(args.tasks)) as shown:
         for name in args.tasks:
-            found += measured(name, args.steps)
+            found += measure(name, args.steps)
             shown.advance(name)
     print_table(
         "Bits of eden by variable",

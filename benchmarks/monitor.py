@@ -3,16 +3,16 @@
     python benchmarks/monitor.py --out alone.json
     python -m grace_tf run -np 2 --link 1gbit benchmarks/monitor.py --out link.json
 
-Three equal models train with one method: without a Monitor, with one that measures a step of each
-`--every`, and with one that measures every step.  They take turns of `--every` steps.  The ratios
-to the turn without a Monitor are of seconds, and of the processor's seconds, which other programs
-on the machine disturb less; their medians count.  One measured step of 100 may cost less than two
-turns differ by chance.  What it costs follows from the third model: a hundredth of what its turns
-take longer.
+Three equal models train with one method.  The first has no Monitor, the second measures one step
+of each `--every`, and the third measures every step.  Each trains `--every` steps in turn.  For
+each turn the seconds are divided by those of the first model, and so are the processor's seconds,
+which other programs on the machine disturb less; the medians are reported.  The cost of one
+measured step in 100 may be smaller than the noise between turns.  It follows from the third model:
+a hundredth of its additional time.
 
-Behind a link of `--link` the interface's own count (/proc/self/net/dev, sent) over all turns with a
-Monitor is compared with `Aggregator.metrics()["sent"]`, which Monitor shows as `grace_bytes`, and
-`explain` as "bytes that a worker sends".  The count has in it what Monitor itself sends.
+Behind a link of `--link` the interface's own count (/proc/self/net/dev, sent) over all turns of the
+second model is compared with `Aggregator.metrics()["sent"]`, which Monitor shows as `grace_bytes`,
+and `explain` as "bytes that a worker sends".  The count has in it what Monitor itself sends.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def measure(spec: str, every: int, turns: int, batch: int) -> dict:
     for number in range(turns):
         for place in (0, 1, 2) if number % 2 else (2, 1, 0):
             found[place].append(arms[place].turn())
-    plain, watched, measured = found
+    plain, sometimes, always = found
 
     def ratio(turns_of: list[tuple[float, float, int]], field: int) -> float:
         return statistics.median(own[field] / p[field] for own, p in zip(turns_of, plain))
@@ -93,10 +93,10 @@ def measure(spec: str, every: int, turns: int, batch: int) -> dict:
     metrics = grace_tf.keras.aggregator_of(optimizer).metrics()
     row = {
         "method": spec,
-        "seconds_ratio": ratio(watched, 0),
-        "cpu_ratio": ratio(watched, 1),
-        "every_step_seconds_ratio": ratio(measured, 0),
-        "every_step_cpu_ratio": ratio(measured, 1),
+        "seconds_ratio": ratio(sometimes, 0),
+        "cpu_ratio": ratio(sometimes, 1),
+        "every_step_seconds_ratio": ratio(always, 0),
+        "every_step_cpu_ratio": ratio(always, 1),
         "seconds_of_a_step": statistics.median(p[0] for p in plain) / every,
         "cpu_seconds_of_a_step": statistics.median(p[1] for p in plain) / every,
         "metrics": metrics,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.suite.arms import ALL, ALONE, ARMS
-from benchmarks.suite.plan import TUNED_WITH, chosen_rate
+from benchmarks.suite.plan import TUNING_SEEDS, chosen_rate
 from benchmarks.suite.tasks.outline import OUTLINES, Outline
 
 Record = dict[str, Any]
@@ -42,7 +42,7 @@ def tests_of(records: Iterable[Record], task: str, arm: str, workers: int, link=
         for r in records
         if (r["kind"], r["task"], r["arm"]) == ("train", task, arm)
         and (r["workers"], r["link"]) == (workers, link)
-        and r["seed"] not in TUNED_WITH
+        and r["seed"] not in TUNING_SEEDS
         and "error" not in r
     ]
     most = max((r["steps"] for r in runs), default=0)

@@ -19,7 +19,7 @@ LINKS = ("100mbit", "1gbit", "10gbit", "", "1gbit,50ms")  # "": as this machine 
 ENGINES = ("group", "strategy", "horovod")
 WORKERS = (2, 4)
 SEEDS = (1, 2, 3)
-TUNED_WITH = (100, 101)  # the seeds of the runs that choose a rate; no test run has them
+TUNING_SEEDS = (100, 101)  # the seeds of the runs that choose a rate; no test run has them
 REPEATS = 5
 # Whole runs over a link, whose times must be those of steps × step time.
 WHOLE = tuple(itertools.product(("100mbit", "1gbit"), ("none", "bf16", "eden")))
@@ -127,10 +127,10 @@ def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
 def chosen_rate(
     records: Iterable[dict[str, Any]], task: Outline, arm: Arm, workers: int, steps: int
 ) -> float | None:
-    """The rate whose worst tuning run is the best; None until all are there.
+    """The rate whose worse tuning run is the best; of equally good rates the smallest.
 
-    Of equally good ones it is the smallest.  A run that has failed, or whose metric is not finite,
-    rules its rate out.
+    A run that has failed, or whose metric is not finite, rules its rate out.  None where all rates
+    are ruled out, and as long as runs are missing.
     """
     cells = {*_tuning(task, arm, workers, steps)}
     found: dict[float, list[float | None]] = {}
@@ -175,7 +175,7 @@ def _timed(wanted: Wanted, task: Outline, engine: str) -> Iterator[tuple[Arm, st
 
 
 def _tuning(task: Outline, arm: Arm, workers: int, steps: int) -> Iterator[Cell]:
-    for rate, seed in itertools.product(arm.rates(task.optimizer), TUNED_WITH):
+    for rate, seed in itertools.product(arm.rates(task.optimizer), TUNING_SEEDS):
         yield _training(task, arm, workers, "", rate, seed, steps)
 
 

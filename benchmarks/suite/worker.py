@@ -45,7 +45,7 @@ import numpy as np  # noqa: E402
 
 import grace_tf  # noqa: E402
 from benchmarks.suite.arms import ALL, ALONE, PEERS  # noqa: E402
-from benchmarks.suite.plan import TUNED_WITH  # noqa: E402
+from benchmarks.suite.plan import TUNING_SEEDS  # noqa: E402
 from benchmarks.suite.results import Results, append  # noqa: E402
 from benchmarks.suite.tasks.outline import OUTLINES  # noqa: E402
 from grace_tf.cli.bench.machine import machine  # noqa: E402
@@ -176,7 +176,7 @@ def bytes_of(model: keras.Model, cell: Cell) -> int | None:
 def trained(cell: Cell) -> dict[str, Any]:
     """One training: its curve, the last metric, seconds and bytes."""
     task, outline = task_of(cell), OUTLINES[cell.task]
-    part = "validation" if cell.seed in TUNED_WITH else "test"
+    part = "validation" if cell.seed in TUNING_SEEDS else "test"
     model, clock = compiled(cell, task, cell.steps), Clock(task, part)
     every = min(outline.every, cell.steps)
     model.fit(

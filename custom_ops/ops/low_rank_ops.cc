@@ -8,7 +8,8 @@ namespace {
 struct ProjectListOp : MatrixEncoder {
   explicit ProjectListOp(const Attributes& attributes)
       : MatrixEncoder(attributes), keeps(attributes.Int("L") > 0) {
-    Require(!keeps || attributes.Int("L") == residuals, "What is kept needs its residual.");
+    Require(!keeps || attributes.Int("L") == residuals,
+            "Accs are kept only where every tensor has a residual.");
   }
 
   void Compute(const Call& call) const {
@@ -29,7 +30,8 @@ struct ProjectListOp : MatrixEncoder {
 struct ReprojectListOp : MatrixEncoder {
   explicit ReprojectListOp(const Attributes& attributes)
       : MatrixEncoder(attributes, nullptr), keeps(attributes.Int("M") > 0) {
-    Require(!keeps || attributes.Int("M") == tensors, "Every tensor keeps something, or none.");
+    Require(!keeps || attributes.Int("M") == tensors,
+            "Either every tensor or none has a residuals_out.");
   }
 
   void Compute(const Call& call) const {

@@ -4,8 +4,8 @@
 
 namespace grace {
 
-// With residuals M may be kept, also in the place of the gradients, which every order has to find
-// anew.
+// With `keep` and residuals M is written to our_kept. With `in_place` our_kept also holds the
+// gradients, so they are copied there again before each order.
 void CheckProject(const MatrixList& list, float multiplier, bool residual, bool keep,
                   bool in_place) {
   Guarded<float> theirs(list.p), ours(list.p), their_dense(list.dense), our_dense(list.dense);
@@ -33,8 +33,8 @@ void CheckProject(const MatrixList& list, float multiplier, bool residual, bool 
   });
 }
 
-// With other factors or none. Of tensors that are kept in their place there is one, which every
-// order has to find anew.
+// With other factors or none. With `in_place` our_kept also holds the tensors, which then have no
+// residuals; they are copied there again before each order.
 void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool keep, bool in_place,
                     bool more) {
   Guarded<float> theirs(list.q), ours(list.q);
@@ -42,15 +42,16 @@ void CheckReproject(const MatrixList& list, Kind kind, float multiplier, bool ke
   const Guarded<float> others_p = Some(kind, list.p, 5), others_q = Some(kind, list.q, 6);
   const Factors others = more ? Factors{others_p.data(), others_q.data()} : Factors{};
   const DeviceList their_kept(list.lengths), our_kept(list.lengths);
-  ReprojectList(Serial(), list.Sources(keep ? &their_kept : nullptr, keep), multiplier, list.sizes,
-                p.data(), theirs.data(), others);
+  const bool residual = keep && !in_place;
+  ReprojectList(Serial(), list.Sources(keep ? &their_kept : nullptr, residual), multiplier,
+                list.sizes, p.data(), theirs.data(), others);
   OnEveryOrder([&](const char* order) {
     ours.Spoil();
     our_kept.Spoil();
-    std::vector<EncodeInput> sources = list.Sources(keep ? &our_kept : nullptr, keep);
+    std::vector<EncodeInput> sources = list.Sources(keep ? &our_kept : nullptr, residual);
     for (size_t i = 0; keep && in_place && i < sources.size(); ++i) {
-      std::copy_n(sources[i].residual, list.lengths[i], our_kept[i]);
-      sources[i].residual = our_kept[i];
+      std::copy_n(sources[i].x, list.lengths[i], our_kept[i]);
+      sources[i].x = our_kept[i];
     }
     Launched(grace_cuda_reproject_list, sources.data(), list.count(), multiplier, list.sizes.data(),
              p.data(), ours.data(), others);

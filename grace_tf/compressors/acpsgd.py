@@ -129,8 +129,8 @@ def _whole(compressor, xs):
 
 
 @fuses(ACPSGD, NoMemory, Residual, when=_whole)
-def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Reads gradients and residuals twice; writes the next residuals and the aggregate once."""
+def fused(compressor, memory, xs, memories, states, ctx):
+    """One product, then the next residuals, then, behind the exchange, the aggregate."""
     sizes = [compressor._size(spec) for spec in ctx.specs]
     bases = _bases(states, sizes)
     gradients = compensated(memory, xs, memories, ctx)

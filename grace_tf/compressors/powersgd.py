@@ -168,11 +168,10 @@ def _once(compressor, xs):
 
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
-def in_three_passes(compressor, memory, xs, memories, states, ctx):
-    """Reads gradients and residuals once, and writes their sums M.
+def fused(compressor, memory, xs, memories, states, ctx):
+    """With residuals the first product writes M = gradient + residual, and the second reads M.
 
-    Then it reads M for the second product, turns M into the next residuals in place, and writes the
-    aggregate.
+    Then M becomes the next residual in place.  Without residuals both products read the gradients.
     """
     sizes = _sizes(compressor, ctx)
     xs, residuals, multiplier = compensated(memory, xs, memories, ctx)

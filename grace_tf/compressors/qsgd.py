@@ -43,7 +43,8 @@ class QSGD(ListCompressor):
     more their errors cancel, and the mean of equal ones is off by less than one level/N.
     `rounding="nearest"` rounds half to even; C is then nonexpansive (not with minmax) and allows a
     residual.
-    Blocks are runs of `block` elements of one variable, None for the whole variable.  A block
+    Blocks are runs of `block` elements of one variable, None for the whole variable; of a sparse
+    gradient, runs of the rows that are sent, also of several tables.  A block
     whose c is below 2^-110 (minmax: 2^-109) is sent as zeros, or m.
     Shapes: any float32 tensor.
     Wire: levels int32[b·⌈n/32⌉] as bit planes with b = ⌈log2(2s+1)⌉ bits an element (minmax: bits),

@@ -98,7 +98,7 @@ class _Compensated:
         """What was sent, in the shape of the rows, from its decoded form."""
         if decoded is None or self.chosen is None:
             return decoded
-        # The residual of a row that is not sent is the row, to the bit: it stands for zeros.
+        # A row that is not sent decodes to zeros, so its residual is the row itself, bit for bit.
         return tf.scatter_nd(self.chosen[:, tf.newaxis], decoded, tf.shape(self.rows.values))
 
 

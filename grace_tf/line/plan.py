@@ -244,8 +244,9 @@ def make_plan(
 def _row_groups(lanes: Sequence[Lane]) -> tuple[LaneGroup, ...]:
     """Puts lanes into one group if their rows can share chunks.
 
-    A step of many tables then has few nodes.  A compressor without blocks has one scale for a
-    whole chunk.  There each table is a group of its own, since tables should not share a scale.
+    A step of many tables then has few nodes.  A block at the border of two tables has one scale for
+    rows of both, as it has for any two rows of one table.  A compressor without blocks would have
+    one scale for a whole chunk, so there each table is a group of its own.
     """
     groups: dict[Any, list[Lane]] = {}
     for lane in lanes:

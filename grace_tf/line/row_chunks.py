@@ -85,8 +85,10 @@ class Chunks:
     def encode(
         self, indices: tf.Tensor, values: tf.Tensor, ctx: Context
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """(words, the words decoded) of one worker's rows, table by table, none of them twice.
+        """(words, decoded rows) of one worker's rows.
 
+        The rows of the first table come first, then those of the next.  Within a table no row comes
+        twice.
         `indices` are of the dtype `index`, `values` float32 `[rows, ...]`; `ctx` is the sender's
         context of the first table.  The decoded rows have the shape of `values`, or are None
         without `ctx.needs_sent`.

@@ -201,7 +201,7 @@ def test_tables_share_chunks_if_their_rows_are_alike_and_the_method_has_blocks()
         assert [len(group.lanes) for group in plan.by_rows] == groups
 
 
-def test_of_many_tables_each_adds_few_nodes():
+def test_each_further_table_adds_few_nodes():
     def nodes(count):
         tables = [tf.Variable(tf.zeros([80, 6])) for _ in range(count)]
         aggregate = grace_tf.Aggregator("qsgd:rounding=nearest", memory="residual", min_elements=1)

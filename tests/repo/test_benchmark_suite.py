@@ -15,7 +15,7 @@ from benchmarks.suite import arithmetic, plan, report, runner
 from benchmarks.suite.__main__ import RESULTS
 from benchmarks.suite.arithmetic import Place
 from benchmarks.suite.arms import ALL, ALONE, ARMS, PEERS
-from benchmarks.suite.plan import TUNED_WITH, Cell, Wanted
+from benchmarks.suite.plan import TUNING_SEEDS, Cell, Wanted
 from benchmarks.suite.results import NotUsable, Results, append
 from benchmarks.suite.tasks.outline import OUTLINES
 from grace_tf.cli.tables import Progress
@@ -45,7 +45,7 @@ def tuned(arm, metrics):
     return [
         run_of(arm, seed, [0, 0, metric], rate)
         for rate, both in zip(rates, metrics, strict=True)
-        for seed, metric in zip(TUNED_WITH, both, strict=True)
+        for seed, metric in zip(TUNING_SEEDS, both, strict=True)
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_rate_that_only_some_seeds_survive_is_not_chosen():
     assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
 
 
-def test_a_run_that_failed_or_is_not_finite_is_the_worst_rate():
+def test_a_run_that_failed_or_is_not_finite_rules_its_rate_out():
     records = tuned("none", [(None, 30), (10, 10), (20, 20)])
     records[-1] = {**{k: records[-1][k] for k in plan.FIELDS}, "error": "it raised"}
     assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
@@ -287,7 +287,7 @@ def test_steps_to_accuracy_are_the_first_that_are_as_good_as_none_less_the_toler
 
 
 def test_tuning_runs_and_shorter_trainings_do_not_count_as_tests():
-    records = [run_of("none", TUNED_WITH[0], [0, 9]), run_of("none", 1, [90])]
+    records = [run_of("none", TUNING_SEEDS[0], [0, 9]), run_of("none", 1, [90])]
     records.append(run_of("none", 2, [0, 97]))
     assert [r["seed"] for r in arithmetic.tests_of(records, "vision", "none", 2)] == [2]
 

@@ -53,8 +53,8 @@ def test_a_group_of_horovods_workers_keeps_the_contract(workers, request):
         assert lines == ["held"]
 
 
-class Alike:
-    """What Horovod gives worker 1 of three whose buffers are alike; counts the bytes sent there."""
+class FakeHorovod:
+    """Horovod for worker 1 of three workers with equal buffers; counts the bytes that it sends."""
 
     def __init__(self, buffer):
         size = -(-len(buffer) // 3)
@@ -82,7 +82,7 @@ class Unwatched(HorovodSet):
 @pytest.mark.parametrize("length", [1, 8, 9])
 def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
     buffer = tf.cast(tf.linspace(0.1, 3.0, length), tf.bfloat16)
-    module = Alike(buffer)
+    module = FakeHorovod(buffer)
     (total,) = Unwatched(module, [0, 1, 2]).sum([buffer], 1)
     assert total.dtype == tf.bfloat16
     np.testing.assert_array_equal(total, tf.cast(3 * tf.cast(buffer, tf.float32), tf.bfloat16))

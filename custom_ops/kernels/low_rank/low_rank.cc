@@ -18,7 +18,7 @@ constexpr int64_t kBlock = 1 << 20;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
 
-// Writes x * multiplier + residual to `residual_out`, and to `to` unless that is null. Returns
+// Writes x * multiplier + residual to `residual_out` and to `to`, each unless it is null. Returns
 // whether all of it is finite.
 bool Copy(const EncodeInput& source, float multiplier, int64_t begin, int64_t end, float* to) {
   return EncodePiece(source, multiplier, ChooseCompensate(), begin, end, false,
@@ -156,7 +156,7 @@ void Subtract(const Executor& executor, const std::vector<EncodeInput>& sources,
     const DenormalsAreZero scope;
     const EncodeInput& source = sources[i];
     if (sizes[i].rank) {
-      // Lines of x are in the caches already.
+      // The lines of x have just been read, so storing them past the caches saves nothing.
       const bool bypass = large && source.residual_out != source.x;
       const float* p = taken.ps[i] + begin / sizes[i].columns * sizes[i].rank;
       subtract(StripOf(source, sizes[i], multiplier, begin, end), p, columns[i], bypass,
@@ -190,7 +190,8 @@ bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sourc
     const Strip strip = StripOf(sources[i], sizes[i], multiplier, begin, end);
     float* own = p + places.p[i] + begin / sizes[i].columns * sizes[i].rank;
     float* const kept = sources[i].residual_out;
-    const bool past = bypass && kept && kept != sources[i].x;
+    // From the fifth column of q on, Project reads the row again, where it has been stored.
+    const bool past = bypass && kept && kept != sources[i].x && sizes[i].rank <= 4;
     project(strip, columns[i], own, kept ? kept + begin : nullptr, past);
     EndStores(past);
     // An element that is not finite makes its row's products so; but finite ones may overflow.

@@ -19,7 +19,8 @@ from grace_tf.transports.base import Tensors
 from grace_tf.transports.group import Group
 from grace_tf.transports.rows import GathersRows
 
-# What can be reduced.  Horovod itself reduces all but bfloat16, which `_sum_halves` adds up.
+# The dtypes of `sum` and `max`.  Horovod cannot reduce bfloat16: `_sum_bfloat16` adds it up, and a
+# maximum of it travels as float32.
 _REDUCED = "float16", "bfloat16", "float32", "float64", "int32", "int64"
 
 
@@ -42,7 +43,7 @@ class HorovodSet(GathersRows):
     def _sum(self, buffers: Tensors, key: int) -> Tensors:
         if buffers[0].dtype == tf.bfloat16 and self.size > 1:
             with tf.device("/CPU:0"):
-                return self._sum_halves(buffers, key)
+                return self._sum_bfloat16(buffers, key)
         return [self._reduce(buffers[0], key, self._hvd.Sum, "sum")]
 
     def _max(self, buffers: Tensors, key: int) -> Tensors:
@@ -67,7 +68,7 @@ class HorovodSet(GathersRows):
 
         return [tf.ensure_shape(collectives.moved(buffers[0], swap), buffers[0].shape)]
 
-    def _sum_halves(self, buffers: Tensors, key: int) -> Tensors:
+    def _sum_bfloat16(self, buffers: Tensors, key: int) -> Tensors:
         """The sum of bfloat16, in float32 and rounded once, for the bytes of an all-reduce.
 
         Each worker gets one part of everyone's buffer, adds it up, and gives the sum to all.  Two
@@ -75,11 +76,11 @@ class HorovodSet(GathersRows):
         """
         (length,) = buffers[0].shape
         if self.size == 2:
-            return [_added(self._gather(buffers, key)[0])]
+            return [_sum_of_rows(self._gather(buffers, key)[0])]
         part = -(-length // self.size)
         padded = tf.pad(buffers[0], [[0, self.size * part - length]])
         (rows,) = self._all_to_all([tf.reshape(padded, [self.size, part])], key)
-        (sums,) = self._gather([_added(rows)], key)
+        (sums,) = self._gather([_sum_of_rows(rows)], key)
         return [tf.reshape(sums, [-1])[:length]]
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: Any, kind: str) -> tf.Tensor:
@@ -188,7 +189,7 @@ def registered(hvd: ModuleType, ranks: Sequence[int], everywhere: bool) -> Any:
         ) from None
 
 
-def _added(rows: tf.Tensor) -> tf.Tensor:
+def _sum_of_rows(rows: tf.Tensor) -> tf.Tensor:
     """The sum of rows of bfloat16, as bfloat16."""
     return tf.cast(tf.reduce_sum(tf.cast(rows, tf.float32), 0), tf.bfloat16)
 
