@@ -118,7 +118,8 @@ def test_the_sdist_has_what_the_builds_and_the_tests_read():
     files |= {"BUILD", "WORKSPACE", "MODULE.bazel", "Makefile", "LICENSE", "custom_ops/Makefile"}
     for folder in "third_party", "docs", "examples", "benchmarks/results", ".ci":
         found = [path for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
-        files |= {path.relative_to(ROOT).as_posix() for path in found if path.is_file()}
+        found = [path for path in found if path.is_file() and path.suffix != ".log"]
+        files |= {path.relative_to(ROOT).as_posix() for path in found}
     assert not [file for file in sorted(files) if not in_the_sdist(file)]
 
 
