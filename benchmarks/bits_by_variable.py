@@ -52,7 +52,7 @@ def losses_of(gradients: Sequence[np.ndarray]) -> Losses:
 
 
 def choose(losses: Losses, sizes: np.ndarray, allowed: float) -> np.ndarray:
-    """By variable, the place in `BITS`; the whole loses `allowed` at most."""
+    """The index into `BITS` for each variable; the losses of all add up to `allowed` at most."""
     places = np.zeros(len(sizes), int)
     each = np.arange(len(sizes))
     while losses[each, places].sum() > allowed:
@@ -73,7 +73,7 @@ def gradients_of(model: keras.Model, batch: tuple[np.ndarray, np.ndarray]) -> li
 
 
 def measure(name: str, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows of one training, at each of the steps."""
+    """Trains one model and measures it at each of these steps; a row for each step."""
     outline = OUTLINES[name]
     task = importlib.import_module(f"benchmarks.suite.tasks.{outline.module}").Task(outline, 1)
     keras.utils.set_random_seed(1)

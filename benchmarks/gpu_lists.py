@@ -172,7 +172,7 @@ class Lists:
         return self._array(EncodeInput, sources)
 
     def _compensated(self) -> Any:
-        """What an encoder with a residual reads and writes: gradients, old and new residuals."""
+        """The buffers of an encoder with residuals: gradients, old residuals and new residuals."""
         rows = zip(self._xs, self._residuals, self._kept, self._lengths)
         items = [EncodeInput(*map(self._at, row), n) for *row, n in rows]
         return self._array(EncodeInput, items)

@@ -127,10 +127,11 @@ def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
 def chosen_rate(
     records: Iterable[dict[str, Any]], task: Outline, arm: Arm, workers: int, steps: int
 ) -> float | None:
-    """The rate whose worse tuning run is the best; of equally good rates the smallest.
+    """The learning rate for the test runs.
 
-    A run that has failed, or whose metric is not finite, rules its rate out.  None where all rates
-    are ruled out, and as long as runs are missing.
+    A rate is as good as the worse of its tuning runs.  The best rate is chosen; of equally good
+    rates, the smallest.  A rate is ruled out if one of its runs has failed or has a metric that is
+    not finite.  Returns None while runs are missing, and if all rates are ruled out.
     """
     cells = {*_tuning(task, arm, workers, steps)}
     found: dict[float, list[float | None]] = {}

@@ -169,9 +169,10 @@ def _once(compressor, xs):
 
 @fuses(PowerSGD, NoMemory, Residual, when=_once)
 def fused(compressor, memory, xs, memories, states, ctx):
-    """With residuals the first product writes M = gradient + residual, and the second reads M.
+    """With a residual, the first product writes M = gradient + residual, and the second reads M.
 
-    Then M becomes the next residual in place.  Without residuals both products read the gradients.
+    Then the next residual is calculated in the memory of M.  Without a residual, both products
+    read the gradients.
     """
     sizes = _sizes(compressor, ctx)
     xs, residuals, multiplier = compensated(memory, xs, memories, ctx)

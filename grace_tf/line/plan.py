@@ -66,7 +66,7 @@ class LaneGroup:
 
     @functools.cached_property
     def chunks(self) -> Chunks:
-        """Turns the rows of a group `by_rows` into words, and words into rows."""
+        """Converts the rows of this group, which is `by_rows`, to 32-bit words and back."""
         rows = sum(lane.shape[0] for lane in self.lanes)
         first = self.lanes[0].shape
         coder = row_selection.coder(self.compressor)

@@ -119,7 +119,7 @@ _ALL = (
     ),
     Outline(
         "zipf",
-        "documents of 20 words whose frequencies follow Zipf's law, a table of 1,000,000 × 64",
+        "documents of 20 words, an embedding of 1,000,000 × 64; word frequencies follow Zipf's law",
         "recommendation",
         "test accuracy, %",
         True,

@@ -1,10 +1,11 @@
-"""Recommendation: NeuMF on MovieLens 100K, and a large table of words by Zipf's law.
+"""Recommendation: NeuMF on MovieLens 100K, and an embedding of a million words.
 
-NeuMF (He et al. 2017, arXiv:1708.05031): of each user the latest film tells HR@10, how often it is
-among the ten best of itself and 99 films that the user has not rated; the latest but one chooses
-the learning rate; the others are trained on, each beside four films that the user has not rated.
+NeuMF (He et al. 2017, arXiv:1708.05031): the latest film of each user is the test.  HR@10 is the
+share of users for whom it is among the ten best of itself and 99 films that the user has not rated.
+The film before it is for choosing the learning rate.  All others are trained on, each beside four
+films that the user has not rated.
 
-In a document of the other task word i of a million comes with a probability in proportion to 1 / i.
+In the other task, word i of a million has a probability in proportion to 1 / i (Zipf's law).
 Each word has a random score for each of ten classes, and a document's class is that of the largest
 sum.  The model adds up the words' rows of a table of 1,000,000 × 64, whose gradient is sparse.
 """

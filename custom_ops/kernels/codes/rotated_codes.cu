@@ -108,7 +108,7 @@ struct RotatedPiece {
   }
 
  private:
-  // Each thread writes its elements to `room`. After Share every thread can read all of them.
+  // Copies the elements of each thread to shared memory, so that every thread can read them there.
   __device__ void Share(const float* v) const {
     __syncthreads();
 #pragma unroll
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     const bool sent = piece.Has(j) && PowerOf(largest[b]);
     const float a = fabsf(v[j]), given = MulZ(a, units[b]);
     const auto steps = static_cast<int32_t>(rintf(given < last ? given : last));
-    // The loop counts in `number` how many of the sorted limits are at most `steps`.
+    // The code of this element: the number of limits that are not larger than `steps`.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
       if (limits[number + half - 1] <= steps) number += half;

@@ -12,8 +12,8 @@
 namespace grace {
 namespace {
 
-// Elements of M that a thread adds up at a time. Smaller blocks are narrower, so that a thread
-// reads shorter pieces of rows, which is slower.
+// Elements of M that a thread adds up at a time. A smaller block has fewer columns. A thread then
+// reads a shorter piece of each row, and that is slower.
 constexpr int64_t kBlock = 1 << 20;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }
@@ -190,7 +190,8 @@ bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sourc
     const Strip strip = StripOf(sources[i], sizes[i], multiplier, begin, end);
     float* own = p + places.p[i] + begin / sizes[i].columns * sizes[i].rank;
     float* const kept = sources[i].residual_out;
-    // From the fifth column of q on, Project reads the row again, where it has been stored.
+    // For more than four columns of q, Project reads the stored row again. So it has to be in the
+    // caches.
     const bool past = bypass && kept && kept != sources[i].x && sizes[i].rank <= 4;
     project(strip, columns[i], own, kept ? kept + begin : nullptr, past);
     EndStores(past);

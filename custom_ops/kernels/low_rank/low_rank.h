@@ -24,8 +24,8 @@ struct MatrixSize {
 
 // M Q for each M = x * multiplier + residual, and the dense tensors' x * multiplier + residual.
 // Sixteen sums share a row, each of every sixteenth product; they are added by halves. Returns
-// whether all of every M is finite. qs[i] is null for a dense tensor. A `residual_out` that is not
-// null gets M, also of a dense tensor. ReprojectList then reads it.
+// whether all of every M is finite. qs[i] is null for a dense tensor. Where
+// `residual_out` is not null, M is written there, for dense tensors too. ReprojectList reads it.
 bool ProjectList(const Executor& executor, const std::vector<EncodeInput>& sources,
                  float multiplier, const std::vector<MatrixSize>& sizes,
                  const std::vector<const float*>& qs, float* p, float* dense);
