@@ -184,15 +184,18 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
   __syncthreads();
   FindLargest(piece, acc, largest);
   __syncthreads();
+  float powers[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const uint32_t power = PowerOf(largest[piece.BlockOf(j)]);
-    const bool sent = piece.Has(j) && power;
-    v[j] = sent ? piece.Flipped(MulZ(acc[j], __uint_as_float(power << 23)), j) : 0.0f;
+    powers[j] = __uint_as_float(PowerOf(largest[piece.BlockOf(j)]) << 23);
+  }
+  MulEachZ<kEach>(acc, powers, v);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    v[j] = piece.Has(j) && powers[j] != 0.0f ? piece.Flipped(v[j], j) : 0.0f;
   }
   piece.Transform(v);
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) terms[j] = MulZ(v[j], v[j]);
+  MulEachZ<kEach>(v, v, terms);
   piece.Sum(terms, [&](int32_t b, float square) {
     const double mean = static_cast<double>(square) * (1.0 / piece.SizeOf(b));
     const auto norm = static_cast<float>(sqrt(mean));
@@ -200,24 +203,29 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     units[b] = static_cast<float>(code.resolution / static_cast<double>(norm));
   });
   const auto last = static_cast<float>(code.Last());
+  float sizes[kEach], own_units[kEach], given[kEach], chosen[kEach];
   uint32_t codes[kEach];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int32_t b = piece.BlockOf(j);
-    const bool sent = piece.Has(j) && PowerOf(largest[b]);
-    const float a = fabsf(v[j]), given = MulZ(a, units[b]);
-    const auto steps = static_cast<int32_t>(rintf(given < last ? given : last));
+    sizes[j] = fabsf(v[j]);
+    own_units[j] = units[piece.BlockOf(j)];
+  }
+  MulEachZ<kEach>(sizes, own_units, given);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const bool sent = piece.Has(j) && powers[j] != 0.0f;
+    const auto steps = static_cast<int32_t>(rintf(given[j] < last ? given[j] : last));
     // The code of this element: the number of limits that are not larger than `steps`.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
       if (limits[number + half - 1] <= steps) number += half;
     }
     const bool negative = v[j] < 0.0f;
-    const float centroid = centroids[number];
-    terms[j] = MulZ(centroid, a);
-    v[j] = negative ? -centroid : centroid;
+    chosen[j] = centroids[number];
+    v[j] = negative ? -chosen[j] : chosen[j];
     codes[j] = sent ? number | static_cast<uint32_t>(negative) << (code.bits - 1) : 0;
   }
+  MulEachZ<kEach>(chosen, sizes, terms);
   StorePlanes(codes, code.bits, piece.length, own.words + begin / kGroup * code.bits);
   const auto scale = [&](int32_t b, double over, double under) {
     const uint32_t power = PowerOf(largest[b]);
@@ -229,18 +237,19 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
   };
   if (code.least) {
     piece.Sum(terms, [&](int32_t b, float share) { shares[b] = share; });
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) terms[j] = MulZ(v[j], v[j]);
+    MulEachZ<kEach>(v, v, terms);
     piece.Sum(terms, [&](int32_t b, float square) { scale(b, shares[b], square); });
   } else {
     piece.Sum(terms, [&](int32_t b, float share) { scale(b, squares[b], share); });
   }
   if (!own.residual_out) return;
+  float meant[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) meant[j] = ScaleAsUsed(scales[piece.BlockOf(j)]);
+  MulEachZ<kEach>(v, meant, terms);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const int32_t b = piece.BlockOf(j);
-    if (!piece.Has(j)) continue;
-    v[j] = PowerOf(largest[b]) ? MulZ(v[j], ScaleAsUsed(scales[b])) : scales[b];
+    if (piece.Has(j)) v[j] = powers[j] != 0.0f ? terms[j] : scales[piece.BlockOf(j)];
   }
   piece.Transform(v);
 #pragma unroll
@@ -288,10 +297,15 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(5, 4))
     uint32_t codes[kEach];
     LoadPlanes(words, code.bits, piece.length, codes);
     const float scale = place < piece.length ? ScaleAsUsed(*scales) : 0.0f;
+    float sent[kEach], scale_of[kEach], meant[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      sums[j] = AddZ(sums[j], MulZ(values[codes[j]], __shfl_sync(kAllLanes, scale, j)));
+      sent[j] = values[codes[j]];
+      scale_of[j] = __shfl_sync(kAllLanes, scale, j);
     }
+    MulEachZ<kEach>(sent, scale_of, meant);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) sums[j] = AddZ(sums[j], meant[j]);
   }
   piece.Transform(sums);
 #pragma unroll

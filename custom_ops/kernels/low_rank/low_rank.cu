@@ -6,48 +6,79 @@
 namespace grace {
 namespace {
 
-// The first `runs` blocks, which take longest, reproject.
 __global__ void __launch_bounds__(kThreads, BlocksAtOnce(2, 1))
-    ProductPieces(MatrixTable table, Products products, int64_t runs) {
-  if (blockIdx.x < runs) {
-    const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];
-    return Reproject(table, own, blockIdx.x - own.first_run, products);
-  }
-  const MatrixItem own = table.items[table.Find(blockIdx.x - runs, &MatrixItem::first_strip)];
-  ProjectStrip(own, blockIdx.x - runs - own.first_strip, products);
+    ProjectStrips(MatrixTable table, Products products) {
+  const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_strip)];
+  ProjectStrip(own, blockIdx.x - own.first_strip, products);
+}
+
+// Most matrices have few runs, which take long, so a multiprocessor should hold many.
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
+    ReprojectRuns(MatrixTable table, Products products) {
+  const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];
+  Reproject(table, own, blockIdx.x - own.first_run, products);
 }
 
 // A thread's elements of a tile: one column, with rows at a fixed distance.
 class TileColumn {
  public:
   __device__ TileColumn(const MatrixItem& own, int64_t piece) : own_(own), tiles_(own.columns) {
-    const int64_t down = piece / tiles_.across;
-    column_ =
-        (piece % tiles_.across << tiles_.log_width) + (threadIdx.x & ((1 << tiles_.log_width) - 1));
-    row_ = (down << tiles_.log_height) + (threadIdx.x >> tiles_.log_width);
+    const auto number = static_cast<uint32_t>(piece), across = static_cast<uint32_t>(tiles_.across);
+    const uint32_t down = number / across;
+    left_ = static_cast<int64_t>(number - down * across) << tiles_.log_width;
+    top_ = static_cast<int64_t>(down) << tiles_.log_height;
+    own_column_ = static_cast<int>(threadIdx.x) & ((1 << tiles_.log_width) - 1);
+    own_row_ = static_cast<int>(threadIdx.x) >> tiles_.log_width;
   }
-  __device__ int64_t Row(int i) const { return row_ + i * (kThreads >> tiles_.log_width); }
-  __device__ bool Has(int i) const { return column_ < own_.columns && Row(i) < own_.rows; }
-  __device__ int64_t Place(int i) const { return Row(i) * own_.columns + column_; }
+  __device__ bool Has(int i) const {
+    return left_ + own_column_ < own_.columns && top_ + RowInTile(i) < own_.rows;
+  }
+  __device__ int64_t Place(int i) const {
+    return (top_ + RowInTile(i)) * own_.columns + left_ + own_column_;
+  }
 
-  // Adds the product of two factors to the sums, or begins them with it.
+  // Adds the product of two factors to the sums, or begins them with it. Every thread of the block
+  // must call it. The block takes as many columns of the factors at a time as a tile has: so many
+  // rows of P and of Q fit into its memory.
   __device__ void Add(Factors factors, bool begins, float* sums) const {
-    const float* p = factors.p + own_.p;
-    const float* q = factors.q + own_.q + column_ * own_.rank;
-    for (int64_t k = 0; k < own_.rank; ++k, begins = false) {
-      const float factor = column_ < own_.columns ? q[k] : 0.0f;
+    __shared__ float p[kChunk], q[kMostWidth * kMostWidth];
+    const int width = 1 << tiles_.log_width;
+    for (int64_t k = 0; k < own_.rank; k += width) {
+      const int some = static_cast<int>(own_.rank - k < width ? own_.rank - k : width);
+      __syncthreads();
+      for (int i = threadIdx.x; i < some << tiles_.log_height; i += kThreads) {
+        const int row = i / some;
+        const bool has = top_ + row < own_.rows;
+        p[i] = has ? factors.p[own_.p + (top_ + row) * own_.rank + k + i % some] : 0.0f;
+      }
+      for (int i = threadIdx.x; i < some << tiles_.log_width; i += kThreads) {
+        const int64_t column = left_ + (i & (width - 1));
+        const int64_t place = own_.q + column * own_.rank + k + (i >> tiles_.log_width);
+        q[i] = column < own_.columns ? factors.q[place] : 0.0f;
+      }
+      __syncthreads();
+      for (int j = 0; j < some; ++j, begins = false) {
+        float left[kEach], right[kEach], terms[kEach];
+        const float factor = q[(j << tiles_.log_width) + own_column_];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const float product = Has(i) ? MulZ(p[Row(i) * own_.rank + k], factor) : 0.0f;
-        sums[i] = begins ? product : AddZ(sums[i], product);
+        for (int i = 0; i < kEach; ++i) {
+          left[i] = p[RowInTile(i) * some + j];
+          right[i] = factor;
+        }
+        MulEachZ<kEach>(left, right, terms);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) sums[i] = begins ? terms[i] : AddZ(sums[i], terms[i]);
       }
     }
   }
 
  private:
+  __device__ int RowInTile(int i) const { return own_row_ + i * (kThreads >> tiles_.log_width); }
+
   const MatrixItem& own_;
   const Tiles tiles_;
-  int64_t column_, row_;
+  int64_t left_, top_;
+  int own_column_, own_row_;
 };
 
 __device__ void Sum(const TileColumn& column, const TwoProducts& products, float* sums) {
@@ -70,9 +101,9 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const TileColumn column(own, piece);
+  Sum(column, products, sums);
   own.source.Gather<kEach>([&](int i) { return column.Has(i); },
                            [&](int i) { return column.Place(i); }, multiplier, 0.0f, acc);
-  Sum(column, products, sums);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     if (column.Has(i)) own.out[column.Place(i)] = SubZ(acc[i], sums[i]);
@@ -109,10 +140,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void RunProducts(Launch& launch, const MatrixTable& table, const Products& products, bool projects,
-                 bool reprojects) {
-  const int64_t strips = projects ? table.strips : 0, runs = reprojects ? table.runs : 0;
-  launch.Run(ProductPieces, runs + strips, kThreads, table, products, runs);
+void RunProject(Launch& launch, const MatrixTable& table, const Products& products) {
+  launch.Run(ProjectStrips, table.strips, kThreads, table, products);
+}
+
+void RunReproject(Launch& launch, const MatrixTable& table, const Products& products) {
+  launch.Run(ReprojectRuns, table.runs, kThreads, table, products);
 }
 
 void RunSubtract(Launch& launch, const MatrixTable& table, const TwoProducts& products,
@@ -158,7 +191,7 @@ GRACE_EXPORT int grace_cuda_project_list(const EncodeInput* sources, int64_t cou
       },
       finite);
   const bool keeps = count && sources[0].residual_out;
-  RunProducts(launch, table, {p, dense, nullptr, nullptr, multiplier, finite, keeps}, true, false);
+  RunProject(launch, table, {p, dense, nullptr, nullptr, multiplier, finite, keeps});
   return launch.error();
 }
 
@@ -175,7 +208,7 @@ GRACE_EXPORT int grace_cuda_reproject_list(const EncodeInput* sources, int64_t c
         item->out = sources[i].residual_out;
       },
       nullptr);
-  RunProducts(launch, table, {nullptr, nullptr, p, q, multiplier, nullptr, false}, false, true);
+  RunReproject(launch, table, {nullptr, nullptr, p, q, multiplier, nullptr, false});
   const Factors own{p, q};
   const TwoProducts taken = others.p ? TwoProducts{others, own} : TwoProducts{own, {}};
   if (count && sources[0].residual_out) RunSubtract(launch, table, taken, multiplier);

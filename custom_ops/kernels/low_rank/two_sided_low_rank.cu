@@ -44,7 +44,9 @@ GRACE_EXPORT int grace_cuda_alternate_list(const EncodeInput* sources, int64_t c
         item->own_q = right + item->q;
       },
       finite);
-  RunProducts(launch, table, {p, dense, left, q, multiplier, finite, false}, true, true);
+  const Products products{p, dense, left, q, multiplier, finite, false};
+  RunProject(launch, table, products);
+  RunReproject(launch, table, products);
   if (!keeps) return launch.error();
   launch.Run(RestColumns, count * most, kThreads, table, most, p, left, rest, cosines);
   RunSubtract(launch, table, {{rest, right}, {left, q}}, multiplier);

@@ -25,22 +25,31 @@ struct DeviceInput {
   __device__ void Gather(const Inside& inside, const Place& place, float multiplier,
                          float otherwise, float* acc) const {
     float added[kCount];
+    Read<kCount>(inside, place, acc, added);
+    Compensate<kCount>(multiplier, acc, added);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) acc[j] = inside(j) ? acc[j] : otherwise;
+  }
+
+  // The two parts of Gather. A thread that has other work between them does it while the memory
+  // answers. Where inside(j) is false, acc[j] becomes that of a zero.
+  template <int kCount, class Inside, class Place>
+  __device__ void Read(const Inside& inside, const Place& place, float* acc, float* added) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) acc[j] = inside(j) ? x[place(j)] : 0.0f;
-    if (residual) {
+    if (!residual) return;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) added[j] = inside(j) ? residual[place(j)] : 0.0f;
-    }
+    for (int j = 0; j < kCount; ++j) added[j] = inside(j) ? residual[place(j)] : 0.0f;
+  }
+  template <int kCount>
+  __device__ void Compensate(float multiplier, float* acc, const float* added) const {
     if (multiplier != 1.0f) {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) acc[j] = MulZ(acc[j], multiplier);
     }
-    if (residual) {
+    if (!residual) return;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) acc[j] = AddZ(acc[j], added[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) acc[j] = inside(j) ? acc[j] : otherwise;
+    for (int j = 0; j < kCount; ++j) acc[j] = AddZ(acc[j], added[j]);
   }
 };
 

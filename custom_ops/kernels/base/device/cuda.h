@@ -115,4 +115,24 @@ __device__ inline float MulZ(float a, float b) {
   return small ? SmallProduct(SignedFlush(a), SignedFlush(b)) : product;
 }
 
+// products[j] = MulZ(a[j], b[j]) for each j below kCount. All products are taken before the thread
+// branches, and it branches once. Calls of MulZ in a row would be slower: each of them branches, so
+// the thread would wait for the operands of one product before it reads those of the next.
+template <int kCount>
+__device__ inline void MulEachZ(const float* a, const float* b, float* products) {
+  bool small = false;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    products[j] = LargeProduct(a[j], b[j]);
+    small |= (__float_as_uint(products[j]) & kMagnitude) <= kSmallestNormal;
+  }
+  if (!small) return;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const bool own = (__float_as_uint(products[j]) & kMagnitude) <= kSmallestNormal;
+    // A product with zero is exact as it is.
+    if (own && a[j] != 0.0f && b[j] != 0.0f) products[j] = MulZ(a[j], b[j]);
+  }
+}
+
 }  // namespace grace

@@ -12,11 +12,12 @@ constexpr float kNothing = -0.0f;
 constexpr int kTogether = 4;
 
 // A thread's share of kTogether sums of n products, n a power of two: of every kThreads-th product,
-// the upper half added to the lower half until one is left. of(c, i, right) is the i-th product of
-// the c-th sum, where right(i) is what all sums have in common. The products come by eight, which
-// are a subtree, in the order in which subtrees join.
-template <class Of, class Right>
-__device__ void SumOwn(int64_t count, int64_t n, const Of& of, const Right& right, float* sums) {
+// the upper half added to the lower half until one is left. The i-th product of the c-th sum is
+// left(c, i) * right(i). The products come by eight, which are a subtree, in the order in which
+// subtrees join.
+template <class Left, class Right>
+__device__ void SumOwn(int64_t count, int64_t n, const Left& left, const Right& right,
+                       float* sums) {
   constexpr int kLevels = 32;
   float waiting[kTogether][kLevels];
   const int64_t own = n > kThreads ? n / kThreads : 1, stride = own > kEach ? own / kEach : 1;
@@ -35,9 +36,12 @@ __device__ void SumOwn(int64_t count, int64_t n, const Of& of, const Right& righ
 #pragma unroll
     for (int c = 0; c < kTogether; ++c) {
       if (c >= count) break;
-      float tree[kEach];
+      float own_left[kEach], tree[kEach];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) tree[i] = at[i] < n ? of(c, at[i], common[i]) : kNothing;
+      for (int i = 0; i < kEach; ++i) own_left[i] = at[i] < n ? left(c, at[i]) : 0.0f;
+      MulEachZ<kEach>(own_left, common, tree);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) tree[i] = at[i] < n ? tree[i] : kNothing;
 #pragma unroll
       for (int half = kEach / 2; half > 0; half /= 2) {
 #pragma unroll
@@ -76,11 +80,9 @@ __device__ void DotColumns(int64_t count, int64_t n, const Left& left, const Rig
                            float* sums) {
   __shared__ float parts[kTogether][kThreads];
   for (int64_t first = 0; first < count; first += kTogether) {
-    const auto product = [&](int c, int64_t i, float factor) {
-      return MulZ(left(first + c, i), factor);
-    };
+    const auto column = [&](int c, int64_t i) { return left(first + c, i); };
     float own[kTogether] = {};
-    SumOwn(count - first, n, product, right, own);
+    SumOwn(count - first, n, column, right, own);
     __syncthreads();
 #pragma unroll
     for (int c = 0; c < kTogether; ++c) parts[c][threadIdx.x] = own[c];

@@ -39,12 +39,12 @@ __host__ __device__ inline int PowerAbove(int64_t n, int most) {
 }
 
 // A run is a chunk of a matrix' rows in some of its columns, with some columns of P: each thread of
-// its block adds up one element of Q, from row to row. Fewer columns of P leave threads for more of
-// the matrix'.
+// its block adds up one element of Q, from row to row. A run has few columns, so that its threads,
+// which all read, read many rows at a time.
 struct Runs {
   __host__ __device__ Runs(int64_t rows, int64_t columns, int64_t rank)
       : log_together(PowerAbove(rank, 3)),
-        log_width(columns <= 16 ? 4 : PowerAbove(columns, 8 - log_together)),
+        log_width(columns <= 16 ? 4 : 5),
         groups(Parts(rank, log_together)),
         tiles(Parts(columns, log_width)),
         chunks(rank ? (rows + kRowChunk - 1) / kRowChunk : 0) {}
@@ -55,9 +55,10 @@ struct Runs {
 };
 
 // A tile is kChunk elements of a matrix, a column for each thread, or a chunk of a dense tensor.
+constexpr int kLogMostWidth = 5, kMostWidth = 1 << kLogMostWidth;
 struct Tiles {
   __host__ __device__ explicit Tiles(int64_t columns)
-      : log_width(PowerAbove(columns, 5)),
+      : log_width(PowerAbove(columns, kLogMostWidth)),
         log_height(kLogChunk - log_width),
         across(Parts(columns, log_width)) {}
   static int64_t Of(const MatrixSize& size) {
@@ -140,8 +141,7 @@ class MatrixRoom {
 };
 
 // P = M Q with the Q of the items, and the dense tensors; and q = Mt P of `basis`. With `keeps`
-// M is written to the `out` of each item. That may be the memory of x, which q is computed from, so
-// q then needs a launch of its own.
+// M is written to the `out` of each item, which may be the memory of x.
 struct Products {
   float* p;
   float* dense;
@@ -151,9 +151,8 @@ struct Products {
   bool* finite;
   bool keeps;
 };
-// Takes either or both in one launch.
-void RunProducts(Launch& launch, const MatrixTable& table, const Products& products, bool projects,
-                 bool reprojects);
+void RunProject(Launch& launch, const MatrixTable& table, const Products& products);
+void RunReproject(Launch& launch, const MatrixTable& table, const Products& products);
 
 // The sum of two products, the one that begins it first; the other's factors may be null.
 struct TwoProducts {

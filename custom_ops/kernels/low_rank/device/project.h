@@ -62,15 +62,19 @@ __device__ bool ProjectColumns(const MatrixItem& own, DeviceInput source, float 
     for (int s = 0; s < kSteps; ++s) {
       const int64_t j = begin + s * kHalf + lane;
       if (begin + s * kHalf >= own.columns) break;
+      float elements[kRowsEach * kRank], factors[kRowsEach * kRank], terms[kRowsEach * kRank];
 #pragma unroll
       for (int c = 0; c < kRank; ++c) {
         const float factor = j < own.columns && c < missing ? q[j * own.rank + c] : 0.0f;
 #pragma unroll
         for (int r = 0; r < kRowsEach; ++r) {
-          float& sum = sums[r * kRank + c];
-          sum = AddZ(sum, MulZ(acc[s * kRowsEach + r], factor));
+          elements[r * kRank + c] = acc[s * kRowsEach + r];
+          factors[r * kRank + c] = factor;
         }
       }
+      MulEachZ<kRowsEach * kRank>(elements, factors, terms);
+#pragma unroll
+      for (int i = 0; i < kRowsEach * kRank; ++i) sums[i] = AddZ(sums[i], terms[i]);
     }
   }
   constexpr int kCount = kRowsEach * kRank;

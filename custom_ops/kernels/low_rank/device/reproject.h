@@ -6,36 +6,37 @@
 namespace grace {
 
 // What the block of a run reads at a time: kChunk elements of M, and as many rows of P. A thread
-// has some of them at hand while the block adds up those before.
+// has some of them at hand while the block adds up those before. In rows after the run's last, an
+// element is -0 and a factor is 0, whose product adds nothing to any sum, not even to -0.
 class Stage {
  public:
-  __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t column, int64_t k)
-      : own_(own), runs_(runs), column_(column), k_(k) {}
+  __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t column, int64_t k, int64_t end)
+      : own_(own),
+        runs_(runs),
+        column_(column + (threadIdx.x & ((1 << runs.log_width) - 1))),
+        k_(k + (threadIdx.x & ((1 << runs.log_together) - 1))),
+        end_(end) {}
 
   __device__ int Rows() const { return static_cast<int>(kChunk >> runs_.log_width); }
 
   // Reads from a row on, which is before `end`.
-  __device__ void Read(int64_t row, int64_t end, const float* basis, float multiplier) {
-    const auto line = [&](int j) {
-      return row + ((j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_width);
-    };
-    const int64_t column = column_ + (threadIdx.x & ((1 << runs_.log_width) - 1));
-    own_.source.Gather<kEach>([&](int j) { return line(j) < end && column < own_.columns; },
-                              [&](int j) { return line(j) * own_.columns + column; }, multiplier,
-                              0.0f, acc_);
+  __device__ void Read(int64_t row, const float* basis) {
+    left_ = end_ - row < Rows() ? static_cast<int>(end_ - row) : Rows();
+    const int64_t first = row * own_.columns + column_;
+    own_.source.Read<kEach>([&](int j) { return Has(j); },
+                            [&](int j) { return first + Line(j) * own_.columns; }, acc_, added_);
+    const float* const own_basis = basis + own_.p + row * own_.rank + k_;
 #pragma unroll
     for (int j = 0; j < kFactors / kThreads; ++j) {
-      const int at = j * kThreads + threadIdx.x;
-      const int64_t i = row + (at >> runs_.log_together);
-      const int64_t k = k_ + (at & ((1 << runs_.log_together) - 1));
-      const bool inside = at >> runs_.log_together < Rows() && i < end && k < own_.rank;
-      factors_[j] = inside ? basis[own_.p + i * own_.rank + k] : 0.0f;
+      const int line = (j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_together;
+      factors_[j] = line < left_ && k_ < own_.rank ? own_basis[line * own_.rank] : 0.0f;
     }
   }
-  // Writes the values that this thread has loaded to shared memory.
-  __device__ void Give(float* acc, float* factors) const {
+  // Writes to shared memory what this thread has read.
+  __device__ void Give(float multiplier, float* acc, float* factors) {
+    own_.source.Compensate<kEach>(multiplier, acc_, added_);
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) acc[j * kThreads + threadIdx.x] = acc_[j];
+    for (int j = 0; j < kEach; ++j) acc[j * kThreads + threadIdx.x] = Has(j) ? acc_[j] : -0.0f;
 #pragma unroll
     for (int j = 0; j < kFactors / kThreads; ++j) {
       factors[j * kThreads + threadIdx.x] = factors_[j];
@@ -45,10 +46,16 @@ class Stage {
   static constexpr int kFactors = 1024;  // 128 rows of eight
 
  private:
+  __device__ int Line(int j) const {
+    return (j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_width;
+  }
+  __device__ bool Has(int j) const { return Line(j) < left_ && column_ < own_.columns; }
+
   const MatrixItem& own_;
   const Runs& runs_;
-  const int64_t column_, k_;
-  float acc_[kEach], factors_[kFactors / kThreads];
+  const int64_t column_, k_, end_;
+  int left_ = 0;  // rows of the run from the one that was read first on, at most Rows()
+  float acc_[kEach], added_[kEach], factors_[kFactors / kThreads];
 };
 
 // Adds up the chunks' sums of a tall matrix' element, one after another.
@@ -73,18 +80,23 @@ __device__ inline void Reproject(const MatrixTable& table, const MatrixItem& own
   const int64_t factor = (group << runs.log_together) + k;
   const bool has = k < together && column < own.columns && factor < own.rank;
   float sum = 0.0f;
-  Stage stage(own, runs, column - c, factor - k);
-  stage.Read(first, end, products.basis, products.multiplier);
+  Stage stage(own, runs, column - c, factor - k, end);
+  stage.Read(first, products.basis);
   for (int64_t row = first; row < end; row += stage.Rows()) {
     __syncthreads();
-    stage.Give(acc, factors);
+    stage.Give(products.multiplier, acc, factors);
     __syncthreads();
-    const int64_t left = end - row, next = row + stage.Rows();
-    if (next < end) stage.Read(next, end, products.basis, products.multiplier);
-    const int rows = left < stage.Rows() ? static_cast<int>(left) : stage.Rows();
-#pragma unroll 4
-    for (int i = 0; i < rows && has; ++i) {
-      sum = AddZ(sum, MulZ(acc[(i << runs.log_width) + c], factors[(i << runs.log_together) + k]));
+    if (row + stage.Rows() < end) stage.Read(row + stage.Rows(), products.basis);
+    for (int i = 0; i < stage.Rows() && has; i += kEach) {
+      float elements[kEach], shares[kEach], terms[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        elements[j] = acc[((i + j) << runs.log_width) + c];
+        shares[j] = factors[((i + j) << runs.log_together) + k];
+      }
+      MulEachZ<kEach>(elements, shares, terms);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) sum = AddZ(sum, terms[j]);
     }
   }
   const int64_t place = column * own.rank + factor, n = own.columns * own.rank;
