@@ -210,24 +210,25 @@ class Stages:
 
     def _begin(self, stages, number: tf.Tensor, step: tf.Tensor) -> None:
         """Stores the number of the running stage, and logs it where it has changed."""
+        compiled = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
         if self._last is None:
-            (self._last,) = variables_of("stage", np.int32(-1), [0], ["CPU:0"])
+            # int64: XLA reads variables of its own device alone, and int32 never lies on a GPU.
+            device = self._state.devices[0] if compiled else "CPU:0"
+            (self._last,) = variables_of("stage", np.int64(-1), [0], [device])
+        active = tf.cast(number, tf.int64)
 
         def tell(number: np.ndarray, step: np.ndarray) -> np.ndarray:
             self._tell(stages, int(number), int(step))
             return np.bool_(True)
 
         def begin() -> tf.Tensor:
-            self._last.assign(number)
-            compiled = control_flow_util.GraphOrParentsInXlaContext(
-                tf.compat.v1.get_default_graph()
-            )
+            self._last.assign(active)
             told = 0 in self._state.workers and self.tuner is None  # which tells of its choice
             if told and not compiled:  # XLA calls no Python
                 tf.numpy_function(tell, [number, step], tf.bool)
             return tf.constant(True)
 
-        tf.cond(tf.not_equal(self._last, number), begin, lambda: tf.constant(False))
+        tf.cond(tf.not_equal(self._last, active), begin, lambda: tf.constant(False))
 
     def _tell(self, stages: Sequence[tuple[int, Settings]], number: int, step: int) -> None:
         routes = stages[number][1].routes

@@ -66,7 +66,6 @@ STEP = SlotOwner("step", first=lambda: {"": np.zeros([], np.int64)})
 CHOICE = SlotOwner("choice", first=lambda: {"": np.array([-1, -1, *8 * [0]], np.int64)})
 # (step, vNMSE, residual by gradient) of the last step that "auto" has measured.
 SAMPLE = SlotOwner("sample", first=lambda: {"": np.full([3], np.nan)})
-_IN_THE_HOST = (STEP.kind, CHOICE.kind, SAMPLE.kind)
 
 
 def _first_stored(
@@ -127,15 +126,9 @@ def host_of(device: str | None) -> str | None:
 def variables_of(
     stem: str, value: np.ndarray, workers: Sequence[int], devices: Sequence[str | None]
 ) -> list[ResourceVariable]:
-    """A plain variable of this value for every worker, each on its own device.
-
-    What belongs to no variable, as the step counter, lies in the host's memory also where the
-    worker is a GPU: native operations read it there.
-    """
+    """A plain variable of this value for every worker, each on its own device."""
     made = []
     for worker, device in zip(workers, devices):
-        if stem in _IN_THE_HOST:
-            device = host_of(device)
         with tf.init_scope(), tf.device(device):
             name = f"grace/{stem}/{worker}"
             made.append(variable_nodes.made(value, name))

@@ -17,6 +17,7 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.trackable.base import Trackable
 
 from grace_tf.aggregation.state import variable_nodes
@@ -34,6 +35,7 @@ from grace_tf.aggregation.state.slots import (
     PlanSlots,
     SlotOwner,
     give_variables,
+    host_of,
     owners_of,
 )
 from grace_tf.aggregation.state.variable_registry import Ordinals, VariableRegistry
@@ -340,6 +342,15 @@ class State(Trackable):
                 self._take(each.leaf)
 
     def _devices(self, owner: SlotOwner) -> Sequence[str | None]:
+        """Where the leaves of each worker lie.
+
+        What belongs to no variable, as the step counter, lies in the host's memory also where the
+        worker is a GPU: native operations read it there. But what XLA compiles can read variables
+        of its own device alone.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        if not owner.ordinals and not control_flow_util.GraphOrParentsInXlaContext(graph):
+            return [host_of(device) for device in self.devices]
         if not owner.ordinals or len(self.workers) > 1:
             return self.devices  # each of several workers computes on its own device
         return [self._registry.device(owner.ordinals[0]) or self.devices[0]]
