@@ -161,7 +161,7 @@ __device__ void FindLargest(const RotatedPiece& piece, const float* acc, uint32_
 }
 
 // A thread block encodes a piece.
-__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2, 100))
     EncodeRotatedPieces(Table<RotatedItem> table, const __grid_constant__ RotatedCode code,
                         bool* finite) {
   __shared__ float room[kChunk], centroids[kMostCentroids];

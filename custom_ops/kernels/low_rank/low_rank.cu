@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(2, 1))
 }
 
 // Most matrices have few runs, which take long, so a multiprocessor should hold many.
-__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 1, 100))
     ReprojectRuns(MatrixTable table, Products products) {
   const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];
   Reproject(table, own, blockIdx.x - own.first_run, products);
@@ -57,6 +57,7 @@ class TileColumn {
         q[i] = column < own_.columns ? factors.q[place] : 0.0f;
       }
       __syncthreads();
+#pragma unroll 1
       for (int j = 0; j < some; ++j, begins = false) {
         float left[kEach], right[kEach], terms[kEach];
         const float factor = q[(j << tiles_.log_width) + own_column_];
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2))
     ExpandPieces(MatrixTable table, TwoProducts products, const float* dense, float factor,
                  bool* finite) {
   const MatrixItem own = table.items[table.Find(blockIdx.x)];

@@ -10,27 +10,33 @@ namespace grace {
 // element is -0 and a factor is 0, whose product adds nothing to any sum, not even to -0.
 class Stage {
  public:
-  __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t column, int64_t k, int64_t end)
-      : own_(own),
-        runs_(runs),
-        column_(column + (threadIdx.x & ((1 << runs.log_width) - 1))),
-        k_(k + (threadIdx.x & ((1 << runs.log_together) - 1))),
-        end_(end) {}
+  // From this row on, in columns from `column` on, with columns of P from `k` on.
+  __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t row, int64_t column, int64_t k,
+                   const float* basis)
+      : own_(own), runs_(runs) {
+    column += threadIdx.x & ((1 << runs.log_width) - 1);
+    k += threadIdx.x & ((1 << runs.log_together) - 1);
+    place_ = row * own.columns + column;
+    basis_ = basis + own.p + row * own.rank + k;
+    has_column_ = column < own.columns;
+    has_factor_ = k < own.rank;
+  }
 
   __device__ int Rows() const { return static_cast<int>(kChunk >> runs_.log_width); }
 
-  // Reads from a row on, which is before `end`.
-  __device__ void Read(int64_t row, const float* basis) {
-    left_ = end_ - row < Rows() ? static_cast<int>(end_ - row) : Rows();
-    const int64_t first = row * own_.columns + column_;
+  // Reads the next Rows() rows, of which the run has `left`.
+  __device__ void Read(int64_t left) {
+    left_ = left < Rows() ? static_cast<int>(left) : Rows();
     own_.source.Read<kEach>([&](int j) { return Has(j); },
-                            [&](int j) { return first + Line(j) * own_.columns; }, acc_, added_);
-    const float* const own_basis = basis + own_.p + row * own_.rank + k_;
+                            [&](int j) { return place_ + Line(j) * own_.columns; }, acc_, added_);
 #pragma unroll
     for (int j = 0; j < kFactors / kThreads; ++j) {
-      const int line = (j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_together;
-      factors_[j] = line < left_ && k_ < own_.rank ? own_basis[line * own_.rank] : 0.0f;
+      const int line = (static_cast<int>(threadIdx.x) >> runs_.log_together) +
+                       j * (kThreads >> runs_.log_together);
+      factors_[j] = line < left_ && has_factor_ ? basis_[line * own_.rank] : 0.0f;
     }
+    place_ += Rows() * own_.columns;
+    basis_ += Rows() * own_.rank;
   }
   // Writes to shared memory what this thread has read.
   __device__ void Give(float multiplier, float* acc, float* factors) {
@@ -47,14 +53,16 @@ class Stage {
 
  private:
   __device__ int Line(int j) const {
-    return (j * kThreads + static_cast<int>(threadIdx.x)) >> runs_.log_width;
+    return (static_cast<int>(threadIdx.x) >> runs_.log_width) + j * (kThreads >> runs_.log_width);
   }
-  __device__ bool Has(int j) const { return Line(j) < left_ && column_ < own_.columns; }
+  __device__ bool Has(int j) const { return Line(j) < left_ && has_column_; }
 
   const MatrixItem& own_;
   const Runs& runs_;
-  const int64_t column_, k_, end_;
-  int left_ = 0;  // rows of the run from the one that was read first on, at most Rows()
+  int64_t place_;
+  const float* basis_;
+  bool has_column_, has_factor_;
+  int left_ = 0;
   float acc_[kEach], added_[kEach], factors_[kFactors / kThreads];
 };
 
@@ -80,14 +88,16 @@ __device__ inline void Reproject(const MatrixTable& table, const MatrixItem& own
   const int64_t factor = (group << runs.log_together) + k;
   const bool has = k < together && column < own.columns && factor < own.rank;
   float sum = 0.0f;
-  Stage stage(own, runs, column - c, factor - k, end);
-  stage.Read(first, products.basis);
-  for (int64_t row = first; row < end; row += stage.Rows()) {
+  Stage stage(own, runs, first, column - c, factor - k, products.basis);
+  stage.Read(end - first);
+  for (int64_t left = end - first; left > 0; left -= stage.Rows()) {
     __syncthreads();
     stage.Give(products.multiplier, acc, factors);
     __syncthreads();
-    if (row + stage.Rows() < end) stage.Read(row + stage.Rows(), products.basis);
-    for (int i = 0; i < stage.Rows() && has; i += kEach) {
+    if (left > stage.Rows()) stage.Read(left - stage.Rows());
+    if (!has) continue;
+#pragma unroll 1
+    for (int i = 0; i < stage.Rows(); i += kEach) {
       float elements[kEach], shares[kEach], terms[kEach];
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
