@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from grace_tf.aggregation import kept_memory
 from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
@@ -54,6 +55,7 @@ class Reduction:
 
     def __init__(self, settings: Settings, reduce: str) -> None:
         self.settings, self.reduce = settings, reduce
+        kept_memory.keep()
         tell_losses(settings)
         self._registry = VariableRegistry(self._forget)
         self.state = State(self._registry)

@@ -20,7 +20,6 @@ from unittest import mock
 
 from grace_tf.cli import launcher
 from grace_tf.cli.run import endings, hosts, local_and_ssh, signals
-from grace_tf.cli.run.addresses import environments
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "launched.py")
 
@@ -123,13 +122,6 @@ class LauncherTest(unittest.TestCase):
             os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
             _, out, _ = run("show", workers=1, verbose=True)
         self.assertIsNone(json.loads(out[0][4:])[2])
-
-    def test_memory_is_kept_between_steps_unless_the_user_says_otherwise(self):
-        with mock.patch.dict(os.environ, {"MALLOC_TOP_PAD_": "7"}):
-            os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
-            with environments([local_and_ssh.Local("localhost")], False, False) as (mine,):
-                self.assertEqual(mine["MALLOC_TOP_PAD_"], "7")
-                self.assertEqual(mine["MALLOC_TRIM_THRESHOLD_"], str(1 << 30))
 
     def test_the_first_failure_is_the_run_s_and_ends_it(self):
         code, _, err = run("fail")

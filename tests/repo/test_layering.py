@@ -28,6 +28,7 @@ RANDOMNESS = (
     "cli.bench.step",
 )
 ENVIRONMENT = (
+    "aggregation.kept_memory",
     "transports.world.world",
     "transports.world.rank_from_environment",
     "transports.horovod.group",

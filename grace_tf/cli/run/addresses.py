@@ -22,16 +22,8 @@ from grace_tf.cli.run.link.network import Network
 from grace_tf.cli.run.local_and_ssh import Place, Remote
 from grace_tf.cli.run.remote_worker import interface
 
-# Each step frees large pieces of memory, which glibc by default returns to the operating system.
-# In the next step the system must fill new pages with zeros, which takes time.  With these values
-# glibc keeps the memory for the next step.
-_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # bytes; glibc takes no larger value
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
 # The variables that workers on other hosts get from here; workers on this machine get all of them.
-_SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL", *_MEMORY
+_SENT = "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TF_CPP_MIN_LOG_LEVEL"
 _SECRET = "GRACE_TF_SECRET"  # as transports/lifeline/secret.py reads it
 _THIS_MACHINE, _LOOPBACK = "127.0.0.1", "lo"
 
@@ -76,7 +68,7 @@ def environments(
     meeting = contextlib.nullcontext([{}] * len(places))
     if horovod:
         meeting = _of_horovod(hosts, launcher, interfaces, reachable)
-    unless_set = {**_MEMORY, **({} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"})}
+    unless_set = {} if verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
     sent = {name: os.environ[name] for name in _SENT if name in os.environ}
     secret = {_SECRET: secrets.token_hex(32)}  # of this run; to other hosts it goes through ssh
     with meeting as of_horovod:
