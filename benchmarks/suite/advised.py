@@ -77,7 +77,9 @@ def ask(place: Place) -> dict[str, Any]:
         if ran.returncode or not out.exists():
             last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
             raise NotUsable(f"advise failed for {place.task} over {place.link}: {last}")
-        return json.loads(out.read_text(encoding="utf-8"))
+        answer = json.loads(out.read_text(encoding="utf-8"))
+    # Results hold no path of the machine that made them.
+    return {**answer, "subject": answer["subject"].replace(f"{runner.ROOT}/", "")}
 
 
 def compared(

@@ -110,7 +110,11 @@ def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
     assert "the model's own" in out
     chosen = subject(model, None)
     assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
-    assert chosen.compute(1).seconds > 0
+    meet = mock.Mock()
+    assert chosen.compute(1, meet).seconds > 0
+    assert (
+        meet.call_count == 6
+    )  # workers on one host begin each step and each forward pass together
     first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
     assert [tuple(g.shape) for g in first] == [(200, 10), (8, 200)]
     np.testing.assert_array_equal(first[0], again[0])
@@ -210,7 +214,7 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
 def test_many_workers_are_extrapolated_from_few():
     """A gather of 1024 payloads would not fit in memory."""
     with mock.patch.object(codec.Step, "seconds", autospec=True) as seconds:
-        seconds.side_effect = lambda step, repeats: (1.0, 1.0 + step._size)
+        seconds.side_effect = lambda step, repeats, meet: (1.0, 1.0 + step._size)
         (one,) = codecs.measure("topk:ratio=0.01", drawn([(1000, 40)]), 1024, 1)
         assert one.encode + one.decode == pytest.approx(1.0 + 1024)
         assert {call.args[0]._size for call in seconds.call_args_list} == {2, 8}

@@ -75,12 +75,16 @@ class Step:
         kinds = {each.kind for _, each in self._handed}
         return "gather" in kinds and "all_to_all" not in kinds
 
-    def seconds(self, repeats: int) -> tuple[float, float]:
-        """Medians: up to the first collective of each bucket, and of the whole step."""
+    def seconds(self, repeats: int, meet: Callable[[], None] = lambda: None) -> tuple[float, float]:
+        """Medians: up to the first collective of each bucket, and of the whole step.
+
+        `meet` is called before each repeat; all workers wait in it for each other.
+        """
         encode = self._traced(self._to_the_first_collectives)
         times: list[list[float]] = [[], []]
         for repeat in range(-1, repeats):  # the first round is the warm-up
             for function, taken in zip((encode, self._whole), times):
+                meet()
                 each = duration(lambda f=function: f(*self._grads))
                 taken += [each] if repeat >= 0 else []
         encoded, whole = map(statistics.median, times)

@@ -6,7 +6,7 @@ collectives and with seconds: see aggregation/measure/codec.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -18,17 +18,24 @@ from grace_tf.line.settings import settings
 _FEW, _SOME = 2, 8  # workers with which a codec runs whose work grows with their number
 
 
-def measure(spec: str, grads: Sequence[tf.Tensor], size: int, repeats: int) -> list[Bucket]:
+def measure(
+    spec: str,
+    grads: Sequence[tf.Tensor],
+    size: int,
+    repeats: int,
+    meet: Callable[[], None] = lambda: None,
+) -> list[Bucket]:
     """The buckets of a method between `size` workers with such gradients.
 
+    Workers that share a processor compress at the same time, so they wait for each other in `meet`.
     Where every worker decodes the payloads of all others, the work grows with their number: of more
     than 8 workers it follows from what 2 and 8 take.
     """
     traced = _step(spec, grads, size)
     if size <= _SOME or not traced.gathers_all:
-        encode, whole = traced.seconds(repeats)
+        encode, whole = traced.seconds(repeats, meet)
     else:
-        few, some = (_step(spec, grads, n).seconds(repeats) for n in (_FEW, _SOME))
+        few, some = (_step(spec, grads, n).seconds(repeats, meet) for n in (_FEW, _SOME))
         each = max(0.0, some[1] - few[1]) / (_SOME - _FEW)
         encode, whole = some[0], some[1] + (size - _SOME) * each
     return traced.buckets(encode, max(0.0, whole - encode))

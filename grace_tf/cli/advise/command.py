@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from grace_tf.advice.network import Network
 from grace_tf.advice.quality import Facts, admitted, level_of
 from grace_tf.advice.timeline import Bucket, Compute, step_time
 from grace_tf.advice.verdict import Choice, Verdict, best_sixteen, verdict
-from grace_tf.cli.advise import codecs, errors, picture, report
+from grace_tf.cli.advise import codecs, errors, picture, probe, report
 from grace_tf.cli.advise.gradients import drawn
 from grace_tf.cli.advise.situation import Situation, wanted
 from grace_tf.cli.advise.subject import Subject, subject
@@ -24,6 +24,7 @@ from grace_tf.cli.tables import progress
 from grace_tf.core.specs import name_of
 from grace_tf.line.optimizer_settings import to_begin_with
 from grace_tf.line.settings import settings
+from grace_tf.transports.group import Group
 from grace_tf.transports.world.world import expected_size, init
 
 Codecs = Mapping[str, Sequence[Bucket]]  # by spec
@@ -44,11 +45,12 @@ def main(options: argparse.Namespace) -> int:
     with progress("advise", 2 + 2 * len(specs)) as shown:
         situation = asked.measured(group)
         shown.advance("measured what exchanges take")
-        compute = _compute(options, chosen)
+        meet = group.barrier if group else lambda: None
+        compute = _compute(options, chosen, group, meet)
         shown.advance("measured the step")
         grads, found, facts = drawn(chosen.shapes), {}, {}
         for spec in specs:
-            found[spec] = codecs.measure(spec, grads, situation.size, options.repeats)
+            found[spec] = codecs.measure(spec, grads, situation.size, options.repeats, meet)
             shown.advance(f"timed {spec}")
         del grads
         for spec in specs:
@@ -124,10 +126,17 @@ def _checked(options: argparse.Namespace) -> list[str]:
     return specs
 
 
-def _compute(options: argparse.Namespace, chosen: Subject) -> Compute:
+def _compute(
+    options: argparse.Namespace, chosen: Subject, group: Group | None, meet: Callable[[], None]
+) -> Compute:
+    """The slowest worker's time, for which the others wait in every step."""
     if options.compute_ms is not None:
         return Compute.of(options.compute_ms / 1e3)
-    return chosen.compute(options.repeats)
+    own = chosen.compute(options.repeats, meet)
+    if group is None:
+        return own
+    forward, backward = probe.largest(group, [own.forward, own.backward])
+    return dataclasses.replace(own, forward=forward, backward=backward)
 
 
 def _write(

@@ -9,6 +9,7 @@ of this module here and reads what they print.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import sys
@@ -47,13 +48,15 @@ def loopback() -> dict[str, Cost]:
 
 def costs(group: Group) -> dict[str, Cost]:
     """The costs between the processes of a group, the same on all; all of them must call it."""
-
-    def agree(numbers: Sequence[float]) -> list[float]:
-        (key,) = collective_keys.deal(1)
-        (largest,) = group.max([tf.constant(numbers, tf.float64)], key)
-        return largest.numpy().tolist()
-
+    agree = functools.partial(largest, group)
     return link.costs(group, agree, (SMALL, LARGE), _REPEATS, meet=group.barrier)
+
+
+def largest(group: Group, numbers: Sequence[float]) -> list[float]:
+    """Of each number the largest of all processes, which must all call it."""
+    (key,) = collective_keys.deal(1)
+    (found,) = group.max([tf.constant(numbers, tf.float64)], key)
+    return found.numpy().tolist()
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ class Subject:
     Attributes:
       name: for people.
       shapes: of its variables, in order.
-      compute: measures its step without any exchange; None where it cannot run.
+      compute: measures its step without any exchange, given a number of repeats and a function in
+        which all workers wait for each other; None where it cannot run.
       gradients: worker w's own, of the variables at some positions.
       stated: what these gradients are, for people.
       own: whether they are the model's.
@@ -43,7 +44,7 @@ class Subject:
     name: str
     shapes: Shapes
     gradients: Callable[[Sequence[int], int], list[tf.Tensor]]
-    compute: Callable[[int], Compute] | None = None
+    compute: Callable[[int, Callable[[], None]], Compute] | None = None
     stated: str = STATED
     own: bool = False
 
@@ -116,14 +117,17 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
     def forward():
         return model(x, training=True)
 
-    def compute(repeats: int) -> Compute:
+    def compute(repeats: int, meet: Callable[[], None]) -> Compute:
         whole, ahead = [], []
         if several():
             # Between workers a plain optimizer is refused unless its gradients are reduced
             # elsewhere.  Here they are not, since a step without any exchange is what is timed.
             mark(variables, compute)
         for repeat in range(-2, repeats):  # the first two trace and warm up
+            # Workers that share a processor compute at the same time, as in a training.
+            meet()
             step = duration(lambda: tf.constant(model.train_on_batch(x, y)))
+            meet()
             only = duration(forward)
             if repeat >= 0:
                 whole.append(step)
