@@ -135,8 +135,8 @@ def _compute(
     own = chosen.compute(options.repeats, meet)
     if group is None:
         return own
-    forward, backward = probe.largest(group, [own.forward, own.backward])
-    return dataclasses.replace(own, forward=forward, backward=backward)
+    forward, whole = probe.largest(group, [own.forward, own.seconds])
+    return dataclasses.replace(own, forward=forward, backward=whole - forward)
 
 
 def _write(
