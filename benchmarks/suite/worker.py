@@ -48,6 +48,7 @@ from benchmarks.suite.arms import ALL, ALONE, PEERS  # noqa: E402
 from benchmarks.suite.plan import TUNING_SEEDS  # noqa: E402
 from benchmarks.suite.results import Results, append  # noqa: E402
 from benchmarks.suite.tasks.outline import OUTLINES  # noqa: E402
+from grace_tf.aggregation import kept_memory  # noqa: E402
 from grace_tf.cli.bench.machine import machine  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
@@ -221,6 +222,7 @@ def write(cell: Cell, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    kept_memory.keep()  # also for the arms without grace_tf
     if RANK == 0:
         here = machine(WORKERS, 1, "of trainings") | {"keras": keras.__version__}
         if here not in Results(args.out).machines:

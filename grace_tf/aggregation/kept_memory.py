@@ -20,10 +20,10 @@ _PARAMETERS = (
 
 @functools.cache
 def keep() -> bool:
-    """Tells glibc to keep memory, once in a process; whether it does.
+    """Tells glibc to keep memory, once in a process. Returns whether glibc has taken all values.
 
-    It does nothing where the user has set one of glibc's variables, or where the C library is
-    another one.
+    Nothing is changed where one of glibc's variables has a value, which is the user's choice, or
+    where the C library is another one.
     """
     names = [name for name, _, _ in _PARAMETERS]
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(map(os.environ.get, names)):

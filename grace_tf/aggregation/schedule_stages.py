@@ -212,7 +212,8 @@ class Stages:
         """Stores the number of the running stage, and logs it where it has changed."""
         compiled = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
         if self._last is None:
-            # int64: XLA reads variables of its own device alone, and int32 never lies on a GPU.
+            # XLA reads variables of its own device alone. TensorFlow keeps those of int32 in the
+            # host's memory.
             device = self._state.devices[0] if compiled else "CPU:0"
             (self._last,) = variables_of("stage", np.int64(-1), [0], [device])
         active = tf.cast(number, tf.int64)

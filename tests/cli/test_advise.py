@@ -12,11 +12,12 @@ from launch import launch
 
 from grace_tf.__main__ import WRONG_ARGUMENT, main
 from grace_tf.advice.network import KINDS, Collective, Cost, Network
+from grace_tf.advice.timeline import Compute
 from grace_tf.aggregation.measure import codec, link
 from grace_tf.cli import describe
-from grace_tf.cli.advise import codecs, errors, picture, probe, situation
+from grace_tf.cli.advise import codecs, command, errors, picture, probe, situation
 from grace_tf.cli.advise.gradients import drawn
-from grace_tf.cli.advise.subject import parse_shapes, subject
+from grace_tf.cli.advise.subject import Subject, parse_shapes, subject
 from grace_tf.core import registry
 
 SHAPES = [(3, 3, 16, 64), (64,), (64, 500), (500,)]
@@ -112,9 +113,8 @@ def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
     assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
     meet = mock.Mock()
     assert chosen.compute(1, meet).seconds > 0
-    assert (
-        meet.call_count == 6
-    )  # workers on one host begin each step and each forward pass together
+    # Workers on one host begin each step and each forward pass together.
+    assert meet.call_count == 6
     first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
     assert [tuple(g.shape) for g in first] == [(200, 10), (8, 200)]
     np.testing.assert_array_equal(first[0], again[0])
@@ -209,6 +209,14 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
     sizes = [[each.nbytes for each in b.collectives if each.nbytes > 4] for b in (first, second)]
     flag = 2
     assert sizes == [[2 * (6 << 20) + flag], [2 * (4 << 20) + flag]]
+
+
+def test_of_all_workers_the_largest_forward_pass_and_step_count():
+    own = Subject("a model", [], None, lambda repeats, meet: Compute(1.0, 4.0))
+    options = mock.Mock(compute_ms=None)
+    with mock.patch.object(probe, "largest", lambda group, numbers: [3.0, 7.0]):
+        found = command._compute(options, own, mock.Mock(), lambda: None)
+    assert (found.forward, found.backward) == (3.0, 4.0)
 
 
 def test_many_workers_are_extrapolated_from_few():

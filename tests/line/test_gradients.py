@@ -113,7 +113,7 @@ def test_a_gradient_has_the_shape_of_its_variable(method, name, door):
         made.compile(
             optimizer(method),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=False,  # XLA compiles no loop of unknown length
+            jit_compile=False,  # not the gradient of a loop of unknown length
         )
     before = made.get_weights()
     data = generated()

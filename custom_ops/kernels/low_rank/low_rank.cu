@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(2, 1))
   ProjectStrip(own, blockIdx.x - own.first_strip, products);
 }
 
-// Most matrices have few runs, which take long, so a multiprocessor should hold many.
+// A run waits for memory most of the time, so a multiprocessor should hold several.
 __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 1, 100))
     ReprojectRuns(MatrixTable table, Products products) {
   const MatrixItem own = table.items[table.Find(blockIdx.x, &MatrixItem::first_run)];

@@ -346,7 +346,7 @@ class State(Trackable):
 
         What belongs to no variable, as the step counter, lies in the host's memory also where the
         worker is a GPU: native operations read it there. But what XLA compiles can read variables
-        of its own device alone.
+        of its own device alone, so there they lie where the first step was compiled.
         """
         graph = tf.compat.v1.get_default_graph()
         if not owner.ordinals and not control_flow_util.GraphOrParentsInXlaContext(graph):

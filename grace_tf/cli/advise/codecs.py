@@ -27,7 +27,8 @@ def measure(
 ) -> list[Bucket]:
     """The buckets of a method between `size` workers with such gradients.
 
-    Workers that share a processor compress at the same time, so they wait for each other in `meet`.
+    The times are this worker's. Workers that share a processor compress at the same time, so they
+    wait for each other in `meet`.
     Where every worker decodes the payloads of all others, the work grows with their number: of more
     than 8 workers it follows from what 2 and 8 take.
     """

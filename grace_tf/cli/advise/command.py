@@ -15,6 +15,7 @@ from grace_tf.advice.network import Network
 from grace_tf.advice.quality import Facts, admitted, level_of
 from grace_tf.advice.timeline import Bucket, Compute, step_time
 from grace_tf.advice.verdict import Choice, Verdict, best_sixteen, verdict
+from grace_tf.aggregation import kept_memory
 from grace_tf.cli.advise import codecs, errors, picture, probe, report
 from grace_tf.cli.advise.gradients import drawn
 from grace_tf.cli.advise.situation import Situation, wanted
@@ -34,6 +35,7 @@ def main(options: argparse.Namespace) -> int:
     """Measures, and prints the table and the sentence; under `run` worker 0 prints."""
     specs = _checked(options)
     asked = wanted(options, expected_size())
+    kept_memory.keep()  # as in the trainings that are asked about
     # A process group begins before TensorFlow computes anything.
     group = init() if expected_size() > 1 else None
     chosen = subject(options.model, options.shapes)
@@ -129,7 +131,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
 def _compute(
     options: argparse.Namespace, chosen: Subject, group: Group | None, meet: Callable[[], None]
 ) -> Compute:
-    """The slowest worker's time, for which the others wait in every step."""
+    """The largest forward pass and the largest step of all workers: each waits for the slowest."""
     if options.compute_ms is not None:
         return Compute.of(options.compute_ms / 1e3)
     own = chosen.compute(options.repeats, meet)

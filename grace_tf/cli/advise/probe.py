@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from grace_tf.advice.network import Cost
+from grace_tf.aggregation import kept_memory
 from grace_tf.aggregation.measure import link
 from grace_tf.cli import launcher
 from grace_tf.line import collective_keys
@@ -61,6 +62,7 @@ def largest(group: Group, numbers: Sequence[float]) -> list[float]:
 
 def main() -> None:
     """One of the two processes of `loopback`."""
+    kept_memory.keep()
     group = init(timeout=_SECONDS)
     found = costs(group)
     if group.rank == 0:

@@ -2,8 +2,7 @@
 
 From the places of all workers (local_and_ssh.py) it makes an environment for each: TF_CONFIG, the
 user's exports, and for Horovod the variables by which its workers find each other.  With emulated
-links the addresses are those of the workers' network (link/network.py).  Of glibc's variables for
-memory it sets those that the user has not set.
+links the addresses are those of the workers' network (link/network.py).
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ struct DeviceInput {
   }
 
   // The two parts of Gather. A thread that has other work between them does it while the memory
-  // answers. Where inside(j) is false, acc[j] becomes that of a zero.
+  // answers. Where inside(j) is false, zeros stand for what would be read. Without a residual
+  // `added` is not set.
   template <int kCount, class Inside, class Place>
   __device__ void Read(const Inside& inside, const Place& place, float* acc, float* added) const {
 #pragma unroll

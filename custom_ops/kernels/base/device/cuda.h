@@ -32,14 +32,14 @@ constexpr int kEach = static_cast<int>(kChunk) / kThreads;
 
 // For launch bounds: the number of thread blocks that a multiprocessor holds at the same time. More
 // blocks leave fewer registers for each thread. On sm_75, sm_120 and sm_121 `usual` blocks leave so
-// few registers that ptxas of CUDA 13.0 moves values to memory. There the number is `fewer`, as on
-// all architectures from sm_<from> on.
-constexpr int BlocksAtOnce(int usual, int fewer, int from = 120) {
+// few registers that ptxas of CUDA 13.0 moves values to memory. There the number is `fewer`. A
+// kernel that needs more registers on other new architectures names the first, as 100 for sm_100.
+constexpr int BlocksAtOnce(int usual, int fewer, int fewer_from = 120) {
 #ifdef __CUDA_ARCH__
-  return __CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 10 * from ? fewer : usual;
+  return __CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 10 * fewer_from ? fewer : usual;
 #else
   static_cast<void>(fewer);
-  static_cast<void>(from);
+  static_cast<void>(fewer_from);
   return usual;
 #endif
 }
@@ -118,8 +118,9 @@ __device__ inline float MulZ(float a, float b) {
 }
 
 // products[j] = MulZ(a[j], b[j]) for each j below kCount. All products are taken before the thread
-// branches. Calls of MulZ in a row would be slower: each of them branches, so the thread would wait
-// for the operands of one product before it reads those of the next.
+// branches, so they must not lie where a or b does. Calls of MulZ in a row would be slower: each of
+// them branches, so the thread would wait for the operands of one product before it reads those of
+// the next.
 template <int kCount>
 __device__ inline void MulEachZ(const float* a, const float* b, float* products) {
   bool small = false;
