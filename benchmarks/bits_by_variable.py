@@ -73,7 +73,7 @@ def gradients_of(model: keras.Model, batch: tuple[np.ndarray, np.ndarray]) -> li
 
 
 def measure(name: str, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """Trains one model and measures it at each of these steps; a row for each step."""
+    """Trains one model and measures it at each of these steps. Returns one row for each step."""
     outline = OUTLINES[name]
     task = importlib.import_module(f"benchmarks.suite.tasks.{outline.module}").Task(outline, 1)
     keras.utils.set_random_seed(1)

@@ -20,7 +20,7 @@ _PARAMETERS = (
 
 @functools.cache
 def keep() -> bool:
-    """Tells glibc to keep memory, once in a process. Returns whether glibc has taken all values.
+    """Tells glibc to keep memory, once in a process. Returns whether glibc accepted all values.
 
     Nothing is changed where one of glibc's variables has a value, which is the user's choice, or
     where the C library is another one.

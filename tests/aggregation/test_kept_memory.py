@@ -15,7 +15,7 @@ VARIABLES = [*NAMES, "GLIBC_TUNABLES"]
 
 
 def new_pages():
-    """How many pages the system fills with zeros for 80 arrays of 1 MB."""
+    """Makes 80 arrays of 1 MB, and returns how many new pages the system gave for them."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     arrays = [np.full(1 << 20, 1, np.uint8) for _ in range(80)]
     del arrays

@@ -31,7 +31,7 @@ def gradients(step):
 
 
 def steps(spec, device, compiled):
-    """Four steps of a list of gradients on a device, and what becomes of them."""
+    """Runs four steps on a device. Returns all outputs, and the kinds of device they lie on."""
     with tf.device(device):
         variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
         aggregate = grace_tf.Aggregator(spec, min_elements=1, seed=3)
@@ -86,7 +86,7 @@ def test_xla_compiles_a_step(spec):
 @pytest.mark.parametrize("door", ["wrap", "wrap under a strategy", "CompressedAllReduce"])
 @pytest.mark.parametrize("jit_compile", [False, "auto"])
 def test_a_model_trains(door, jit_compile):
-    """Also as Keras compiles it on a GPU by default, which is by XLA."""
+    """With "auto", which is Keras' default, XLA compiles the model on a GPU."""
     compressing = grace_tf.CompressedAllReduce("qsgd", min_elements=1)
     strategies = {
         "wrap": tf.distribute.get_strategy,

@@ -12,8 +12,8 @@
 namespace grace {
 namespace {
 
-// Elements of M that a thread adds up at a time. A smaller block has fewer columns. A thread then
-// reads a shorter piece of each row, and that is slower.
+// Elements of M that a thread adds up at a time. With fewer elements a thread would read a shorter
+// piece of each row, which is slower.
 constexpr int64_t kBlock = 1 << 20;
 
 bool IsFinite(float x) { return (BitsOf(x) & kMagnitude) < kInfinity; }

@@ -76,9 +76,11 @@ class Step:
         return "gather" in kinds and "all_to_all" not in kinds
 
     def seconds(self, repeats: int, meet: Callable[[], None] = lambda: None) -> tuple[float, float]:
-        """Medians: up to the first collective of each bucket, and of the whole step.
+        """Returns two medians, in seconds.
 
-        `meet` is called before each repeat; all workers wait in it for each other.
+        The first is of the work before the first collective of each bucket, the second is of the
+        whole step. `meet` is called before each of these measurements: in it all workers wait for
+        each other.
         """
         encode = self._traced(self._to_the_first_collectives)
         times: list[list[float]] = [[], []]

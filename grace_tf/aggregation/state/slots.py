@@ -126,7 +126,7 @@ def host_of(device: str | None) -> str | None:
 def variables_of(
     stem: str, value: np.ndarray, workers: Sequence[int], devices: Sequence[str | None]
 ) -> list[ResourceVariable]:
-    """A plain variable of this value for every worker, each on its own device."""
+    """Makes a variable with this value for each worker, on the device of the worker."""
     made = []
     for worker, device in zip(workers, devices):
         with tf.init_scope(), tf.device(device):

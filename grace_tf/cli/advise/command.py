@@ -131,7 +131,10 @@ def _checked(options: argparse.Namespace) -> list[str]:
 def _compute(
     options: argparse.Namespace, chosen: Subject, group: Group | None, meet: Callable[[], None]
 ) -> Compute:
-    """The largest forward pass and the largest step of all workers: each waits for the slowest."""
+    """The times of the slowest workers, since in every step the others wait for them.
+
+    They are the longest forward pass of all workers, and the longest whole step.
+    """
     if options.compute_ms is not None:
         return Compute.of(options.compute_ms / 1e3)
     own = chosen.compute(options.repeats, meet)

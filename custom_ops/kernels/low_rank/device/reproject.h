@@ -5,12 +5,14 @@
 
 namespace grace {
 
-// What the block of a run reads at a time: kChunk elements of M, and as many rows of P. A thread
-// has some of them at hand while the block adds up those before. In rows after the run's last, an
-// element is -0 and a factor is 0, whose product adds nothing to any sum, not even to -0.
+// What the block of a run reads at a time: kChunk elements of M, and the same rows of P. Each
+// thread reads some of the next elements into registers while the block adds up the present ones.
+// After the run's last row an element of M is -0 and one of P is 0. Their product is -0, which
+// changes no sum.
 class Stage {
  public:
-  // From this row on, in columns from `column` on, with columns of P from `k` on.
+  // The first element that the block reads of M is in this row and column. The first that it reads
+  // of P is in the same row and in column k.
   __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t row, int64_t column, int64_t k,
                    const float* basis)
       : own_(own), runs_(runs) {
@@ -24,7 +26,7 @@ class Stage {
 
   __device__ int Rows() const { return static_cast<int>(kChunk >> runs_.log_width); }
 
-  // Reads the next Rows() rows, of which the run has `left`.
+  // Reads the next Rows() rows. The run has `left` more rows, which may be fewer.
   __device__ void Read(int64_t left) {
     left_ = left < Rows() ? static_cast<int>(left) : Rows();
     own_.source.Read<kEach>([&](int j) { return Has(j); },
@@ -38,7 +40,7 @@ class Stage {
     place_ += Rows() * own_.columns;
     basis_ += Rows() * own_.rank;
   }
-  // Writes to shared memory what this thread has read.
+  // Copies the values that this thread has read from its registers to shared memory.
   __device__ void Give(float multiplier, float* acc, float* factors) {
     own_.source.Compensate<kEach>(multiplier, acc_, added_);
 #pragma unroll
