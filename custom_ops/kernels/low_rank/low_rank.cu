@@ -38,8 +38,8 @@ class TileColumn {
   }
 
   // Adds the product of two factors to the sums, or begins them with it. Every thread of the block
-  // must call it. The block takes as many columns of the factors at a time as a tile has: so many
-  // rows of P and of Q fit into its memory.
+  // must call it. The block copies some columns of both factors to shared memory at a time: as many
+  // as a tile has, which always fit.
   __device__ void Add(Factors factors, bool begins, float* sums) const {
     __shared__ float p[kChunk], q[kMostWidth * kMostWidth];
     const int width = 1 << tiles_.log_width;
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const TileColumn column(own, piece);
   Sum(column, products, sums);
+  // The elements are read after the sums: so a thread needs fewer registers.
   own.source.Gather<kEach>([&](int i) { return column.Has(i); },
                            [&](int i) { return column.Place(i); }, multiplier, 0.0f, acc);
 #pragma unroll
