@@ -26,10 +26,11 @@ from grace_tf.transports.lifeline.waits import under_way
 from grace_tf.transports.world import data_shards
 
 # Seconds in a step that another worker does not take, before it counts as one step too many: this
-# worker may be about to reach the end of its data too.  Where the number of batches is unknown, the
-# wait is longer by the second factor, unless the step is in a collective and so has its data.
+# worker may be about to end too.  Unless the step is in a collective, the wait is longer by the
+# second factor in two cases: the number of batches is unknown, so the step may find no data; or the
+# other worker has failed, so this one may be about to raise the same error.
 _STUCK = 1.0
-_LONGER_IF_UNKNOWN = 30
+_LONGER = 30
 _LOG = logging.getLogger("grace_tf")
 _STOPPED = " set stop_training"
 _EQUAL_DATA = (
@@ -78,7 +79,7 @@ class Steps:
         self, line: Lifeline, counted: bool, width: int = 1, planned: int | None = None
     ) -> None:
         self._line, self._width, self.planned = line, width, planned
-        self._looks = 1 if counted else _LONGER_IF_UNKNOWN
+        self._looks = 1 if counted else _LONGER
         self.call = next(_calls)
         self._epoch, self._in_epoch = 0, False
         self._begun = self._done = 0
@@ -274,7 +275,8 @@ class Steps:
             beyond = self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch)
             if beyond and self._watched != self._tries:
                 self._watched = self._tries
-                self._later(self._looks, self._stuck, worker, what, end, self._tries)
+                looks = _LONGER if end.failed else self._looks
+                self._later(looks, self._stuck, worker, what, end, self._tries)
 
     def _later(self, looks: int, function: Callable[..., None], *arguments: Any) -> None:
         """Calls `function(*arguments)` when this worker's step surely has its data."""

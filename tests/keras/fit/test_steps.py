@@ -141,15 +141,28 @@ class StepsTest(tf.test.TestCase):
         self.assertIsNone(self.line.broken)
 
     def test_a_collective_shows_that_there_is_data_though_their_number_is_unknown(self):
-        self.enter_context(mock.patch.object(steps, "_LONGER_IF_UNKNOWN", 1 << 30))
-        under_way = self.enter_context(mock.patch.object(steps, "under_way"))
-        under_way.side_effect = [False, False, True]
-        taken = self.steps(counted=False)
-        self.take(taken, 3)
+        taken = self.steps_until_a_collective(counted=False)
         self.hear(taken, 0, 3)
         taken.begin()
         self.line.until(lambda: False, SOON)
         self.assertIn("ended epoch 1 after 3 steps, but worker 0 is in step 4", self.line.broken)
+
+    def test_a_step_may_raise_what_the_other_has_raised_until_it_is_in_a_collective(self):
+        taken = self.steps_until_a_collective(counted=True)
+        taken.begin()
+        self.hear(taken, steps._FIT, 3, "ValueError: boom", failed=True)
+        self.line.until(lambda: False, SOON)
+        self.assertEqual(steps.under_way.call_count, 3)
+        self.assertIn("because ValueError: boom, but worker 0 is in step 4", self.line.broken)
+
+    def steps_until_a_collective(self, counted):
+        """After three steps; the next one is in a collective when it is looked at the third time."""
+        self.enter_context(mock.patch.object(steps, "_LONGER", 1 << 30))
+        under_way = self.enter_context(mock.patch.object(steps, "under_way"))
+        under_way.side_effect = [False, False, True]
+        taken = self.steps(counted)
+        self.take(taken, 3)
+        return taken
 
     def test_an_epoch_that_the_other_ended_later(self):
         taken = self.steps()
