@@ -95,7 +95,10 @@ def late():
     step()
     if hvd.rank() == 1:
         time.sleep(60)  # Worker 1 lives but takes no part, until worker 0 times out after 4 s.
-    group.barrier() if "meet" in sys.argv else step()
+    try:
+        group.barrier() if "meet" in sys.argv else step()
+    except RuntimeError:
+        constant()  # a collective that is traced afterwards gives the same reason
 
 
 def start():

@@ -221,6 +221,8 @@ class HorovodGroup(HorovodSet, Group):
         self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
     ) -> tf.Tensor:
         self._meet()
+        if self.lifeline is not None:  # Horovod itself would only say that it does not run
+            self.lifeline.check()
         return self._waits.around(mark, [buffer], collective)
 
     def _handshake(self, words: np.ndarray) -> np.ndarray:
