@@ -156,7 +156,7 @@ class StepsTest(tf.test.TestCase):
         self.assertIn("because ValueError: boom, but worker 0 is in step 4", self.line.broken)
 
     def steps_until_a_collective(self, counted):
-        """After three steps; the next one is in a collective when it is looked at the third time."""
+        """After three steps; the third look at the next one finds it in a collective."""
         self.enter_context(mock.patch.object(steps, "_LONGER", 1 << 30))
         under_way = self.enter_context(mock.patch.object(steps, "under_way"))
         under_way.side_effect = [False, False, True]
