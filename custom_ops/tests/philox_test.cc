@@ -1,6 +1,10 @@
 #include "kernels/base/philox.h"
 
+#include "kernels/base/philox_blocks.h"
 #include "testing.h"
+
+#define GRACE_KERNEL "kernels/base/random_words-inl.h"
+#include "kernels/base/each_isa.h"
 
 namespace grace {
 
@@ -51,10 +55,27 @@ void TestStream() {
   }
 }
 
+// Batches before, over and after the place where the upper word of the counter changes.
+void TestUpperCounterWord() {
+  const PhiloxKey key{7, 8, 9, 10};
+  const PhiloxSchedule schedule(key);
+  const uint64_t first = 0x2ffffffffu - 43;
+  std::vector<uint32_t> wanted;
+  for (uint64_t i = first; i < first + 3 * kBatchBlocks; ++i) {
+    for (const uint32_t word : Block(key, i)) wanted.push_back(word);
+  }
+  OnEveryIsa([&](const Executor&) {
+    Guarded<uint32_t> words(3 * kBatch);
+    GRACE_CHOOSE(RandomBatches)(schedule, first, 3, words.data());
+    EXPECT(words.Equals(wanted) && words.Intact(), "three batches");
+  });
+}
+
 }  // namespace grace
 
 int main() {
   grace::TestKnownVector();
+  grace::TestUpperCounterWord();
   grace::TestStream();
   return grace::Finish("philox");
 }

@@ -1,40 +1,58 @@
-// Words of kWides * kChains blocks from `block` on.
+// Words of kWides * kCount blocks from `block` on, which have the upper counter word of `start`.
 //
 // Each 32-bit word is kept in the low half of a 64-bit lane, the half the widening multiplication
 // reads, so a round needs no blends and its low products need no instruction at all. Several chains
 // of rounds go side by side, because one alone mostly waits for its multiplications.
-GRACE_INLINE void PhiloxChains(const PhiloxSchedule& schedule, uint64_t block, uint32_t* words) {
+template <int kCount>
+GRACE_INLINE void PhiloxChains(const PhiloxSchedule& schedule, const PhiloxStart& start,
+                               uint64_t block, uint32_t* words) {
   const W m0 = SetW(kPhiloxM0), m1 = SetW(kPhiloxM1);
-  W a[kChains], b[kChains], c[kChains], d[kChains];
+  W a[kCount], b[kCount], c[kCount], d[kCount];
 #pragma GCC unroll 4
-  for (int i = 0; i < kChains; ++i) {
-    a[i] = Counters(block + kWides * i);
-    b[i] = HighHalf(a[i]);
-    c[i] = SetW(schedule.step);
-    d[i] = SetW(schedule.variable_draw);
+  for (int i = 0; i < kCount; ++i) {
+    const W first = MulWide(Counters(block + kWides * i), m0);
+    const W second = MulWide(XorWide(HighHalf(first), SetW(start.c1)), m1);
+    const W p0 = MulWide(XorWide(HighHalf(second), SetW(start.a2)), m0);
+    const W p1 = MulWide(XorWide(first, SetW(start.c2)), m1);
+    a[i] = XorWide(HighHalf(p1), second, SetW(schedule.k0[2]));
+    c[i] = XorWide(HighHalf(p0), SetW(start.c3));
+    b[i] = p1;
+    d[i] = p0;
+    InOrder(a[i], b[i], c[i], d[i]);
   }
 #pragma GCC unroll 10
-  for (int round = 0; round < kPhiloxRounds; ++round) {
+  for (int round = kStartRounds; round < kPhiloxRounds; ++round) {
     const W k0 = SetW(schedule.k0[round]), k1 = SetW(schedule.k1[round]);
 #pragma GCC unroll 4
-    for (int i = 0; i < kChains; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       const W p0 = MulWide(a[i], m0), p1 = MulWide(c[i], m1);
       a[i] = XorWide(HighHalf(p1), b[i], k0);
       c[i] = XorWide(HighHalf(p0), d[i], k1);
       b[i] = p1;
       d[i] = p0;
+      InOrder(a[i], b[i], c[i], d[i]);
     }
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < kChains; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     StoreBlocks(a[i], b[i], c[i], d[i], words + 4 * kWides * i);
   }
 }
 
 // The words of the 32 blocks from `block` on, that is of elements 4 * block to 4 * block + 127.
 GRACE_INLINE void PhiloxBatch(const PhiloxSchedule& schedule, uint64_t block, uint32_t* words) {
-  for (int j = 0; j < kBatchBlocks; j += kWides * kChains) {
-    PhiloxChains(schedule, block + j, words + 4 * j);
+  constexpr int kAll = kBatchBlocks / kWides, kRest = kAll % kChains;
+  if ((block + kBatchBlocks - 1) >> 32 != block >> 32) {
+    PhiloxAcross(schedule, block, words);
+    return;
+  }
+  const PhiloxStart start(schedule, block);
+  for (int j = 0; j < kAll - kRest; j += kChains) {
+    PhiloxChains<kChains>(schedule, start, block + kWides * j, words + 4 * kWides * j);
+  }
+  if constexpr (kRest > 0) {
+    constexpr int kFrom = kWides * (kAll - kRest);
+    PhiloxChains<kRest>(schedule, start, block + kFrom, words + 4 * kFrom);
   }
 }
 

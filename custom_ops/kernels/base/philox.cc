@@ -11,6 +11,22 @@
 
 namespace grace {
 
+[[gnu::noinline]] void PhiloxAcross(const PhiloxSchedule& schedule, uint64_t block,
+                                    uint32_t* words) {
+  for (int i = 0; i < kBatchBlocks; ++i, ++block) {
+    uint64_t a = static_cast<uint32_t>(block), b = block >> 32;
+    uint64_t c = schedule.step, d = schedule.variable_draw;
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      const uint64_t p0 = kPhiloxM0 * a, p1 = kPhiloxM1 * c;
+      a = (p1 >> 32) ^ b ^ schedule.k0[round];
+      c = (p0 >> 32) ^ d ^ schedule.k1[round];
+      b = static_cast<uint32_t>(p1);
+      d = static_cast<uint32_t>(p0);
+    }
+    for (const uint64_t word : {a, b, c, d}) *words++ = static_cast<uint32_t>(word);
+  }
+}
+
 void RandomWords(const Executor& executor, const PhiloxKey& key, int64_t n, uint32_t* words) {
   const PhiloxSchedule schedule(key);
   const auto fill = GRACE_CHOOSE(RandomBatches);

@@ -1,3 +1,14 @@
+// The codes of a group, of at most 16 bits.
+GRACE_INLINE void CodesOf(const uint32_t* words, int32_t bits, U* codes) {
+  B low{}, high{};
+  for (int32_t p = std::min(bits, 8) - 1; p >= 0; --p) low = Push(low, words[p]);
+  for (int32_t p = bits - 1; p >= 8; --p) high = Push(high, words[p]);
+  for (int j = 0; j < kGroup / kLanes; ++j) codes[j] = Widen(low, j);
+  for (int j = 0; bits > 8 && j < kGroup / kLanes; ++j) {
+    codes[j] = Or(codes[j], ShiftLeft<8>(Widen(high, j)));
+  }
+}
+
 // The values of whole groups, added to 0 or to what is there. Where kLast, and there
 // denormals must be zero, the result is multiplied by the job's factor, and the function returns
 // whether all results are finite; else it returns true.
@@ -13,17 +24,19 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
   const F last = Set(job.factor);
   U largest = SetU(0);
   for (int64_t i = begin; i < end; i += kGroup, words += q.bits, out += kGroup) {
+    U codes[kGroup / kLanes];
+    CodesOf(words, q.bits, codes);
+    if (kInto == Into::kZero && !kMinMax && units.Uniform(i) && job.IsPlain(units.factor())) {
+      const F unit = Set(units.factor());
+      for (int j = 0; j < kGroup / kLanes; ++j) {
+        const F value = Mul(FromInt(Sub(MinInt(codes[j], top), levels)), unit);
+        Store(out + kLanes * j, kLast ? Mul(value, last) : value);
+      }
+      continue;
+    }
     F factors[kGroup / kLanes], lowest[kGroup / kLanes];
     FactorsOf(units, i, factors);
     if (kMinMax) FactorsOf(minima, i, lowest);
-    B low{}, high{};
-    for (int32_t p = std::min(q.bits, 8) - 1; p >= 0; --p) low = Push(low, words[p]);
-    for (int32_t p = q.bits - 1; p >= 8; --p) high = Push(high, words[p]);
-    U codes[kGroup / kLanes];
-    for (int j = 0; j < kGroup / kLanes; ++j) codes[j] = Widen(low, j);
-    for (int j = 0; q.bits > 8 && j < kGroup / kLanes; ++j) {
-      codes[j] = Or(codes[j], ShiftLeft<8>(Widen(high, j)));
-    }
     for (int j = 0; j < kGroup / kLanes; ++j) {
       const U level = kMinMax ? codes[j] : Sub(MinInt(codes[j], top), levels);
       F value = Mul(FromInt(level), factors[j]);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/base/compensate.h"
 #include "kernels/base/list.h"
 #include "kernels/base/words.h"
 #include "kernels/quantize/block_factors.h"
@@ -17,6 +18,13 @@ struct DequantizeJob {
   int64_t n;
   Quantization quantization;
   float factor = 1.0f;
+
+  // Whether no value of a block with this unit can be denormal, and each is finite, also times the
+  // factor: a product of smaller numbers is no larger.
+  bool IsPlain(float unit) const {
+    const float most = static_cast<float>(quantization.levels) * unit * factor;
+    return unit >= FloatOf(kSmallestNormal) && (BitsOf(most) & kMagnitude) < kInfinity;
+  }
 };
 
 }  // namespace grace
@@ -49,9 +57,6 @@ bool DecodeRange(Decode decode, const DequantizeJob& job, int64_t begin, int64_t
   return finite;
 }
 
-// A stretch that stays in the first-level cache while all workers are added to it.
-constexpr int64_t kStretch = 4096;
-
 }  // namespace
 
 template <Into kInto, bool kLast>
@@ -67,24 +72,30 @@ bool DequantizeList(const Executor& executor, const Rows& rows, const std::vecto
   const Decode next = ChooseDecode<Into::kSum, false>(minmax);
   const Decode only = ChooseDecode<Into::kZero, true>(minmax);
   const Decode last = ChooseDecode<Into::kSum, true>(minmax);
+  const ListLoop loop = LoopOver(list);
+  const bool bypass = TooLargeToCache(loop.total());
   std::atomic<bool> all_finite{true};
-  LoopOver(list).For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+  loop.For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
     const Decoded& own = list[i];
     Quantization code = quantization;
     if (code.block == 0) code.block = own.n;
     const DenormalsAreZero scope;
+    alignas(64) float room[kChunk];
     bool finite = true;
-    for (int64_t at = begin; at < end; at += kStretch) {
-      const int64_t until = std::min(end, at + kStretch);
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t until = std::min(end, at + kChunk);
+      float* const total = bypass ? room : own.total + at;
       for (int64_t w = 0; w < rows.workers; ++w) {
         const bool ends = w + 1 == rows.workers;
         const Decode decode = w ? (ends ? last : next) : (ends ? only : first);
         const DequantizeJob job{rows.scales + w * rows.scales_stride + own.scales_at, own.n, code,
                                 factor};
         finite &= DecodeRange(decode, job, at, until,
-                              rows.words + w * rows.words_stride + own.words_at, own.total + at);
+                              rows.words + w * rows.words_stride + own.words_at, total);
       }
+      if (bypass) Store(room, 4 * (until - at), bypass, own.total + at);
     }
+    EndStores(bypass);
     if (!finite) all_finite.store(false, std::memory_order_relaxed);
   });
   return all_finite;

@@ -1,30 +1,59 @@
-// What becomes of x, in levels, with the sign of x: |x| * factor rounded, at most `top`; for
-// kMinMax (x - lowest) * factor.
+// What becomes of v, in levels, with the sign of v: |v| * factor rounded, at most `top`; for
+// kMinMax (v - lowest) * factor. `u` is the uniform number of stochastic rounding. Denormals must
+// be zero.
 template <bool kStochastic, bool kMinMax>
-GRACE_INLINE U Level(U x, F lowest, F factor, U random, F top) {
-  F a = Keep(Normal(x), AsF(kMinMax ? x : And(x, SetU(kMagnitude))));
-  if (kMinMax) a = Sub(a, lowest);
+GRACE_INLINE U Level(F v, F lowest, F factor, F u, F top) {
+  const F a = kMinMax ? Sub(v, lowest) : AsF(And(AsU(v), SetU(kMagnitude)));
   F q = Mul(a, factor);
-  if (kStochastic) q = Add(q, Mul(FromInt(ShiftRight<8>(random)), Set(0x1p-24f)));
+  if (kStochastic) q = Add(q, u);
   // Clamped before it is rounded, which is the same as after, and makes NaN the top level.
   q = Min(q, top);
   if (!kStochastic) q = Rint(q);
   if (kMinMax) return ToInt(q);
   // Of 0 there is one only, so the sign of minus zero needs no care.
-  const U sign = SignBits(x);
+  const U sign = SignBits(AsU(v));
   return Sub(Xor(ToInt(q), sign), sign);
+}
+
+// The uniform numbers of a group, from its random words plus `stratum`.
+GRACE_INLINE void FineNumbers(const uint32_t* words, uint32_t stratum, F* u) {
+  for (int j = 0; j < kGroup / kLanes; ++j) {
+    const U word = Add(LoadU(words + kLanes * j), SetU(stratum));
+    u[j] = Mul(FromInt(ShiftRight<8>(word)), Set(0x1p-24f));
+  }
+}
+
+// (h + 1/2) / 2^16 for h below 2^16: 2^23 + h is a float with the bits of h in the lowest places.
+GRACE_INLINE F CoarseNumber(U h) {
+  const F above = AsF(Or(h, SetU(BitsOf(0x1p23f))));
+  return Mul(Sub(above, Set(0x1p23f - 0.5f)), Set(0x1p-16f));
+}
+
+// Likewise, from the words whose halves the coarse words are made of.
+GRACE_INLINE void CoarseNumbers(const uint32_t* words, uint32_t stratum, F* u) {
+  constexpr int kVectors = kGroup / 2 / kLanes;
+  const U halves = SetU((stratum >> 16) | (stratum & 0xffff0000u)), low = SetU(0xffff);
+  for (int j = 0; j < kVectors; ++j) {
+    const U word = AddHalves(LoadU(words + kLanes * j), halves);
+    u[j] = CoarseNumber(And(word, low));
+    u[kVectors + j] = CoarseNumber(ShiftRight<16>(word));
+  }
 }
 
 // Stores the bit planes of a group of codes.
 GRACE_INLINE void Planes(U* codes, int32_t bits, uint32_t* words) {
   for (int32_t from = 0; from < bits; from += 8) {
     const int32_t count = std::min(bits - from, 8);
-    B bytes = Raise(BytesOf(codes), 8 - count);
+    U low[kGroup / kLanes];
+    for (int i = 0; i < kGroup / kLanes; ++i) {
+      low[i] = bits > 8 ? And(codes[i], SetU(0xff)) : codes[i];
+      codes[i] = ShiftRight<8>(codes[i]);
+    }
+    B bytes = Raise(BytesOf(low), 8 - count);
     for (int32_t p = count - 1; p >= 0; --p) {
       words[from + p] = TopBits(bytes);
       bytes = Raise(bytes, 1);
     }
-    for (int i = 0; i < kGroup / kLanes; ++i) codes[i] = ShiftRight<8>(codes[i]);
   }
 }
 
@@ -44,13 +73,12 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
   const U levels = SetU(static_cast<uint32_t>(q.levels));
   const F top = Set(static_cast<float>(q.levels));
   const bool coarse = kBits == 2 || kBits == 4 || q.Coarse();
-  const U stratum = SetU(coarse ? job.stratum & 0xffff0000u : job.stratum);
   const int64_t batch = coarse ? kCoarseBatch : kBatch;
   const int64_t floats = kMinMax ? 2 : 1;
   BlockFactors<Inverse> inverses(job.scales, floats, job.n, q.block, q.Half(), begin);
   BlockFactors<Unit> units(job.scales, floats, job.n, q.block, q.Half(), begin);
   BlockFactors<Lowest> minima(job.scales + floats - 1, floats, job.n, q.block, 0.0f, begin);
-  alignas(64) uint32_t random[kCoarseBatch];
+  alignas(64) uint32_t random[kBatch];
   for (int64_t i = begin; i < end; i += kGroup, x += kGroup, words += bits) {
     F factors[kGroup / kLanes], worth[kGroup / kLanes], lowest[kGroup / kLanes];
     FactorsOf(inverses, i, factors);
@@ -60,19 +88,21 @@ static void QuantizeGroups(const QuantizeJob& job, int64_t begin, int64_t end, c
     for (const float* next : job.next) {
       if (next) Prefetch(next + (i - begin));
     }
-    if (kStochastic && at == 0) {
+    F u[kGroup / kLanes];
+    if (kStochastic) {
+      if (at == 0) PhiloxBatch(*job.schedule, coarse ? i / 8 : i / 4, random);
       if (coarse) {
-        CoarseBatch(*job.schedule, i / 8, random);
+        CoarseNumbers(random + at / 2, job.stratum, u);
       } else {
-        PhiloxBatch(*job.schedule, i / 4, random);
+        FineNumbers(random + at, job.stratum, u);
       }
     }
     U codes[kGroup / kLanes];
     for (int j = 0; j < kGroup / kLanes; ++j) {
       const F v = Load(x + kLanes * j);
-      const U drawn = kStochastic ? Add(LoadU(random + at + kLanes * j), stratum) : AsU(v);
       const F least = kMinMax ? lowest[j] : v;
-      const U level = Level<kStochastic, kMinMax>(AsU(v), least, factors[j], drawn, top);
+      const U level =
+          Level<kStochastic, kMinMax>(v, least, factors[j], kStochastic ? u[j] : v, top);
       codes[j] = kMinMax ? level : Add(levels, level);
       if (kKeep) {
         F value = Mul(FromInt(level), worth[j]);

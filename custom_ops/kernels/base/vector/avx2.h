@@ -13,7 +13,7 @@ using H = __m128i;
 using D = __m256d;
 using W = __m256i;
 
-constexpr int kLanes = 8, kDoubles = 4, kFan = 4, kWides = 4, kChains = 2;
+constexpr int kLanes = 8, kDoubles = 4, kFan = 4, kWides = 4, kChains = 3;
 
 GRACE_INLINE F Load(const float* x) { return _mm256_loadu_ps(x); }
 GRACE_INLINE U LoadU(const uint32_t* x) {
@@ -54,6 +54,7 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm256_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm256_sub_epi32(a, b); }
+GRACE_INLINE U AddHalves(U a, U b) { return _mm256_add_epi16(a, b); }
 GRACE_INLINE U MinInt(U a, U b) { return _mm256_min_epi32(a, b); }
 GRACE_INLINE U MaxInt(U a, U b) { return _mm256_max_epi32(a, b); }
 GRACE_INLINE uint32_t MaxOf(U v) {
@@ -156,9 +157,7 @@ GRACE_INLINE U Widen(H h) { return _mm256_cvtepu16_epi32(h); }
 #include "kernels/base/vector/float16.h"
 
 GRACE_INLINE B BytesOf(const U* v) {
-  const U low = SetU(0xff);
-  const __m256i a = _mm256_packs_epi32(And(v[0], low), And(v[1], low));
-  const __m256i b = _mm256_packs_epi32(And(v[2], low), And(v[3], low));
+  const __m256i a = _mm256_packs_epi32(v[0], v[1]), b = _mm256_packs_epi32(v[2], v[3]);
   return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b),
                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
@@ -200,7 +199,12 @@ GRACE_INLINE D MulD(D a, D b) { return _mm256_mul_pd(a, b); }
 GRACE_INLINE W SetW(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
 GRACE_INLINE W MulWide(W a, W b) { return _mm256_mul_epu32(a, b); }
 GRACE_INLINE W HighHalf(W v) { return _mm256_srli_epi64(v, 32); }
+GRACE_INLINE W XorWide(W a, W b) { return Xor(a, b); }
 GRACE_INLINE W XorWide(W a, W b, W c) { return Xor(a, Xor(b, c)); }
+// Without this GCC mixes the chains of Philox, and then has too few registers for them.
+GRACE_INLINE void InOrder(W& a, W& b, W& c, W& d) {
+  asm volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
+}
 GRACE_INLINE W Counters(uint64_t n) {
   return _mm256_add_epi64(SetW(n), _mm256_setr_epi64x(0, 2, 1, 3));
 }

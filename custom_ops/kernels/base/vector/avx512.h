@@ -48,6 +48,7 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm512_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm512_sub_epi32(a, b); }
+GRACE_INLINE U AddHalves(U a, U b) { return _mm512_add_epi16(a, b); }
 GRACE_INLINE U MinInt(U a, U b) { return _mm512_min_epi32(a, b); }
 GRACE_INLINE U MaxInt(U a, U b) { return _mm512_max_epi32(a, b); }
 GRACE_INLINE uint32_t MaxOf(U v) {
@@ -158,7 +159,9 @@ GRACE_INLINE D MulD(D a, D b) { return _mm512_mul_pd(a, b); }
 GRACE_INLINE W SetW(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
 GRACE_INLINE W MulWide(W a, W b) { return _mm512_mul_epu32(a, b); }
 GRACE_INLINE W HighHalf(W v) { return _mm512_srli_epi64(v, 32); }
+GRACE_INLINE W XorWide(W a, W b) { return _mm512_xor_si512(a, b); }
 GRACE_INLINE W XorWide(W a, W b, W c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+GRACE_INLINE void InOrder(W&, W&, W&, W&) {}
 GRACE_INLINE W Counters(uint64_t n) {
   return _mm512_add_epi64(SetW(n), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
 }

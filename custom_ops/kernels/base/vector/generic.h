@@ -42,6 +42,10 @@ GRACE_INLINE U Add(U a, U b) {
 GRACE_INLINE U Sub(U a, U b) {
   return static_cast<U>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
 }
+GRACE_INLINE U AddHalves(U a, U b) {
+  const auto x = static_cast<uint32_t>(a), y = static_cast<uint32_t>(b);
+  return static_cast<U>(((x + y) & 0xffffu) | ((x & 0xffff0000u) + (y & 0xffff0000u)));
+}
 GRACE_INLINE U MinInt(U a, U b) { return a < b ? a : b; }
 GRACE_INLINE U MaxInt(U a, U b) { return a > b ? a : b; }
 GRACE_INLINE uint32_t MaxOf(U v) { return static_cast<uint32_t>(v); }
@@ -97,7 +101,7 @@ GRACE_INLINE U Widen(H h) { return h; }
 GRACE_INLINE B BytesOf(const U* v) {
   B bytes{};
   for (int i = 0; i < kGroup; ++i) {
-    bytes.eight[i / 8] |= static_cast<uint64_t>(v[i] & 0xff) << (8 * (i % 8));
+    bytes.eight[i / 8] |= static_cast<uint64_t>(v[i]) << (8 * (i % 8));
   }
   return bytes;
 }
@@ -148,7 +152,9 @@ GRACE_INLINE W MulWide(W a, W b) {
   return static_cast<uint64_t>(static_cast<uint32_t>(a)) * static_cast<uint32_t>(b);
 }
 GRACE_INLINE W HighHalf(W v) { return v >> 32; }
+GRACE_INLINE W XorWide(W a, W b) { return a ^ b; }
 GRACE_INLINE W XorWide(W a, W b, W c) { return a ^ b ^ c; }
+GRACE_INLINE void InOrder(W&, W&, W&, W&) {}
 GRACE_INLINE W Counters(uint64_t n) { return n; }
 GRACE_INLINE void StoreBlocks(W a, W b, W c, W d, uint32_t* out) {
   out[0] = static_cast<uint32_t>(a);

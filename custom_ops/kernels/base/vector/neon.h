@@ -43,6 +43,9 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 GRACE_INLINE U Add(U a, U b) { return vaddq_u32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return vsubq_u32(a, b); }
+GRACE_INLINE U AddHalves(U a, U b) {
+  return vreinterpretq_u32_u16(vaddq_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
+}
 GRACE_INLINE U MinInt(U a, U b) { return Unsigned(vminq_s32(Signed(a), Signed(b))); }
 GRACE_INLINE U MaxInt(U a, U b) { return Unsigned(vmaxq_s32(Signed(a), Signed(b))); }
 GRACE_INLINE uint32_t MaxOf(U v) { return static_cast<uint32_t>(vmaxvq_s32(Signed(v))); }
@@ -169,7 +172,9 @@ GRACE_INLINE D MulD(D a, D b) { return vmulq_f64(a, b); }
 GRACE_INLINE W SetW(uint64_t x) { return vdupq_n_u64(x); }
 GRACE_INLINE W MulWide(W a, W b) { return vmull_u32(vmovn_u64(a), vmovn_u64(b)); }
 GRACE_INLINE W HighHalf(W v) { return vshrq_n_u64(v, 32); }
+GRACE_INLINE W XorWide(W a, W b) { return veorq_u64(a, b); }
 GRACE_INLINE W XorWide(W a, W b, W c) { return veorq_u64(a, veorq_u64(b, c)); }
+GRACE_INLINE void InOrder(W&, W&, W&, W&) {}
 GRACE_INLINE W Counters(uint64_t n) { return vaddq_u64(SetW(n), W{0, 1}); }
 GRACE_INLINE void StoreBlocks(W a, W b, W c, W d, uint32_t* out) {
   const W ab = vsliq_n_u64(a, b, 32), cd = vsliq_n_u64(c, d, 32);
