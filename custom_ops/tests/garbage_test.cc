@@ -78,6 +78,9 @@ void TestCodes() {
         if (few && block == 1) continue;
         CheckCodes(lengths, {levels, bits, block}, 1 + bits % 3, 0.3f, block == 100);
       }
+      for (const float factor : {0.3f, 0.0f, -2.0f, 1e30f, INFINITY, NAN}) {
+        CheckCodes(lengths, {levels, bits, 100}, 1, factor, false);
+      }
     }
   }
 }

@@ -2,7 +2,7 @@
 
 horovod_calls.py calls       rank, size, shard, broadcast, and what is refused
 horovod_calls.py end         a collective after Horovod was shut down
-horovod_calls.py late        worker 1 does not come to the second step
+horovod_calls.py late        worker 1 does not come to the second step; worker 0 then begins another
 horovod_calls.py late eager  the same without a function
 horovod_calls.py late meet   worker 1 does not come to a barrier
 horovod_calls.py start SIGKILL|SIGSTOP init|fit

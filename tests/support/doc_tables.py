@@ -29,7 +29,7 @@ LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
 LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
 LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
-STEP = RESULTS / "step-resnet50.jsonl"
+STEPS = {isa: RESULTS / f"step-resnet50-{isa}.jsonl" for isa in ("avx2", "avx512")}
 FIRST_STEP = RESULTS / "first-step.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
@@ -142,21 +142,21 @@ def codec_table():
 
 
 def step_table():
-    """The committed run of `bench --model resnet50`."""
-    header, *steps = [json.loads(line) for line in STEP.read_text(encoding="utf-8").splitlines()]
-    assert header["kind"] == "machine"
-    rows = [
-        [
-            f"`{s['method']}`",
-            s["memory"],
-            f"{s['step_ms']:.1f}",
-            f"{s['step_reads']:.1f}",
-            f"{s['nodes_per_variable']:.1f}",
-        ]
-        for s in steps
-    ]
-    columns = ["method", "memory", "ms", "plain reads", "graph nodes a variable"]
-    return tables.markdown(columns, rows)
+    """The committed runs of `bench --model resnet50`, on a machine of each instruction set."""
+    by_isa = {}
+    for isa, path in STEPS.items():
+        header, *steps = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        assert header["kind"] == "machine" and header["isa"] == isa
+        by_isa[isa] = {s["method"]: s for s in steps}
+    rows = []
+    for method, step in by_isa["avx2"].items():
+        figures = []
+        for steps in by_isa.values():
+            figures += [f"{steps[method]['step_ms']:.1f}", f"{steps[method]['step_reads']:.1f}"]
+        nodes = f"{step['nodes_per_variable']:.1f}"
+        rows.append([f"`{method}`", step["memory"], *figures, nodes])
+    figures = ["ms, AVX2", "reads, AVX2", "ms, AVX-512", "reads, AVX-512"]
+    return tables.markdown(["method", "memory", *figures, "graph nodes a variable"], rows)
 
 
 def memory_table():

@@ -109,8 +109,8 @@ bool EncodeChunks(const Executor& executor, const std::vector<EncodeInput>& sour
 // Writes all targets, which are cut at `cut`: fill(tensor, begin, count, out) writes the totals of
 // a chunk to a buffer, where denormals are zero, and returns whether they are finite; it may write
 // whole groups. Returns whether every total is finite.
-template <class Fill>
-bool DecodeChunks(const Executor& executor, const std::vector<DecodeOutput>& targets, CutAt cut,
+template <class Target, class Fill>
+bool DecodeChunks(const Executor& executor, const std::vector<Target>& targets, CutAt cut,
                   const Fill& fill) {
   const ListLoop loop = LoopOver(targets);
   const bool bypass = TooLargeToCache(loop.total());

@@ -10,11 +10,12 @@ GRACE_INLINE void PhiloxChains(const PhiloxSchedule& schedule, const PhiloxStart
   W a[kCount], b[kCount], c[kCount], d[kCount];
 #pragma GCC unroll 4
   for (int i = 0; i < kCount; ++i) {
-    const W first = MulWide(Counters(block + kWides * i), m0);
-    const W second = MulWide(XorWide(HighHalf(first), SetW(start.c1)), m1);
-    const W p0 = MulWide(XorWide(HighHalf(second), SetW(start.a2)), m0);
-    const W p1 = MulWide(XorWide(first, SetW(start.c2)), m1);
-    a[i] = XorWide(HighHalf(p1), second, SetW(schedule.k0[2]));
+    // Rounds 1 to 3, but for the products that `start` holds.
+    const W p0_of_1 = MulWide(Counters(block + kWides * i), m0);
+    const W p1_of_2 = MulWide(XorWide(HighHalf(p0_of_1), SetW(start.c1)), m1);
+    const W p0 = MulWide(XorWide(HighHalf(p1_of_2), SetW(start.a2)), m0);
+    const W p1 = MulWide(XorWide(p0_of_1, SetW(start.c2)), m1);
+    a[i] = XorWide(HighHalf(p1), p1_of_2, SetW(schedule.k0[2]));
     c[i] = XorWide(HighHalf(p0), SetW(start.c3));
     b[i] = p1;
     d[i] = p0;
@@ -68,5 +69,31 @@ GRACE_INLINE void CoarseBatch(const PhiloxSchedule& schedule, uint64_t block, ui
       StoreU(words + i, Or(ShiftLeft<16>(own), middle));
       StoreU(words + kHalf + i, Or(And(own, upper), middle));
     }
+  }
+}
+
+// The uniform numbers of a group, from its random words plus `stratum`.
+GRACE_INLINE void FineNumbers(const uint32_t* words, uint32_t stratum, F* u) {
+  for (int j = 0; j < kGroup / kLanes; ++j) {
+    const U word = Add(LoadU(words + kLanes * j), SetU(stratum));
+    u[j] = Mul(FromInt(ShiftRight<8>(word)), Set(0x1p-24f));
+  }
+}
+
+// (h + 1/2) / 2^16 for h below 2^16: 2^23 + h is a float with the bits of h in the lowest places.
+GRACE_INLINE F CoarseNumber(U h) {
+  const F above = AsF(Or(h, SetU(BitsOf(0x1p23f))));
+  return Mul(Sub(above, Set(0x1p23f - 0.5f)), Set(0x1p-16f));
+}
+
+// The uniform numbers of a group, from the 16 random words whose halves its coarse words are made
+// of, plus the upper half of `stratum`.
+GRACE_INLINE void CoarseNumbers(const uint32_t* words, uint32_t stratum, F* u) {
+  constexpr int kVectors = kGroup / 2 / kLanes;
+  const U upper = SetU((stratum >> 16) | (stratum & 0xffff0000u)), low = SetU(0xffff);
+  for (int j = 0; j < kVectors; ++j) {
+    const U word = Add16(LoadU(words + kLanes * j), upper);
+    u[j] = CoarseNumber(And(word, low));
+    u[kVectors + j] = CoarseNumber(ShiftRight<16>(word));
   }
 }

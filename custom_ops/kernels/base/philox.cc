@@ -11,6 +11,7 @@
 
 namespace grace {
 
+// Kept out of the loops of the kernels: only streams of 2^34 words come here.
 [[gnu::noinline]] void PhiloxAcross(const PhiloxSchedule& schedule, uint64_t block,
                                     uint32_t* words) {
   for (int i = 0; i < kBatchBlocks; ++i, ++block) {

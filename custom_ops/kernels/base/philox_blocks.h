@@ -11,7 +11,7 @@ namespace grace {
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u;
 constexpr uint32_t kPhiloxM1 = 0xCD9E8D57u;
 constexpr int kPhiloxRounds = 10;
-constexpr int kStartRounds = 3;  // those that PhiloxStart knows a part of
+constexpr int kStartRounds = 3;  // the rounds that PhiloxStart computes in part
 constexpr int kBatch = 128;
 constexpr int kBatchBlocks = kBatch / 4;
 // The elements of a batch of coarse words, which are made of as many words as a batch has.
@@ -31,20 +31,21 @@ struct PhiloxSchedule {
   uint32_t variable_draw;
 };
 
-// What the words of the first three rounds have in common in blocks of one upper counter word. Only
-// the lower counter word differs between such blocks, and a round mixes each word into two others.
+// What the first three rounds have in common in all blocks with the same upper counter word. Such
+// blocks differ in the first word only. After one round only the third and the fourth word differ,
+// after two rounds only the first three.
 struct PhiloxStart {
   PhiloxStart(const PhiloxSchedule& schedule, uint64_t block) {
     const uint64_t p1 = uint64_t{kPhiloxM1} * schedule.step;
-    const uint64_t first = (p1 >> 32) ^ (block >> 32) ^ schedule.k0[0];
-    const uint64_t p0 = uint64_t{kPhiloxM0} * first;
+    const uint32_t a1 = static_cast<uint32_t>((p1 >> 32) ^ (block >> 32) ^ schedule.k0[0]);
+    const uint64_t p0 = uint64_t{kPhiloxM0} * a1;
     c1 = schedule.variable_draw ^ schedule.k1[0];
     a2 = static_cast<uint32_t>(p1) ^ schedule.k0[1];
     c2 = (p0 >> 32) ^ schedule.k1[1];
     c3 = static_cast<uint32_t>(p0) ^ schedule.k1[2];
   }
-  // To be mixed into the third word after the first round, into the first and the third after the
-  // second, into the third after the third.
+  // c1 becomes a part of the third word of round 1, a2 and c2 of the first and the third word of
+  // round 2, c3 of the third word of round 3.
   uint64_t c1, a2, c2, c3;
 };
 

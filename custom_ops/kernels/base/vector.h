@@ -17,7 +17,8 @@
 //   StorePast              as Store, past the caches where that can be; `out` begins a vector
 //   Set, SetU              the same value in all lanes; Lanes() is 0, 1, 2, ...
 //   AsU, AsF               the same bits as the other type
-//   Add, Sub, Mul          of F; Add, Sub of U; AddHalves of U as two numbers of 16 bits each
+//   Add, Sub, Mul          of F; Add, Sub of U; Add16 of U: each lane is two numbers of 16
+//                          bits, without a carry between them
 //   SumOf                  of F: the upper half of the lanes added to the lower half, until one
 //                          lane is left
 //   Min(a, b)              of F: a < b ? a : b, so b where one is NaN
@@ -40,7 +41,8 @@
 //   Narrow(u), Widen(h)    U to its low halves, at most 0xffff each, and back
 //   ToFloat16, FromFloat16    F to the bits of float16 as H, to nearest, ties to even, and back;
 //                          NaN becomes quiet; denormals of float16 are never taken for zero
-//   BytesOf(u)             32 lanes, at most 0xff each, as bytes, those of u[0] first
+//   BytesOf(u)             32 lanes as bytes, those of u[0] first; of a lane above 0xff, its byte
+//                          and all later ones are anything
 //   Raise(b, n)            each byte times 2^n, n < 8; bits of the byte below may enter from below
 //   TopBits(b)             bit i is the top bit of byte i
 //   Push(b, word)          twice each byte, plus that byte's bit of the word
@@ -53,7 +55,8 @@
 //                          elements, added over adjacent pairs, then pairs of pairs
 //   SetW, MulWide          the low halves' product; HighHalf: the upper 32 bits; XorWide: of two
 //                          or three
-//   InOrder(a, b, c, d)    of W: the compiler moves nothing from behind these to before them
+//   InOrder(a, b, c, d)    of W, changes nothing; where a backend needs it, the compiler
+//                          computes these before those of the next call
 //   Counters(n)            n to n + kWides - 1, in the order that StoreBlocks wants
 //   StoreBlocks(a, b, c, d, out)    the low halves, four words for each counter, in order
 //   kChains                how many independent chains of multiplications keep the processor busy

@@ -26,7 +26,8 @@ static bool DequantizeGroups(const DequantizeJob& job, int64_t begin, int64_t en
   for (int64_t i = begin; i < end; i += kGroup, words += q.bits, out += kGroup) {
     U codes[kGroup / kLanes];
     CodesOf(words, q.bits, codes);
-    if (kInto == Into::kZero && !kMinMax && units.Uniform(i) && job.IsPlain(units.factor())) {
+    // The usual case: one unit for the group, and products that are the results as they are.
+    if (kInto == Into::kZero && !kMinMax && units.Uniform(i) && job.NeedsNoChecks(units.factor())) {
       const F unit = Set(units.factor());
       for (int j = 0; j < kGroup / kLanes; ++j) {
         const F value = Mul(FromInt(Sub(MinInt(codes[j], top), levels)), unit);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/base/compensate.h"
 #include "kernels/base/list.h"
@@ -19,11 +18,11 @@ struct DequantizeJob {
   Quantization quantization;
   float factor = 1.0f;
 
-  // Whether no value of a block with this unit can be denormal, and each is finite, also times the
-  // factor: a product of smaller numbers is no larger.
-  bool IsPlain(float unit) const {
+  // Whether 0 + level * unit is level * unit, bit for bit, and stays finite times the factor, for
+  // every level. A unit that is not 0 is a normal number; a negative level times 0 would be -0.
+  bool NeedsNoChecks(float unit) const {
     const float most = static_cast<float>(quantization.levels) * unit * factor;
-    return unit >= FloatOf(kSmallestNormal) && (BitsOf(most) & kMagnitude) < kInfinity;
+    return unit > 0.0f && (BitsOf(most) & kMagnitude) < kInfinity;
   }
 };
 
@@ -72,33 +71,22 @@ bool DequantizeList(const Executor& executor, const Rows& rows, const std::vecto
   const Decode next = ChooseDecode<Into::kSum, false>(minmax);
   const Decode only = ChooseDecode<Into::kZero, true>(minmax);
   const Decode last = ChooseDecode<Into::kSum, true>(minmax);
-  const ListLoop loop = LoopOver(list);
-  const bool bypass = TooLargeToCache(loop.total());
-  std::atomic<bool> all_finite{true};
-  loop.For(executor, CutAt{kGroup}, [&](size_t i, int64_t begin, int64_t end) {
+  const auto decode = [&](size_t i, int64_t begin, int64_t count, float* total) {
     const Decoded& own = list[i];
     Quantization code = quantization;
     if (code.block == 0) code.block = own.n;
-    const DenormalsAreZero scope;
-    alignas(64) float room[kChunk];
     bool finite = true;
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t until = std::min(end, at + kChunk);
-      float* const total = bypass ? room : own.total + at;
-      for (int64_t w = 0; w < rows.workers; ++w) {
-        const bool ends = w + 1 == rows.workers;
-        const Decode decode = w ? (ends ? last : next) : (ends ? only : first);
-        const DequantizeJob job{rows.scales + w * rows.scales_stride + own.scales_at, own.n, code,
-                                factor};
-        finite &= DecodeRange(decode, job, at, until,
-                              rows.words + w * rows.words_stride + own.words_at, total);
-      }
-      if (bypass) Store(room, 4 * (until - at), bypass, own.total + at);
+    for (int64_t w = 0; w < rows.workers; ++w) {
+      const bool ends = w + 1 == rows.workers;
+      const DequantizeJob job{rows.scales + w * rows.scales_stride + own.scales_at, own.n, code,
+                              factor};
+      finite &=
+          DecodeRange(w ? (ends ? last : next) : (ends ? only : first), job, begin, begin + count,
+                      rows.words + w * rows.words_stride + own.words_at, total);
     }
-    EndStores(bypass);
-    if (!finite) all_finite.store(false, std::memory_order_relaxed);
-  });
-  return all_finite;
+    return finite;
+  };
+  return DecodeChunks(executor, list, CutAt{kGroup}, decode);
 }
 
 }  // namespace grace

@@ -1,6 +1,6 @@
-// What becomes of v, in levels, with the sign of v: |v| * factor rounded, at most `top`; for
-// kMinMax (v - lowest) * factor. `u` is the uniform number of stochastic rounding. Denormals must
-// be zero.
+// What becomes of v, in levels, with the sign of v: |v| * factor rounded, at most `top`; for kMinMax
+// (v - lowest) * factor. `u` is the uniform number of stochastic rounding. The processor must treat
+// denormals as zero, see DenormalsAreZero.
 template <bool kStochastic, bool kMinMax>
 GRACE_INLINE U Level(F v, F lowest, F factor, F u, F top) {
   const F a = kMinMax ? Sub(v, lowest) : AsF(And(AsU(v), SetU(kMagnitude)));
@@ -13,31 +13,6 @@ GRACE_INLINE U Level(F v, F lowest, F factor, F u, F top) {
   // Of 0 there is one only, so the sign of minus zero needs no care.
   const U sign = SignBits(AsU(v));
   return Sub(Xor(ToInt(q), sign), sign);
-}
-
-// The uniform numbers of a group, from its random words plus `stratum`.
-GRACE_INLINE void FineNumbers(const uint32_t* words, uint32_t stratum, F* u) {
-  for (int j = 0; j < kGroup / kLanes; ++j) {
-    const U word = Add(LoadU(words + kLanes * j), SetU(stratum));
-    u[j] = Mul(FromInt(ShiftRight<8>(word)), Set(0x1p-24f));
-  }
-}
-
-// (h + 1/2) / 2^16 for h below 2^16: 2^23 + h is a float with the bits of h in the lowest places.
-GRACE_INLINE F CoarseNumber(U h) {
-  const F above = AsF(Or(h, SetU(BitsOf(0x1p23f))));
-  return Mul(Sub(above, Set(0x1p23f - 0.5f)), Set(0x1p-16f));
-}
-
-// Likewise, from the words whose halves the coarse words are made of.
-GRACE_INLINE void CoarseNumbers(const uint32_t* words, uint32_t stratum, F* u) {
-  constexpr int kVectors = kGroup / 2 / kLanes;
-  const U halves = SetU((stratum >> 16) | (stratum & 0xffff0000u)), low = SetU(0xffff);
-  for (int j = 0; j < kVectors; ++j) {
-    const U word = AddHalves(LoadU(words + kLanes * j), halves);
-    u[j] = CoarseNumber(And(word, low));
-    u[kVectors + j] = CoarseNumber(ShiftRight<16>(word));
-  }
 }
 
 // Stores the bit planes of a group of codes.

@@ -25,9 +25,9 @@ from grace_tf.transports.lifeline.lifeline import first_line
 from grace_tf.transports.lifeline.waits import under_way
 from grace_tf.transports.world import data_shards
 
-# Seconds in a step that another worker does not take, before it counts as one step too many: this
-# worker may be about to end too.  Unless the step is in a collective, the wait is longer by the
-# second factor in two cases: the number of batches is unknown, so the step may find no data; or the
+# _STUCK is the seconds between two looks at a step that another worker does not take.  After the
+# first look it counts as one step too many.  In two cases it counts only after _LONGER looks, or
+# when it is in a collective: the number of batches is unknown, so the step may find no data; or the
 # other worker has failed, so this one may be about to raise the same error.
 _STUCK = 1.0
 _LONGER = 30
@@ -275,11 +275,13 @@ class Steps:
             beyond = self._begun > max(self._done, end.steps) and what in (_FIT, self._epoch)
             if beyond and self._watched != self._tries:
                 self._watched = self._tries
-                looks = _LONGER if end.failed else self._looks
+                # Between two epochs a worker only waits, so it raises nothing of its own.
+                failed = end.failed and self._epoch != _BETWEEN
+                looks = _LONGER if failed else self._looks
                 self._later(looks, self._stuck, worker, what, end, self._tries)
 
     def _later(self, looks: int, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls `function(*arguments)` when this worker's step surely has its data."""
+        """Calls `function(*arguments)` after so many looks, or earlier in a collective."""
 
         def look() -> None:
             with self._line.changed:

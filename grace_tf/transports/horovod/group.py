@@ -221,7 +221,7 @@ class HorovodGroup(HorovodSet, Group):
         self, mark: tf.Variable, buffer: tf.Tensor, collective: Callable[[], tf.Tensor]
     ) -> tf.Tensor:
         self._meet()
-        if self.lifeline is not None:  # Horovod itself would only say that it does not run
+        if self.lifeline is not None:  # Horovod's own error does not say why it was shut down
             self.lifeline.check()
         return self._waits.around(mark, [buffer], collective)
 

@@ -147,7 +147,7 @@ class StepsTest(tf.test.TestCase):
         self.line.until(lambda: False, SOON)
         self.assertIn("ended epoch 1 after 3 steps, but worker 0 is in step 4", self.line.broken)
 
-    def test_a_step_may_raise_what_the_other_has_raised_until_it_is_in_a_collective(self):
+    def test_a_step_goes_on_after_the_other_has_failed_until_it_is_in_a_collective(self):
         taken = self.steps_until_a_collective(counted=True)
         taken.begin()
         self.hear(taken, steps._FIT, 3, "ValueError: boom", failed=True)
@@ -156,7 +156,7 @@ class StepsTest(tf.test.TestCase):
         self.assertIn("because ValueError: boom, but worker 0 is in step 4", self.line.broken)
 
     def steps_until_a_collective(self, counted):
-        """After three steps; the third look at the next one finds it in a collective."""
+        """A call of fit after three steps; the third look at its fourth step finds a collective."""
         self.enter_context(mock.patch.object(steps, "_LONGER", 1 << 30))
         under_way = self.enter_context(mock.patch.object(steps, "under_way"))
         under_way.side_effect = [False, False, True]
@@ -247,6 +247,13 @@ class StepsTest(tf.test.TestCase):
         end = [taken.call, steps._FIT, (2, "ValueError: boom", True)]
         self.assertEqual(self.line.told, [("steps", end)])
         self.assertIsNone(steps.now())
+
+    def test_a_worker_that_raises_what_the_other_has_raised_does_not_end_the_group(self):
+        with self.assertRaises(ValueError), steps.Steps(self.line, True) as taken:
+            taken.begin()
+            raise ValueError("boom")
+        taken._stuck(1, steps._FIT, steps._End(0, "ValueError: boom", True), 1)  # as by a timer
+        self.assertIsNone(self.line.broken)
 
     def test_shares_of_equal_values_are_not_the_same_arrays(self):
         with mock.patch.object(data_shards, "_rows_of_shares", set(), create=True):

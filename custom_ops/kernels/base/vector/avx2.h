@@ -54,7 +54,7 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm256_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm256_sub_epi32(a, b); }
-GRACE_INLINE U AddHalves(U a, U b) { return _mm256_add_epi16(a, b); }
+GRACE_INLINE U Add16(U a, U b) { return _mm256_add_epi16(a, b); }
 GRACE_INLINE U MinInt(U a, U b) { return _mm256_min_epi32(a, b); }
 GRACE_INLINE U MaxInt(U a, U b) { return _mm256_max_epi32(a, b); }
 GRACE_INLINE uint32_t MaxOf(U v) {
@@ -201,7 +201,7 @@ GRACE_INLINE W MulWide(W a, W b) { return _mm256_mul_epu32(a, b); }
 GRACE_INLINE W HighHalf(W v) { return _mm256_srli_epi64(v, 32); }
 GRACE_INLINE W XorWide(W a, W b) { return Xor(a, b); }
 GRACE_INLINE W XorWide(W a, W b, W c) { return Xor(a, Xor(b, c)); }
-// Without this GCC mixes the chains of Philox, and then has too few registers for them.
+// GCC would otherwise interleave the chains of Philox so that they do not fit into the registers.
 GRACE_INLINE void InOrder(W& a, W& b, W& c, W& d) {
   asm volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
 }

@@ -48,7 +48,7 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
 GRACE_INLINE U Add(U a, U b) { return _mm512_add_epi32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return _mm512_sub_epi32(a, b); }
-GRACE_INLINE U AddHalves(U a, U b) { return _mm512_add_epi16(a, b); }
+GRACE_INLINE U Add16(U a, U b) { return _mm512_add_epi16(a, b); }
 GRACE_INLINE U MinInt(U a, U b) { return _mm512_min_epi32(a, b); }
 GRACE_INLINE U MaxInt(U a, U b) { return _mm512_max_epi32(a, b); }
 GRACE_INLINE uint32_t MaxOf(U v) {

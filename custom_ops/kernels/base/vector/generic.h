@@ -42,7 +42,7 @@ GRACE_INLINE U Add(U a, U b) {
 GRACE_INLINE U Sub(U a, U b) {
   return static_cast<U>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
 }
-GRACE_INLINE U AddHalves(U a, U b) {
+GRACE_INLINE U Add16(U a, U b) {
   const auto x = static_cast<uint32_t>(a), y = static_cast<uint32_t>(b);
   return static_cast<U>(((x + y) & 0xffffu) | ((x & 0xffff0000u) + (y & 0xffff0000u)));
 }

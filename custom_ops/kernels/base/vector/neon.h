@@ -43,7 +43,7 @@ GRACE_INLINE float SumOf(F v) {
 GRACE_INLINE F Min(F a, F b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 GRACE_INLINE U Add(U a, U b) { return vaddq_u32(a, b); }
 GRACE_INLINE U Sub(U a, U b) { return vsubq_u32(a, b); }
-GRACE_INLINE U AddHalves(U a, U b) {
+GRACE_INLINE U Add16(U a, U b) {
   return vreinterpretq_u32_u16(vaddq_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
 }
 GRACE_INLINE U MinInt(U a, U b) { return Unsigned(vminq_s32(Signed(a), Signed(b))); }
