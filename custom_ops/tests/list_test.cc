@@ -262,11 +262,27 @@ void TestSigns() {
   }
 }
 
+// Finite values whose product with the factor is not.
+void TestFactorThatOverflows() {
+  const uint32_t words[] = {0, ~0u, ~0u, ~0u};  // 32 codes of 14, the highest
+  const float scale = 4.0f;
+  const Rows rows{words, &scale, 1, 4, 1};
+  for (const float factor : {1e37f, 1e38f, -1e38f}) {
+    OnEveryIsa([&](const Executor& executor) {
+      Guarded<float> total(32);
+      const bool finite =
+          DequantizeList(executor, rows, {{32, 0, 0, total.data()}}, {7, 4, 32}, factor);
+      EXPECT(finite == (factor == 1e37f) && std::isfinite(total[0]) == finite, "factor %g", factor);
+    });
+  }
+}
+
 }  // namespace grace
 
 int main() {
   grace::TestQuantizeList();
   grace::TestMinMax();
+  grace::TestFactorThatOverflows();
   grace::TestStrata();
   grace::TestFlags();
   grace::TestSigns();
