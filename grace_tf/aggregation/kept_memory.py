@@ -20,8 +20,9 @@ _PARAMETERS = (
 
 @functools.cache
 def keep() -> bool:
-    """Tells glibc to keep memory, once in a process. Returns whether glibc accepted all values.
+    """Tells glibc to keep freed memory, and returns whether glibc accepted all values.
 
+    Only the first call in a process does so; each later call returns the first one's result.
     Nothing is changed where one of glibc's variables has a value, which is the user's choice, or
     where the C library is another one.
     """

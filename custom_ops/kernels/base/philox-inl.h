@@ -10,7 +10,7 @@ GRACE_INLINE void PhiloxChains(const PhiloxSchedule& schedule, const PhiloxStart
   W a[kCount], b[kCount], c[kCount], d[kCount];
 #pragma GCC unroll 4
   for (int i = 0; i < kCount; ++i) {
-    // Rounds 1 to 3, but for the products that `start` holds.
+    // Computes rounds 1 to 3. `start` holds the products that are equal in all blocks.
     const W p0_of_1 = MulWide(Counters(block + kWides * i), m0);
     const W p1_of_2 = MulWide(XorWide(HighHalf(p0_of_1), SetW(start.c1)), m1);
     const W p0 = MulWide(XorWide(HighHalf(p1_of_2), SetW(start.a2)), m0);
@@ -72,7 +72,7 @@ GRACE_INLINE void CoarseBatch(const PhiloxSchedule& schedule, uint64_t block, ui
   }
 }
 
-// The uniform numbers of a group, from its random words plus `stratum`.
+// Computes the uniform numbers of a group from its random words. `stratum` is added to each word.
 GRACE_INLINE void FineNumbers(const uint32_t* words, uint32_t stratum, F* u) {
   for (int j = 0; j < kGroup / kLanes; ++j) {
     const U word = Add(LoadU(words + kLanes * j), SetU(stratum));
@@ -86,8 +86,8 @@ GRACE_INLINE F CoarseNumber(U h) {
   return Mul(Sub(above, Set(0x1p23f - 0.5f)), Set(0x1p-16f));
 }
 
-// The uniform numbers of a group, from the 16 random words whose halves its coarse words are made
-// of, plus the upper half of `stratum`.
+// Computes the uniform numbers of a group from 16 random words, whose halves stand for its 32
+// coarse words. The upper half of `stratum` is added to each half.
 GRACE_INLINE void CoarseNumbers(const uint32_t* words, uint32_t stratum, F* u) {
   constexpr int kVectors = kGroup / 2 / kLanes;
   const U upper = SetU((stratum >> 16) | (stratum & 0xffff0000u)), low = SetU(0xffff);

@@ -11,7 +11,7 @@
 
 namespace grace {
 
-// Kept out of the loops of the kernels: only streams of 2^34 words come here.
+// Not inlined, so that the kernels stay short. It runs only in streams of more than 2^34 words.
 [[gnu::noinline]] void PhiloxAcross(const PhiloxSchedule& schedule, uint64_t block,
                                     uint32_t* words) {
   for (int i = 0; i < kBatchBlocks; ++i, ++block) {

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, BlocksAtOnce(4, 2, 100))
   for (int j = 0; j < kEach; ++j) {
     const bool sent = piece.Has(j) && powers[j] != 0.0f;
     const auto steps = static_cast<int32_t>(rintf(given[j] < last ? given[j] : last));
-    // An element's code is the number of limits that are not larger than `steps`.
+    // The code of an element counts the limits that are at most `steps`.
     int32_t number = 0;
     for (int32_t half = code.count / 2; half; half /= 2) {
       if (limits[number + half - 1] <= steps) number += half;

@@ -18,8 +18,10 @@ struct DequantizeJob {
   Quantization quantization;
   float factor = 1.0f;
 
-  // Whether 0 + level * unit is level * unit, bit for bit, and stays finite times the factor, for
-  // every level. A unit that is not 0 is a normal number; a negative level times 0 would be -0.
+  // Whether the decoder may skip its checks in a block with this unit. Two things must hold for
+  // every level: 0 + level * unit has the bits of level * unit, and its product with the factor is
+  // finite. A unit above 0 is never denormal. With a unit of 0 a negative level gives -0, and the
+  // addition makes it +0.
   bool NeedsNoChecks(float unit) const {
     const float most = static_cast<float>(quantization.levels) * unit * factor;
     return unit > 0.0f && (BitsOf(most) & kMagnitude) < kInfinity;

@@ -133,7 +133,8 @@ def _compute(
 ) -> Compute:
     """The times of the slowest workers, since in every step the others wait for them.
 
-    They are the longest forward pass of all workers, and the longest whole step.
+    The forward pass is that of the worker with the longest one.  The whole step is that of the
+    worker with the longest one, which may be another worker.
     """
     if options.compute_ms is not None:
         return Compute.of(options.compute_ms / 1e3)

@@ -38,8 +38,8 @@ __host__ __device__ inline int PowerAbove(int64_t n, int most) {
   return power;
 }
 
-// A run is a chunk of a matrix' rows in some of its columns, with some columns of P. A thread of
-// its block adds up one element of Q, from row to row, while there are elements; all threads read.
+// A run is a chunk of a matrix' rows in some of its columns, with some columns of P. All threads of
+// its block read elements. For each element of Q one thread adds up the products, from row to row.
 // A run has few columns, so that they read many rows at a time.
 struct Runs {
   __host__ __device__ Runs(int64_t rows, int64_t columns, int64_t rank)

@@ -5,14 +5,14 @@
 
 namespace grace {
 
-// What the block of a run reads at a time: kChunk elements of M, and the same rows of P. Each
-// thread reads some of the next elements into registers while the block adds up the present ones.
+// What the block of a run reads at a time: kChunk elements of M, and the same rows of P. While the
+// block adds up these elements, each thread already reads some of the next ones into registers.
 // After the run's last row an element of M is -0 and one of P is 0. Their product is -0, which
 // changes no sum.
 class Stage {
  public:
-  // The first element that the block reads of M is in this row and column. The first that it reads
-  // of P is in the same row and in column k.
+  // The block reads M from this row and this column on. It reads P from the same row and from
+  // column k on.
   __device__ Stage(const MatrixItem& own, const Runs& runs, int64_t row, int64_t column, int64_t k,
                    const float* basis)
       : own_(own), runs_(runs) {
