@@ -31,7 +31,8 @@ class TernGrad(ListCompressor):
 
     x̂ is x clipped to ±clip·σ, σ the standard deviation of the variable's elements, and
     s = max |x̂|, so that C(x) is x̂ on average; `clip=none` clips nothing, and C is unbiased,
-    to 2^-17 of s, as 16 random bits decide over a digit.
+    to 2^-17 of s, as 16 random bits decide over a digit.  Then E‖C(x) − x‖² ≤ (√n − 1)/2·‖x‖²; with
+    a shared scale, which may be another worker's, it has no bound.
     With `shared` all workers use the largest of their scales, found by a first round.  Their
     digits are then summed on the way, in fields wide enough for `workers` of them.
     Shapes: any float32 tensor.
@@ -81,6 +82,12 @@ class TernGrad(ListCompressor):
         return (
             {"scale": scale, "sums": digits} if self.shared else {"trits": digits, "scale": scale}
         )
+
+    def relative_bound(self, spec):
+        if self.clip is not None or self.shared:
+            return None
+        # Σ |x|·(s − |x|) / ‖x‖² is largest where all elements but one are s/(1 + √n).
+        return (spec.shape.num_elements() ** 0.5 - 1) / 2
 
     def encode(self, xs, residuals, multiplier, ctx):
         scales, finite = ternary.scales_of(xs, multiplier, self.clip)

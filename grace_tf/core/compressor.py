@@ -130,12 +130,13 @@ class Compressor:
         return sum(-(-length // 4) * 4 for length in lengths.values())
 
     def relative_bound(self, spec: tf.TensorSpec) -> float | None:
-        """The bound that the method's paper gives for the relative error of one compression.
+        """A bound of the relative error of one compression: that of the paper, or a smaller one.
 
         Args:
           spec: as in `wire`.
-        Returns: β with E‖x − decompress(compress(x))‖² ≤ β·‖x‖² for every x, without an expectation
-          where nothing is drawn; None where the paper gives no such bound.
+        Returns: β with E‖x − decompress(compress(x))‖² ≤ β·‖x‖² for every x in the range that the
+          method serves, without an expectation where nothing is drawn, and up to float32 rounding
+          and to the bias of draws of few bits; None where no such bound is known.
         """
         return None
 

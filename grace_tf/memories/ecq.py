@@ -9,7 +9,8 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 from grace_tf.ops import weighted_sum
 
-_JUDGED = tf.TensorSpec([1 << 20], tf.float32)  # a large variable, for bounds that grow with it
+# A large matrix, for bounds that grow with the variable or are of matrices.
+_JUDGED = tf.TensorSpec([1024, 1024], tf.float32)
 
 
 @register("ecq", family="error feedback", paper="arXiv:1806.08054", examples=("ecq:alpha=0.2",))
@@ -24,7 +25,7 @@ class ECQ(Memory):
     it keeps its mean.
     Raises: TypeError or ValueError for an α or β outside (0, 1]; ValueError (at construction of the
     door) for a compressor that is not unbiased, that gives no `relative_bound`, or whose γ, for a
-    variable of a million elements, breaks α²γ + (β − α)² < 1.
+    matrix of 1024 × 1024 elements, breaks α²γ + (β − α)² < 1.
     Paper: Wu, Huang, Huang, Zhang 2018, Error Compensated Quantized SGD and its Applications to
     Large-scale Distributed Optimization.
     Differs: α and β are the same in all steps; the condition is checked.
