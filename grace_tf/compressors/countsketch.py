@@ -25,8 +25,9 @@ class CountSketch(Compressor):
     the candidates·k elements of largest estimate, and the aggregate is the k = max(1, ⌊ratio·n⌋)
     largest of these sums.  A worker has sent what it has there; the residual keeps all else.  No
     index travels, and the bytes do not grow with the number of workers.
-    Use chunktopk, which is summed on the way too, or topk: of a tensor's true largest 1 % the table
-    finds a sixth to a half, for 29 % of the bytes of the dense tensor.
+    Use chunktopk, which is summed on the way too, or topk: of the largest 1 % of a worker alone the
+    table finds 15 % where elements are normal, 30 % of Laplace's and 48 % of Student's t with three
+    degrees of freedom, for 29 % of the bytes of the dense tensor.
     Shapes: any float32 tensor; it travels dense if that is no longer.
     Wire: table float32[rows·c], values float32[candidates·k], each all-reduced: 4k(rows·columns +
     candidates) bytes.  A step takes 4·rows·n bytes of memory for a while.

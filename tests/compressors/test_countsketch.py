@@ -73,6 +73,22 @@ class CountSketchTest(tf.test.TestCase):
             self.assertEqual({h.kind for h in workers.handed}, {"sum"})
         self.assertFalse(grace_tf.get("countsketch:ratio=0.04").wants(spec))
 
+    def test_the_shares_of_the_largest_hundredth_that_it_finds(self):
+        draw, n, k = np.random.default_rng(0), 65_536, 655
+        workers = Workers(1, "countsketch", memory="none")
+        for wanted, make in (
+            (0.15, lambda: draw.standard_normal(n)),
+            (0.30, lambda: draw.laplace(size=n)),
+            (0.48, lambda: draw.standard_t(3, n)),
+        ):
+            shares = []
+            for _ in range(5):
+                x = make().astype(np.float32)
+                got = workers([[x]])[0][0].numpy()
+                self.assertEqual(np.count_nonzero(got), k)
+                shares.append(np.count_nonzero(got[np.argsort(-np.abs(x))[:k]]) / k)
+            self.assertAllClose(np.mean(shares), wanted, atol=0.03)
+
     def test_what_it_cannot_do_is_refused(self):
         for wrong, words in (
             ("rows=4", "rows is odd, not 4"),
