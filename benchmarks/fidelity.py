@@ -5,9 +5,12 @@
 For each method: bits an element, and the relative error ‖x − C(x)‖² / ‖x‖² of one compression of a
 matrix of 1024 × 64 elements, the mean over draws, on four inputs: normal, Laplace, Student's t with
 three degrees of freedom (heavy tails), and the gradient of a layer of that shape in the middle of
-a training.  Beside it the bound that the method's paper gives for the expectation of that error.
+a training.  Beside it a bound of the expectation of that error, where one is known.
 Then 50 steps of gradients that share a direction, g_t = s + n_t with both parts normal: the
 relative error of the sum of all aggregates, with the memory of the method's recipe and without.
+
+With --methods only these are measured, and the file's rows of all others stay, with bounds that are
+computed anew.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -154,6 +158,15 @@ def page(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def merged(path: str, rows: list[dict[str, Any]], order: list[str]) -> list[dict[str, Any]]:
+    """The rows, and those of other methods that the file has, in this order of methods."""
+    file = Path(path)
+    old = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    found = {row["method"]: row for row in [*old, *rows]}
+    kept = [found[method] for method in dict.fromkeys(order) if method in found]
+    return [{**row, "bound": registry.get(row["method"]).relative_bound(SPEC)} for row in kept]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = [spec for entry in registry.entries() for spec in (entry.name, *entry.examples)]
@@ -164,6 +177,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = measure(options.methods, options.draws)
     print_table("Fidelity", [*COLUMNS, *LONG_COLUMNS], [cells(row) for row in rows])
+    if options.json:
+        rows = merged(options.json, rows, [*every, *options.methods])
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             file.write(page(rows) + "\n")

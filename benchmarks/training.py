@@ -3,8 +3,7 @@
     python benchmarks/training.py --out benchmarks/results/training.jsonl
 
 Four workers in one process train a small CNN on scikit-learn's handwritten digits.  Each method
-runs with the memory of its recipe and, where that keeps something, without; some memories are in no
-recipe and run with the method that they were made for.  Learning rate and
+runs with the memory of its recipe and, where that keeps something, without.  Learning rate and
 momentum of each are those that do best on validation images; what counts is the accuracy on test
 images that nothing was chosen by, over three seeds, which draw images, weights and batches.  Every
 run is one line of the file.  Runs whose line is there are not repeated: a stopped comparison goes
@@ -47,12 +46,6 @@ SPECS = {
     "randomk": "randomk:ratio=0.1",
     **{name: f"{name}:ratio=0.05" for name in SPARSE},
 }
-# Memories that are in no method's recipe, with the method that each was made for.
-WITH_MEMORIES = (
-    "qsgd:bits=4 with ecq",
-    "adaq:ratio=0.016 with adacomp",
-    "threshold:threshold=0.0 with variance",
-)
 
 
 def images(seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -171,11 +164,10 @@ class Results:
 
 
 def pairs(methods: list[str]) -> list[tuple[str, str]]:
-    """(method, memory): each with the named memory or that of its recipe, and without one."""
+    """(method, memory): each with the memory of its recipe, and without one."""
     found = []
     for method in methods:
-        method, _, own = method.partition(" with ")
-        own = own or spec_of(settings(method).routes[0][2])
+        own = spec_of(settings(method).routes[0][2])
         found += [(method, memory) for memory in dict.fromkeys((own, "none"))]
     return found
 
@@ -237,10 +229,8 @@ def report(rows: list[dict[str, Any]], steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = sorted(registry.available(), key=lambda name: (name != "none", name))
-    own = [*(SPECS.get(name, name) for name in names), *WITH_MEMORIES]
-    parser.add_argument(
-        "--methods", nargs="+", default=own, help='only these: "SPEC" or "SPEC with MEMORY"'
-    )
+    every = [SPECS.get(name, name) for name in names]
+    parser.add_argument("--methods", nargs="+", default=every, metavar="SPEC", help="only these")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of the test runs")
     parser.add_argument("--out", default="training.jsonl", help="a line for each run")

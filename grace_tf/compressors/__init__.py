@@ -1,6 +1,7 @@
 """The methods: one file and one import line here each; everything else reads the registry."""
 
 from grace_tf.compressors import acpsgd as acpsgd
+from grace_tf.compressors import adacomp as adacomp
 from grace_tf.compressors import adaq as adaq
 from grace_tf.compressors import atomo as atomo
 from grace_tf.compressors import auto as auto
@@ -8,6 +9,7 @@ from grace_tf.compressors import bf16 as bf16
 from grace_tf.compressors import chunktopk as chunktopk
 from grace_tf.compressors import countsketch as countsketch
 from grace_tf.compressors import dgc as dgc
+from grace_tf.compressors import ecqsgd as ecqsgd
 from grace_tf.compressors import eden as eden
 from grace_tf.compressors import efsignsgd as efsignsgd
 from grace_tf.compressors import fp8 as fp8
@@ -32,4 +34,5 @@ from grace_tf.compressors import threelc as threelc
 from grace_tf.compressors import threshold as threshold
 from grace_tf.compressors import topk as topk
 from grace_tf.compressors import u8bit as u8bit
+from grace_tf.compressors import variance as variance
 from grace_tf.compressors import wangni as wangni

@@ -28,6 +28,8 @@ import grace_tf
 from grace_tf.__main__ import _parser, main
 from grace_tf.core import registry
 from grace_tf.core.specs import name_of
+from grace_tf.line import sparse_policy, two_hops
+from grace_tf.line.settings import settings
 
 GRACE_BUGS = ROOT / "docs" / "grace-bugs.md"
 ALL_PAGES = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -52,7 +54,11 @@ def test_one_bit_adam_is_within_two_percent_of_adam_at_a_twentieth_of_its_bytes(
 
 def test_the_trainings_are_of_every_method_with_and_without_its_memory():
     found = trainings()
-    assert {name_of(method) for method, _ in found} == set(grace_tf.available())
+    named = {name_of(method) for method, _ in found}
+    # Runs of a recipe may stand under its compressor and memory.
+    pairs = {(registry.get(method), registry.get_memory(memory)) for method, memory in found}
+    assert {name for name in named if name not in grace_tf.available()} == set()
+    assert [n for n in grace_tf.available() if n not in named and pair_of(n) not in pairs] == []
     for (method, memory), runs in found.items():
         assert (method, "none") in found, method
         assert len({run["seed"] for run in runs}) >= 3, (method, memory)
@@ -234,3 +240,70 @@ def test_the_files_that_the_page_about_the_code_names_exist():
 def test_every_page_is_linked_from_the_readme():
     linked = {(ROOT / path).resolve() for path, _ in links(README.read_text(encoding="utf-8"))}
     assert [page.name for page in PAGES if page != README and page not in linked] == []
+
+
+def test_the_readme_counts_the_methods():
+    text = README.read_text(encoding="utf-8")
+    counts = re.findall(r"has (\d+) methods|lists all (\d+)", text)
+    assert [int(a or b) for a, b in counts] == [len(grace_tf.available())] * 2
+
+
+def pair_of(spec):
+    """The compressor of a spec and the memory of its recipe."""
+    ((_, compressor, memory),) = settings(spec).routes
+    return compressor, memory
+
+
+def methods_in(page, row):
+    """The specs of methods in the first cell of the one row of a page that has these words."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("\\|", "¦")
+    (found,) = [line for line in text.splitlines() if line.startswith("|") and row in line]
+    specs = re.findall(r"`([^`]+)`", found.split("|")[1])
+    return {spec for spec in specs if name_of(spec) in grace_tf.available()}
+
+
+def is_summed(spec):
+    """Whether a matrix travels by all-reduces alone."""
+    compressor, _ = pair_of(spec)
+    if compressor.one_round:
+        return compressor.commutes_with_sum
+    workers = grace_tf.testing.Workers(2, spec)
+    workers([[tf.ones([40, 30])]] * 2)
+    return {handed.kind for handed in workers.handed} <= {"sum", "max"}
+
+
+def takes_two_hops(spec):
+    """Whether a large vector takes two hops between four workers, and is no vote."""
+    compressor, memory = pair_of(spec)
+    taken = two_hops.taken(compressor, memory, [tf.TensorSpec([2**20], tf.float32)], 4, "auto")
+    return taken and compressor.aggregates == "sum"
+
+
+@pytest.mark.parametrize(
+    ("row", "goes"), [("| by all-reduce |", is_summed), ("| in two hops | 2·n·(N", takes_two_hops)]
+)
+def test_the_ways_of_payloads_name_the_methods_that_take_them(row, goes):
+    named = methods_in("exchange.md", row)
+    assert all(goes(spec) for spec in named)
+    assert {name for name in grace_tf.available() if goes(name)} <= named
+
+
+def way_of_rows(spec):
+    """How sparse gradients travel under a method: a quantiser's rows, selected rows, …."""
+    compressor, memory = pair_of(spec)
+    way, _ = sparse_policy.rule(compressor, memory, compressor.name == "none", "", False)
+    return "selected" if way == sparse_policy.ROWS and compressor.row_share is not None else way
+
+
+@pytest.mark.parametrize(
+    ("row", "way"),
+    [
+        ("| a quantiser: ", sparse_policy.ROWS),
+        ("| the largest are sent whole", "selected"),
+        ("need all rows in every step", sparse_policy.DENSE_LANE),
+    ],
+)
+def test_the_table_of_sparse_gradients_names_the_methods(row, way):
+    named = methods_in("methods.md", row)
+    assert {spec for spec in named if way_of_rows(spec) != way} == set()
+    assert {name for name in grace_tf.available() if way_of_rows(name) == way} <= named
