@@ -11,11 +11,15 @@ import pytest
 import tensorflow as tf
 from doc_blocks import anchors, blocks, links, script_of
 from doc_tables import (
+    FIRST_STEP,
     GRACE,
     LINK,
+    LINK_EDEN,
+    LINK_HOSTS,
     PAGES,
     README,
     ROOT,
+    STEPS,
     TABLES,
     TRANSFORMER,
     page_of,
@@ -76,6 +80,45 @@ def test_no_method_loses_more_than_grace_s_on_the_same_input():
 def test_the_link_carried_what_was_announced():
     for row in json.loads(LINK.read_text(encoding="utf-8"))["rows"]:
         assert 0 < row["over"] < 0.1, row["method"]
+
+
+# Plain reads of the gradient that a whole step of ResNet-50 may take.
+MOST_READS = {"signsgd": 3.2, "fp16": 4.2, "bf16": 4.2, "qsgd": 4.5}
+MOST_READS |= {"topk": 6, "eden": 6.5, "powersgd": 8}
+
+
+@pytest.mark.parametrize("isa", STEPS)
+def test_a_step_takes_as_few_reads_as_promised(isa):
+    lines = map(json.loads, STEPS[isa].read_text(encoding="utf-8").splitlines())
+    reads = {line["method"]: line["step_reads"] for line in lines if line["kind"] == "step"}
+    for method, most in MOST_READS.items():
+        assert reads[method] <= most, method
+    assert reads["eden"] <= 1.5 * reads["qsgd"]
+
+
+def test_the_first_step_takes_at_most_half_as_long_again_as_the_plain_optimizer_s():
+    plain, *lines = map(json.loads, FIRST_STEP.read_text(encoding="utf-8").splitlines())
+    assert plain["method"] == "plain" and {line["workers"] for line in lines} == {1, 2}
+    for line in lines:
+        assert line["seconds"] <= 1.5 * plain["seconds"], line
+        assert line["cpu"] <= 1.5 * plain["cpu"], line
+
+
+def test_hierarchical_is_faster_where_the_network_is_slow_and_slower_nowhere():
+    lines = map(json.loads, LINK_HOSTS.read_text(encoding="utf-8").splitlines())
+    over = {(line["link"], r["method"]): r["over"] for line in lines for r in line["rows"]}
+    assert max(over.values()) <= 1.05
+    for method in ("none", "qsgd"):
+        assert over["100 Mbit/s", method] <= 0.75
+        assert over["1 Gbit/s", method] <= 0.9
+
+
+def test_eden_crosses_a_link_nearly_as_fast_as_qsgd_in_as_many_bytes():
+    qsgd, eden = json.loads(LINK_EDEN.read_text(encoding="utf-8"))["rows"]
+    assert (qsgd["method"], eden["method"]) == ("qsgd", "eden:bits=4")
+    assert eden["seconds"] <= 1.15 * qsgd["seconds"]
+    for count in ("announced", "sent"):
+        assert abs(eden[count] / qsgd[count] - 1) <= 0.01, count
 
 
 def test_every_public_name_is_documented():

@@ -27,6 +27,7 @@ TRANSFORMER = RESULTS / "transformer.jsonl"
 LINK = RESULTS / "link-1gbit.json"
 LINK_MODEL = RESULTS / "link-1gbit-resnet50.json"
 LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
+LINK_EDEN = RESULTS / "link-1gbit-eden.json"
 LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
 STEPS = {isa: RESULTS / f"step-resnet50-{isa}.jsonl" for isa in ("avx2", "avx512")}
@@ -75,6 +76,23 @@ def link_table():
     ]
     columns = ["method", "announced bytes", "more on the link", "of fp32", "exchange"]
     return tables.markdown(columns, rows)
+
+
+def link_eden_table():
+    """The committed run of EDEN and QSGD over a link of 1 Gbit/s."""
+    rows = json.loads(LINK_EDEN.read_text(encoding="utf-8"))["rows"]
+    table = [
+        [
+            f"`{r['method']}`",
+            f"{r['announced']:,}",
+            f"{100 * r['over']:+.1f} %",
+            f"{1000 * r['seconds']:.0f} ms",
+            f"{r['seconds'] / rows[0]['seconds']:.2f}",
+        ]
+        for r in rows
+    ]
+    columns = ["method", "announced bytes", "more on the link", "exchange", "times that of qsgd"]
+    return tables.markdown(columns, table)
 
 
 def link_hosts_table():
@@ -294,6 +312,7 @@ TABLES = {
     "codec": codec_table,
     "link": link_table,
     "link-model": link_model_table,
+    "link-eden": link_eden_table,
     "link-hosts": link_hosts_table,
     "libraries": library_runs.table,
     "gpu": gpu_table,
