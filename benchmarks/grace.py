@@ -2,6 +2,7 @@
 
     git clone https://github.com/sands-lab/grace
     python benchmarks/grace.py --grace grace --json benchmarks/results/grace.json
+    python benchmarks/grace.py --grace grace --json benchmarks/results/grace.json --untimed
 
 GRACE's step is its own compressor's code, run by a `tf.function` of today's TensorFlow: compensate,
 compress, update the residual, decompress what came, aggregate.  Ours is an `Aggregator` in a
@@ -11,7 +12,9 @@ interleaved repeats.  GRACE's u8bit and sketch need tensorflow-probability and a
 
 The error is that of one compression of the same input without memory, ‖decompressed - x‖² / ‖x‖²,
 the mean of some draws, on normal values and on values with a heavy tail (Student's t, 3 degrees of
-freedom), a million each.
+freedom), a million each, all times 1e-3: what GRACE's inceptionn and threshold send depends on the
+scale.  The bytes are those of one payload of the same inputs.  With `--untimed` errors and bytes
+are measured anew, and the times in the file stay.
 """
 
 from __future__ import annotations
@@ -150,8 +153,14 @@ def ours(
     return lambda x: aggregate([x], [variable])[0]
 
 
-def errors(name: str) -> dict[str, float]:
-    """The errors of GRACE's and of our compression of the same inputs."""
+def bytes_of(payload: Any) -> tf.Tensor:
+    """What GRACE sends: the tensors of a payload as they are, without the context."""
+    parts = tf.nest.flatten(payload)
+    return tf.add_n([tf.size(part) * part.dtype.size for part in parts])
+
+
+def errors_and_bytes(name: str) -> dict[str, float]:
+    """Of GRACE's and of our compression of the same inputs, the bytes by element."""
     shape = (1000, 1000)
     draw = np.random.default_rng(1)
     inputs = {"normal": draw.normal(size=shape), "heavy": draw.standard_t(3, size=shape)}
@@ -160,12 +169,17 @@ def errors(name: str) -> dict[str, float]:
     def once(x):
         return compressor.decompress(*compressor.compress(x))
 
-    once, told = tf.function(once, autograph=False), {}
+    def sent(x):
+        return bytes_of(compressor.compress(x)[0])
+
+    once, sent = (tf.function(each, autograph=False) for each in (once, sent))
+    mine, told = grace_tf.get(name, **PAIRS[name][2]).nbytes(tf.TensorSpec(shape)), {}
     for kind, x in inputs.items():
         x = tf.constant(1e-3 * x, tf.float32)
-        for whose, function in (("grace", once), ("ours", own)):
+        for whose, function, count in (("grace", once, sent(x)), ("ours", own, mine)):
             drawn = [tf.norm(function(x) - x) ** 2 / tf.norm(x) ** 2 for _ in range(DRAWS)]
             told[f"{whose}_error_{kind}"] = float(np.mean(drawn))
+            told[f"{whose}_bytes_{kind}"] = int(count) / x.shape.num_elements()
     return told
 
 
@@ -195,9 +209,19 @@ def measure(names: list[str], elements: int, repeats: int) -> list[dict[str, Any
                         taken.append(took)
             grace, own = map(statistics.median, times)
             rows.append({"method": name, "grace_ms": 1e3 * grace, "ours_ms": 1e3 * own})
-            rows[-1] |= {"times_as_fast": grace / own, **errors(name)}
+            rows[-1] |= {"times_as_fast": grace / own, **errors_and_bytes(name)}
             shown.advance(f"{name}: {grace / own:.1f} times as fast")
     return rows
+
+
+def again(path: Path) -> None:
+    """Measures errors and bytes anew in a file of results."""
+    held = json.loads(path.read_text(encoding="utf-8"))
+    with progress("grace", len(held["rows"])) as shown:
+        for row in held["rows"]:
+            row |= errors_and_bytes(row["method"])
+            shown.advance(row["method"])
+    path.write_text(json.dumps(held, indent=1), encoding="utf-8")
 
 
 def main() -> None:
@@ -207,10 +231,13 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", help="the numbers")
+    parser.add_argument("--untimed", action="store_true", help="in a file that has times")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(options.grace).resolve()))
     tf.config.threading.set_intra_op_parallelism_threads(2)
     names = [name for name in options.methods if name in grace_tf.available()]
+    if options.untimed:
+        return again(Path(options.json))
     rows = measure(names, options.elements, options.repeats)
     cells = [
         [

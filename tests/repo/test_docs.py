@@ -77,6 +77,15 @@ def test_no_method_loses_more_than_grace_s_on_the_same_input():
             assert ours <= 1.02 * theirs, (row["method"], kind)
 
 
+def test_two_methods_send_more_than_grace_s_on_the_same_input():
+    more = set()
+    for row in json.loads(GRACE.read_text(encoding="utf-8"))["rows"]:
+        for kind in ("normal", "heavy"):
+            if row[f"ours_bytes_{kind}"] > row[f"grace_bytes_{kind}"]:
+                more.add(row["method"])
+    assert more == {"inceptionn", "threshold"}  # the page says why
+
+
 def test_the_link_carried_what_was_announced():
     for row in json.loads(LINK.read_text(encoding="utf-8"))["rows"]:
         assert 0 < row["over"] < 0.1, row["method"]
