@@ -5,12 +5,13 @@
 
 Small trainings of two or three workers in a process group, under MultiWorkerMirroredStrategy and
 under Horovod.  Each has one fault: a worker is lost at a random place of a random step, its program
-differs, a callback decides on it alone, its backups are damaged, strangers come to the ports, or it
-is lost as the workers meet.  injection/kinds.py has the kinds, and what must follow each: all other
-workers stop within the timeout and 10 s with a sentence that names worker and cause; or the
-training ends as without the fault.  Every `--resume-every`th training that lost a worker is started
-again with BackupAndRestore: it must end with the bits of one that nothing has interrupted, of
-weights, optimizer and residuals.  A run that does not hold is printed with what its workers say.
+differs, a callback decides on it alone, its backups are damaged, strangers come to the ports, it is
+lost as the workers meet, or it is killed while it shares memory.  injection/kinds.py has the kinds,
+and what must follow each: all other workers stop within the timeout and 10 s with a sentence that
+names worker and cause; or the training ends as without the fault.  Every `--resume-every`th
+training that lost a worker is started again with BackupAndRestore: it must end with the bits of one
+that nothing has interrupted, of weights, optimizer and residuals.  A run that does not hold is
+printed with what its workers say.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from injection import kinds, tables
+from injection import kinds, memory, tables
 from injection.kinds import ENGINES, KINDS, PLACES, Stops
 from injection.runs import Run, Server, backups_in, worker_of
 from injection.strangers import strangers, taken
@@ -49,6 +50,8 @@ def drawn(seed: str, engine: str, kind: str, workers: tuple[int, ...]) -> dict[s
     size = draw.choice(workers)
     if what.template:  # of one worker more or less, and of two at least
         size = 2 if what.template > 0 else 3
+    if what.family == "memory":
+        size += size % 2  # each host has two
     place, steps = what.place, 0
     if place == kinds.ANYWHERE:
         # Places in and around a step are chosen more often.
@@ -144,6 +147,7 @@ class Measurement:
         folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
         wrong, run = self._injected(folder, fault)
         row = {"engine": self._engine, **fault, "seconds": run.seconds(), "resumed": None}
+        row.update(memory.told(folder))
         again = self._args.resume_every and fault["repeat"] % self._args.resume_every == 0
         if again and KINDS[fault["kind"]].family == "lost" and not wrong:
             run = self._run(folder, fault["workers"], None)
@@ -176,7 +180,9 @@ class Measurement:
             if other:
                 _copy_backups(other, str(pathlib.Path(folder, "other")))
             before = backups_in(folder)
+        names = memory.names()
         run = self._run(folder, workers, fault, **keywords)
+        left = memory.left(folder, names) if kind.family == "memory" else ()
         after = backups_in(folder) if before else {}
         changed = [
             name
@@ -184,6 +190,7 @@ class Measurement:
             if worker_of(name) != fault["worker"] and after.get(name) != content
         ]
         facts = self._facts(run, fault, saved=TEMPLATE_STEPS - 1, changed=changed)
+        facts.left, facts.held = left, memory.told(folder).get("held", ())
         return judge(facts), run
 
     def _facts(self, run: Run, fault: dict[str, Any], saved: int, changed: Any = ()) -> Facts:
@@ -237,7 +244,8 @@ def keep(row: dict[str, Any], path: str | None) -> None:
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The machine, and one row a fault."""
-    head = machine(max(args.workers), 1, "a dense layer of 8 x 16 and one of 16 x 4")
+    model = "a dense layer of 8 x 16 and one of 16 x 4; 65536 for 16 where memory is shared"
+    head = machine(max(args.workers), 1, model)
     rows = [{**head, "timeout": args.timeout, "seed": args.seed}]
     keep(rows[0], args.json)
     for number, engine in enumerate(args.engines):

@@ -24,7 +24,7 @@ import time
 from typing import Any
 
 import tensorflow as tf
-from injection import damage, training
+from injection import damage, memory, training
 from injection.kinds import KINDS
 from injection.training import injected
 
@@ -88,6 +88,11 @@ def begin(job: dict[str, Any]) -> tf.distribute.Strategy:
         _tell_of_ports(pathlib.Path(job["folder"]), job["rank"], fault["phase"] == "start")
     if family == "backup" and job["rank"] == fault["worker"]:
         damage.KINDS[fault["kind"]](job)
+    if family == "memory":
+        _on_hosts_of_two()
+        memory.watch(job)
+        if fault["kind"] == "killed while it is made" and job["rank"] == fault["worker"]:
+            memory.lose_while_made(job, _lose)
     lost = fault and fault["kind"] in _LOST_AT_START and job["rank"] == fault["worker"]
     if ENGINE == "group" and lost:  # when all have met
         tensorflow_server.start = lambda *_: _lose(job)
@@ -106,10 +111,19 @@ def begin(job: dict[str, Any]) -> tf.distribute.Strategy:
     return strategy
 
 
+def _on_hosts_of_two() -> None:
+    """Calls this machine 127.0.0.1 for the first two workers, 127.0.0.2 for the next two."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    workers = config["cluster"]["worker"]
+    for rank, address in enumerate(workers):
+        workers[rank] = f"127.0.0.{1 + rank // 2}:{address.rpartition(':')[2]}"
+    os.environ["TF_CONFIG"] = json.dumps(config)
+
+
 def _lose(job: dict[str, Any]) -> None:
-    """Loses this worker before it is connected."""
+    """Loses this worker before its first step."""
     injected(job)
-    os.kill(os.getpid(), _LOST_AT_START[job["fault"]["kind"]])
+    os.kill(os.getpid(), _LOST_AT_START.get(job["fault"]["kind"], signal.SIGKILL))
 
 
 def _tell_of_ports(folder: pathlib.Path, rank: int, waits: bool) -> None:

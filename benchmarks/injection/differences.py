@@ -15,10 +15,14 @@ RATE, METHOD = 0.01, "topk:ratio=0.1"
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """The kind of fault of this worker's program, "" for none, and its seed."""
+    """The kind of fault of this worker's program, "" for none, and its seed.
+
+    `hierarchical`: that all workers of a host share memory.
+    """
 
     kind: str
     seed: int
+    hierarchical: bool = False
 
 
 def begin(how: How) -> None:
@@ -33,6 +37,8 @@ def layers(how: How, outputs: int) -> list[Any]:
     activation = "relu" if how.kind == "activation" else "tanh"
     regulariser = keras.regularizers.L2(0.1) if how.kind == "regulariser" else None
     width = 24 if how.kind == "width" else 16
+    if how.hierarchical:
+        width = 1 << 16  # a sum takes seven turns through the memory
     hidden = keras.layers.Dense(width, activation=activation, kernel_regularizer=regulariser)
     more = [keras.layers.Dense(width)] if how.kind == "layer" else []
     return [hidden, *more, keras.layers.Dense(outputs)]
@@ -57,7 +63,8 @@ def _optimizer(how: How) -> Any:
         return plain
     method = ("qsgd", "topk:ratio=0.2", "fp16")[how.seed % 3] if how.kind == "method" else METHOD
     seed = 1 if how.kind == "seed of the method" else 0
-    wrapped = grace_tf.wrap(plain, method, min_elements=1, seed=seed)
+    given = dict(min_elements=1, seed=seed, hierarchical=how.hierarchical)
+    wrapped = grace_tf.wrap(plain, method, **given)
     if how.kind == "loss scale":
         scaled = keras.optimizers if flavour_of(wrapped).is_3 else keras.mixed_precision
         return scaled.LossScaleOptimizer(wrapped)

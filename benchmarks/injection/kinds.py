@@ -183,7 +183,15 @@ START = {
         "start", Stops("what listens there"), engines=(GROUP,), weight=2
     ),
 }
-KINDS: dict[str, Kind] = {**LOST, **DIFFERS, **CALLBACKS, **BACKUPS, **STRANGERS, **START}
+# Two workers of one host, or four of two hosts, which share memory by `hierarchical=True`.
+MEMORY = {
+    "killed while it is shared": Kind("memory", Stops(GONE, True), ANYWHERE, engines=(GROUP,)),
+    "killed while it is made": Kind("memory", Stops(GONE, True), "made", engines=(GROUP,)),
+}
+KINDS: dict[str, Kind] = {
+    **{**LOST, **DIFFERS, **CALLBACKS, **BACKUPS, **STRANGERS, **START},
+    **MEMORY,
+}
 FAMILIES = {
     "lost": "lost worker",
     "differs": "worker that differs",
@@ -191,4 +199,5 @@ FAMILIES = {
     "backup": "damaged backup",
     "strangers": "strangers at the ports",
     "start": "loss at the start",
+    "memory": "memory of a host",
 }

@@ -20,7 +20,7 @@ from grace_tf.keras import aggregator_of
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.optimizers import innermost
 from grace_tf.line.inputs import local, plain
-from injection import differences
+from injection import differences, memory
 from injection.kinds import KINDS
 
 TOTAL = 8
@@ -78,11 +78,15 @@ class Fault(keras.callbacks.Callback):
             threading.Timer(self.delay, self.happen).start()
 
     def happen(self) -> None:
+        if KINDS[self.kind].family == "memory":
+            memory.tell(self.job)
         injected(self.job)
         if self.kind == "raise":
             raise ValueError("boom")
-        if self.kind in ("SIGKILL", "SIGSTOP"):
-            os.kill(os.getpid(), getattr(signal, self.kind))
+        if self.kind in ("SIGKILL", "killed while it is shared"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "SIGSTOP":
+            os.kill(os.getpid(), signal.SIGSTOP)
         CHANGES[self.kind](self.model, self.draw)
 
     def on_train_begin(self, logs=None):
@@ -230,7 +234,8 @@ def train(job: dict[str, Any], strategy: tf.distribute.Strategy) -> None:
     """The rest of the worker's program."""
     fault = job["fault"]
     mine = fault is not None and fault["worker"] == job["rank"]
-    how = differences.How(fault["kind"] if mine else "", fault["seed"] if fault else 0)
+    shares = fault is not None and KINDS[fault["kind"]].family == "memory"
+    how = differences.How(fault["kind"] if mine else "", fault["seed"] if fault else 0, shares)
     if fault and fault.get("width"):  # all workers train another model
         how = differences.How("width", 0)
     if how.kind in KINDS and KINDS[how.kind].family == "differs" and how.kind not in CHANGES:
@@ -258,7 +263,7 @@ def fit(model: keras.Model, job: dict[str, Any], how: differences.How, mine: boo
         callbacks += differences.callbacks(fault["kind"])
     if family == "strangers":
         callbacks.append(Mark(job))
-    if mine and (family == "lost" or fault["kind"] in CHANGES):
+    if mine and (family in ("lost", "memory") or fault["kind"] in CHANGES):
         callbacks.insert(len(callbacks) if fault["late"] else 0, Fault(job))
     elif mine and family in ("differs", "callback", "backup"):
         injected(job)

@@ -14,12 +14,14 @@ SAVED = 2  # steps that a kill may lose: backups are saved after each step, by w
 
 # What may be wrong, by column of the table.
 SILENT, LATE, LOST, UNCLEAR, ENDED = "silent", "late", "lost", "unclear", "ended"
+LEFT = "left"
 WRONGS = {
     SILENT: "no worker says anything: it has ended well, and has not trained as without the fault",
     LATE: "a worker has ended beyond the timeout and 10 s, or never",
     LOST: "work from before the last backup is lost, or a backup",
     UNCLEAR: "a sentence lacks the worker or the cause",
     ENDED: "the training has ended though it should go on, or nothing was injected",
+    LEFT: "memory that workers shared has outlived them",
 }
 
 Wrong = tuple[str, str]  # one of WRONGS, and what was seen
@@ -39,6 +41,8 @@ class Facts:
       whole: the digests of all workers without a fault, each of weights, optimizer and residuals.
       saved: the steps of the last backup of all workers, for one that is started again.
       changed: backups of workers without a fault that are not as before.
+      held: how the faulty worker held the memory of its host before it was killed.
+      left: what has outlived the workers.
     """
 
     engine: str
@@ -53,6 +57,8 @@ class Facts:
     whole: Sequence[Mapping[str, Any]]
     saved: int = 0
     changed: Sequence[str] = ()
+    held: Sequence[str] = ()
+    left: Sequence[str] = ()
 
     @property
     def others(self) -> list[int]:
@@ -66,9 +72,12 @@ def judge(facts: Facts) -> list[Wrong]:
     """All that does not hold; an empty list where the run holds."""
     if facts.at is None:
         return [(ENDED, "nothing was injected")]
-    outcomes = KINDS[facts.fault["kind"]].outcomes(facts.engine)
-    found = [_wrong(facts, outcome) for outcome in outcomes]
-    return min(found, key=len)  # of several outcomes one must hold
+    kind = KINDS[facts.fault["kind"]]
+    if kind.family == "memory" and facts.fault["steps"] and not facts.held:
+        return [(ENDED, "nothing was injected: the worker shared no memory")]
+    found = [_wrong(facts, outcome) for outcome in kind.outcomes(facts.engine)]
+    left = [(LEFT, each) for each in facts.left]
+    return left + min(found, key=len)  # of several outcomes one must hold
 
 
 def _wrong(facts: Facts, outcome: Stops | Ends) -> list[Wrong]:

@@ -3,20 +3,22 @@
 import argparse
 import importlib.util
 import itertools
+import mmap
+import os
 import random
 
 import pytest
 from doc_tables import ROOT  # with it the folder of the benchmarks can be imported from
-from injection import kinds, strangers, tables, verdict
+from injection import kinds, memory, strangers, tables, verdict
 
 GONE = "is gone without a word: it was killed, crashed or lost its machine"
 BITS = {"weights": "a", "optimizer": "b", "residuals": "c", "first": 4}
 OTHERS = {**BITS, "weights": "x"}
 
 
-def facts(kind, said="", code=1, after=1.0, engine="group", **fields):
-    """Two workers, of which worker 1 had a fault after 3 steps; worker 0 ended `after` seconds."""
-    fault = {"kind": kind, "worker": 1, "steps": 3}
+def facts(kind, said="", code=1, after=1.0, engine="group", steps=3, **fields):
+    """Two workers, of which worker 1 had a fault after `steps`; worker 0 ended `after` seconds."""
+    fault = {"kind": kind, "worker": 1, "steps": steps}
     lines = {0: ["noise", said], 1: ["boom"]}
     ended = {0: (code, 100.0 + after), 1: (code, 100.5)}
     given = dict(at=100.0, ended=ended, hung=(), said=lines, ends={0: BITS, 1: BITS})
@@ -142,6 +144,37 @@ def test_a_training_that_was_started_again_ends_with_the_bits():
     assert categories(verdict.resumed(facts("SIGKILL", code=0, hung=[1]))) == [verdict.LATE]
 
 
+def test_memory_that_outlives_the_workers_is_left():
+    kind, held = "killed while it is shared", ["self maps"]
+    assert verdict.judge(facts(kind, KILLED, held=held)) == []
+    found = verdict.judge(facts(kind, KILLED, held=held, left=["7 maps holds memory of the run"]))
+    assert categories(found) == [verdict.LEFT]
+    # Workers that add up through sockets have nothing to leave.
+    assert categories(verdict.judge(facts(kind, KILLED))) == [verdict.ENDED]
+    assert verdict.judge(facts("killed while it is made", KILLED, steps=0)) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+def test_open_files_and_mappings_of_a_run_s_memory_are_found(tmp_path, monkeypatch):
+    of_another_run = os.memfd_create("grace_tf")
+    monkeypatch.setattr(os, "memfd_create", os.memfd_create)  # is put back when the test ends
+    memory.watch({"folder": tmp_path})
+    file, names, own = os.memfd_create("grace_tf"), memory.names(), os.getpid()
+    os.truncate(file, mmap.PAGESIZE)
+    with mmap.mmap(file, mmap.PAGESIZE):  # which duplicates the descriptor
+        os.close(file)
+        assert memory.holders(tmp_path, "self") == ["self maps", "self fd"]
+        found = memory.left(tmp_path, names)
+        assert found == [f"{own} {how} holds memory of the run" for how in ("maps", "fd")]
+    assert memory.left(tmp_path, names) == []
+    os.close(of_another_run)
+
+
+def test_a_new_name_in_shared_memory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "names", lambda: {"of another program", "new"})
+    assert memory.left(tmp_path, {"of another program"}) == ["/dev/shm/new is left"]
+
+
 def test_the_faults_are_of_all_kinds_and_the_same_for_a_seed():
     # By its path: there is a tests/programs/faults.py too.
     spec = importlib.util.spec_from_file_location("injected", ROOT / "benchmarks" / "faults.py")
@@ -179,5 +212,6 @@ def test_the_tables_count_what_is_wrong():
         {**run, "wrong": [[verdict.LATE, "x"], [verdict.LATE, "y"], [verdict.UNCLEAR, "z"]]},
     ]
     found = tables.of_rows(rows)
-    assert "| 2.21 | process group | 2 | 0 | 1 | 0 | 1 | 0 | 1.0 s | 1 of 1 |" in found["faults"]
+    told = "| 2.21 | process group | 2 | 0 | 1 | 0 | 1 | 0 | 0 | 1.0 s | 1 of 1 |"
+    assert told in found["faults"]
     assert "| lost worker | SIGKILL | stops | 1 of 2 |" in found["fault-kinds"]

@@ -1,0 +1,102 @@
+"""The memory that the workers of a host share: kills while it is made, and what is left of it.
+
+Each worker that makes such a memory writes the memory's inode into the folder of the run, since
+other runs on this machine may share memory of the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from grace_tf.ops.backend import host_memory
+from grace_tf.transports import meeting_in_memory
+
+_FILES = {meeting_in_memory.__file__, host_memory.__file__}
+_LINES = 110  # of these files, which one of two workers runs while they make the memory
+
+
+def watch(job: dict[str, Any]) -> None:
+    """Writes down each memory that this process makes, before it can be lost."""
+    original = os.memfd_create
+
+    def made(*given: Any) -> int:
+        file = original(*given)
+        with open(pathlib.Path(job["folder"], "memories"), "a") as told:
+            told.write(f"{os.fstat(file).st_ino}\n")
+        return file
+
+    os.memfd_create = made
+
+
+def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None]) -> None:
+    """Calls `lose` before a random line of this worker's part in making the memory."""
+    original = meeting_in_memory._meet
+    left = random.Random(job["fault"]["seed"]).randrange(_LINES)
+
+    def end(line: str) -> None:
+        sys.settrace(None)
+        tell(job, line)
+        lose(job)
+
+    def each_line(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        left -= event == "line"
+        if left < 0:
+            end(f"{pathlib.Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        return each_line
+
+    def meet(*given: Any) -> None:
+        sys.settrace(lambda frame, *_: each_line if frame.f_code.co_filename in _FILES else None)
+        original(*given)
+        end("the last")
+
+    meeting_in_memory._meet = meet
+
+
+def tell(job: dict[str, Any], line: str = "") -> None:
+    """Writes down, before a worker is killed, how it holds the memory."""
+    held = holders(job["folder"], "self")
+    pathlib.Path(job["folder"], "held").write_text(json.dumps({"held": held, "line": line}))
+
+
+def told(folder: str) -> dict[str, Any]:
+    """What `tell` has written."""
+    path = pathlib.Path(folder, "held")
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def holders(folder: str, processes: str = "[0-9]*") -> list[str]:
+    """The open files and mappings in /proc of the memories that the run in this folder has made."""
+    path = pathlib.Path(folder, "memories")
+    memories = set(path.read_text().split()) if path.exists() else set()
+    found = []
+    for process in pathlib.Path("/proc").glob(processes):
+        # A process may end meanwhile, and no other user's process can have opened the memory.
+        with contextlib.suppress(OSError):
+            for line in (process / "maps").read_text().splitlines():
+                if "/memfd:" in line and line.split()[4] in memories:
+                    found.append(f"{process.name} maps")
+            for file in os.listdir(process / "fd"):
+                with contextlib.suppress(OSError):
+                    is_memory = os.readlink(process / "fd" / file).startswith("/memfd:")
+                    if is_memory and str(os.stat(process / "fd" / file).st_ino) in memories:
+                        found.append(f"{process.name} fd")
+    return found
+
+
+def names() -> set[str]:
+    """The names of what all programs of this machine share."""
+    return set(os.listdir("/dev/shm"))
+
+
+def left(folder: str, before: set[str]) -> list[str]:
+    """What is left of a run whose processes have ended: holders, and names not there before."""
+    held = [f"{each} holds memory of the run" for each in holders(folder)]
+    return held + [f"/dev/shm/{name} is left" for name in sorted(names() - before)]
