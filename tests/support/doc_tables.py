@@ -288,12 +288,14 @@ def signs_table():
     for line in SIGNS.read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
         if run["kind"] == "run":
-            found.setdefault((run["method"], run["memory"]), []).append(100 * run["test"])
+            arm = tuple(run[name] for name in ("method", "memory", "rate", "momentum"))
+            found.setdefault(arm, []).append(100 * run["test"])
     rows = []
-    for (method, memory), each in found.items():
+    for (method, memory, rate, momentum), each in found.items():
         mean, spread = statistics.mean(each), statistics.stdev(each)
-        rows.append([f"`{method}`", memory, f"{mean:.2f}", f"{spread:.2f}", f"{len(each)}"])
-    columns = ["method", "memory", "test accuracy, %", "± of a run", "runs"]
+        told = [f"{mean:.2f}", f"{spread:.2f}", f"{len(each)}"]
+        rows.append([f"`{method}`", memory, f"{rate:g}, {momentum:g}", *told])
+    columns = ["method", "memory", "rate, momentum", "test accuracy, %", "± of a run", "runs"]
     return tables.markdown(columns, rows)
 
 
