@@ -1,4 +1,4 @@
-"""Trains a small transformer on characters: Adam, 1-bit Adam and 0/1 Adam, loss and bytes.
+"""Trains a small transformer on characters: Adam, 1-bit Adam, 0/1 Adam, their loss and bytes.
 
     python -m grace_tf run -np 2 examples/transformer.py      # two worker processes
     python examples/transformer.py                            # alone: nobody to talk to
@@ -6,7 +6,8 @@
 The text is Python's own: the source of some modules of its standard library.  The last tenth is
 held out, and the loss on it, in bits a character, is what counts.  All optimizers start from the
 same weights, see the same batches and take the same number of steps.  `grace_tf.keras.OneBitAdam`
-sends whole gradients for a quarter of the steps and signs of its momentum afterwards.
+sends whole gradients for a quarter of the steps and signs of its momentum afterwards, gathered or
+in two hops, which from three workers on send less.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ MODULES = "argparse ast copy datetime difflib doctest inspect pdb pickle tarfile
 LENGTH, BATCH = 64, 16  # characters of a window; windows per worker and step
 WIDTH, LAYERS, HEADS = 96, 2, 4
 RATE = 3e-3
+TWO_HOPS = "1-bit adam, two hops"
 MIN_ELEMENTS = 256  # so that all but the smallest biases travel as signs
 
 
@@ -106,12 +108,18 @@ def optimizer(name: str, steps: int) -> Any:
     if name == "adam":
         adam = keras.optimizers.Adam(rate)
         return grace_tf.wrap(adam, "none", min_elements=MIN_ELEMENTS)
-    own = {"freeze_step": max(1, steps // 4)} if name == "1-bit adam" else {"intervals": 16}
+    own = {"intervals": 16} if name == "0/1 adam" else {"freeze_step": max(1, steps // 4)}
+    if name == TWO_HOPS:
+        own["exchange"] = "two_hop"
     return grace_tf.keras.OneBitAdam(rate, min_elements=MIN_ELEMENTS, **own)
 
 
 def train(name: str, steps: int, seed: int, text: int) -> dict[str, Any]:
-    """One training run: the loss on held-out text, and the bytes of its last step."""
+    """One training run: the loss on held-out text, and the bytes of its last step.
+
+    `bytes_per_step` is the payload; `sent` is what a worker sends for it; `dense_sent` is what it
+    would send for all gradients as float32.
+    """
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
     coded, held_out, count = characters()
@@ -121,10 +129,12 @@ def train(name: str, steps: int, seed: int, text: int) -> dict[str, Any]:
     model.fit(batches(coded, steps, seed), epochs=1, shuffle=False, verbose=0)
     every = np.arange(0, min(len(held_out), text) - LENGTH - 1, LENGTH)
     bits = model.evaluate(*windows(held_out, every), batch_size=64, verbose=0) / math.log(2)
-    sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
+    size, aggregator = grace_tf.size(), grace_tf.keras.aggregator_of(model.optimizer)
+    sent = round(sum(record.sent(size) for record in aggregator.handed))
     dense = sum(4 * math.prod(v.shape) for v in model.trainable_variables)
-    found = {"optimizer": name, "workers": grace_tf.size(), "steps": steps, "seed": seed}
-    return {**found, "bits": round(bits, 4), "bytes_per_step": sent, "dense_bytes": dense}
+    found = {"optimizer": name, "workers": size, "steps": steps, "seed": seed}
+    found |= {"bits": round(bits, 4), "bytes_per_step": aggregator.bytes_per_step}
+    return {**found, "sent": sent, "dense_sent": round(dense * 2 * (size - 1) / size)}
 
 
 def report(runs: list[dict[str, Any]]) -> None:
@@ -133,16 +143,17 @@ def report(runs: list[dict[str, Any]]) -> None:
     for name in dict.fromkeys(run["optimizer"] for run in runs):
         mine = [run for run in runs if run["optimizer"] == name]
         bits = statistics.mean(run["bits"] for run in mine)
-        sent, dense = mine[0]["bytes_per_step"], mine[0]["dense_bytes"]
-        rows.append([name, f"{bits:.3f}", bytes_text(sent), f"1/{dense / sent:.1f}"])
-    columns = ["optimizer", "bits a character", "bytes of a step", "of fp32"]
+        sent, dense = mine[0]["sent"], mine[0]["dense_sent"]
+        share = f"1/{dense / sent:.1f}" if sent else "–"  # alone it sends nothing
+        rows.append([name, f"{bits:.3f}", bytes_text(sent), share])
+    columns = ["optimizer", "bits a character", "a worker sends", "of fp32"]
     print_table(f"Characters, {grace_tf.size()} worker(s)", columns, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = ["adam", "1-bit adam", "0/1 adam"]
-    parser.add_argument("--optimizers", nargs="+", default=every, choices=every)
+    parser.add_argument("--optimizers", nargs="+", default=every, choices=[*every, TWO_HOPS])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a run for each")
     parser.add_argument("--text", type=int, default=40_000, help="held-out characters to test on")

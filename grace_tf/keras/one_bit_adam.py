@@ -56,8 +56,10 @@ class OneBitAdam(Wrapped):
     every fourth κ times, and so on; all other steps send signs.
 
     Wire: float32 gradients in the warm-up, 4n bytes, all-reduced; then signs and scales, n/8 +
-    n/1024 bytes, gathered.  With `exchange="two_hop"` each worker adds up one part of the momentum
-    and sends it as signs again; what that loses is in the residual of this worker.
+    n/1024 bytes, gathered.  So after the warm-up each of N workers sends about N/64 of what
+    the all-reduce sends.  With `exchange="two_hop"` it sends about 1/32 for any N: each worker adds
+    up one part of the momentum and sends it as signs again.  What that loses is in the residual of
+    this worker.  The loss of the model is then higher (docs/methods.md), so two hops are a choice.
 
     Args:
       learning_rate, beta_1, beta_2, epsilon, weight_decay: as of keras.optimizers.Adam.
@@ -71,7 +73,8 @@ class OneBitAdam(Wrapped):
     Paper: Tang et al. 2021, 1-bit Adam, arXiv:2102.02888; `intervals`: Lu et al. 2022, 0/1 Adam,
     arXiv:2202.06009, without its local steps.
     Differs: c is the mean magnitude of a block, not ‖x‖₂/√n of the whole: it has the least error,
-    and a residual stays bounded with it.  Biases are corrected.  Two hops are a choice.
+    and a residual stays bounded with it.  Biases are corrected.  The paper always takes two hops,
+    and keeps what an owner loses apart from its residual.
     """
 
     def __new__(cls, *args: Any, keras: ModuleType | None = None, **keywords: Any) -> OneBitAdam:

@@ -103,6 +103,48 @@ def test_the_momenta_of_two_replicas_are_averaged():
         np.testing.assert_array_equal(first, second)
 
 
+def test_in_two_hops_each_owner_keeps_the_error_of_its_part_of_the_sum():
+    """Its next momentum counts it in; parts are of whole blocks of the signs, a block each here."""
+    size, block, warm_up = 3, 4096, 2
+    grads = [
+        [cases.normal((size * block,), 10 * step + w) for w in range(size)] for step in range(6)
+    ]
+    strategy = mirrored(size)
+    with strategy.scope():
+        optimizer = made(freeze_step=warm_up, exchange="two_hop")
+        variable = tf.Variable(tf.ones([size * block]))
+        optimizer.build([variable])
+
+    @tf.function
+    def step(each):
+        def replica():
+            i = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.apply_gradients([(tf.gather(each, i) / size, variable)])
+
+        strategy.run(replica)
+
+    def signs(x):
+        blocks = x.reshape(-1, block)
+        means = np.abs(blocks).mean(1, keepdims=True)
+        return (means * np.where(blocks < 0, -1, 1)).ravel()
+
+    m, errors = np.zeros(size * block), np.zeros((size, size, block))  # by worker, by part
+    for t, each in enumerate(np.array(grads, np.float64)):
+        step(tf.constant(each, tf.float32))
+        if t < warm_up:
+            m = BETA_1 * m + (1 - BETA_1) * each.mean(0)
+        else:
+            x = BETA_1 * m + (1 - BETA_1) * each + errors.reshape(size, -1)
+            sent = np.array([signs(mine) for mine in x])
+            total = sent.sum(0)
+            m = signs(total) / size
+            errors = (x - sent).reshape(size, size, block)
+            for owner, lost in enumerate((total - size * m).reshape(size, block)):
+                errors[owner, owner] += lost
+        for found in replicas_of(optimizer._momentums[0]):
+            np.testing.assert_allclose(found, m, rtol=1e-3, atol=1e-6)
+
+
 def test_small_variables_send_their_momentum_whole():
     variable = tf.Variable(tf.ones(SHAPE))
     optimizer = OneBitAdam(RATE, BETA_1, BETA_2, EPSILON, freeze_step=2)  # below min_elements
