@@ -4,10 +4,10 @@
 
 Four workers in one process train a small CNN on scikit-learn's handwritten digits.  Each method
 runs with the memory of its recipe and, where that keeps something, without.  Learning rate and
-momentum of each are those that do best on validation images; what counts is the accuracy on test
-images that nothing was chosen by, over three seeds, which draw images, weights and batches.  Every
-run is one line of the file.  Runs whose line is there are not repeated: a stopped comparison goes
-on where it stopped.
+momentum of each are those that do best on validation images, or those that `--at` names; what
+counts is the accuracy on test images that nothing was chosen by, over three seeds, which draw
+images, weights and batches.  Every run is one line of the file.  Runs whose line is there are not
+repeated: a stopped comparison goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -173,29 +173,29 @@ def pairs(methods: list[str]) -> list[tuple[str, str]]:
 
 
 def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each method and memory."""
+    """One row for each method, memory, and rate and momentum."""
     results = Results(options.out, options.steps)
-    tuned = list(itertools.product(RATES, MOMENTA))
-    wanted = pairs(options.methods)
+    tuned = [] if options.at else list(itertools.product(RATES, MOMENTA))
+    wanted, count = pairs(options.methods), len(options.at or [0])
     rows = []
-    with progress("training", len(wanted) * (len(tuned) + len(options.seeds))) as shown:
+    with progress("training", len(wanted) * (len(tuned) + count * len(options.seeds))) as shown:
         for method, memory in wanted:
-            training = Training(method, memory)
-            best, best_accuracy = tuned[0], -1.0
+            training, chosen, best = Training(method, memory), options.at, -1.0
             for rate, momentum in tuned:
                 seen = results.of(training, method, memory, rate, momentum, TUNED_WITH)
-                if seen["validation"] > best_accuracy:
-                    best, best_accuracy = (rate, momentum), seen["validation"]
+                if seen["validation"] > best:
+                    chosen, best = [(rate, momentum)], seen["validation"]
                 shown.advance(f"{method} with {memory}: choosing")
-            runs = []
-            for seed in options.seeds:
-                runs.append(results.of(training, method, memory, *best, seed))
-                shown.advance(f"{method} with {memory}: {100 * runs[-1]['test']:.1f} %")
-            rows.append(row(method, memory, best, runs))
+            for at in chosen:
+                runs = []
+                for seed in options.seeds:
+                    runs.append(results.of(training, method, memory, *at, seed))
+                    shown.advance(f"{method} with {memory}: {100 * runs[-1]['test']:.1f} %")
+                rows.append(row(method, memory, at, runs))
     return rows
 
 
-def row(method: str, memory: str, best: tuple[float, float], runs: list[dict]) -> dict[str, Any]:
+def row(method: str, memory: str, at: tuple[float, float], runs: list[dict]) -> dict[str, Any]:
     """What the table says of one method with one memory."""
     accuracies = [100 * run["test"] for run in runs]
     return {
@@ -204,8 +204,8 @@ def row(method: str, memory: str, best: tuple[float, float], runs: list[dict]) -
         "accuracy": statistics.mean(accuracies),
         "spread": max(accuracies) - min(accuracies),
         "bytes": runs[0]["bytes_per_step"],
-        "rate": best[0],
-        "momentum": best[1],
+        "rate": at[0],
+        "momentum": at[1],
     }
 
 
@@ -226,6 +226,11 @@ def report(rows: list[dict[str, Any]], steps: int) -> None:
     print_table(f"Handwritten digits, {WORKERS} workers, {steps} steps", columns, cells)
 
 
+def _rate_and_momentum(text: str) -> tuple[float, float]:
+    rate, momentum = text.split(",")
+    return float(rate), float(momentum)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = sorted(registry.available(), key=lambda name: (name != "none", name))
@@ -233,6 +238,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=every, metavar="SPEC", help="only these")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of the test runs")
+    parser.add_argument(
+        "--at",
+        type=_rate_and_momentum,
+        nargs="+",
+        metavar="RATE,MOMENTUM",
+        help="all methods with each of these, instead of each with what validation images choose",
+    )
     parser.add_argument("--out", default="training.jsonl", help="a line for each run")
     options = parser.parse_args()
     rows = compare(options)

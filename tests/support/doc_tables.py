@@ -37,6 +37,7 @@ CODEC = RESULTS / "codec.jsonl"
 GRACE = RESULTS / "grace.json"
 GPU_KERNELS = RESULTS / "gpu-kernels.jsonl"
 TRAINING = RESULTS / "training.jsonl"
+TRAINING_EDEN = RESULTS / "training-eden.jsonl"
 SIGNS = RESULTS / "signs.jsonl"
 MATRIX = RESULTS / "cells.jsonl"  # written by record_cells.py
 KINDS = ("normal", "heavy")  # of the inputs whose error is compared with GRACE's
@@ -52,13 +53,13 @@ def transformer_table():
     """The committed runs of examples/transformer.py, of three seeds."""
     runs = [json.loads(line) for line in TRANSFORMER.read_text(encoding="utf-8").splitlines()]
     rows = []
-    for name in dict.fromkeys(run["optimizer"] for run in runs):
-        mine = [run for run in runs if run["optimizer"] == name]
-        bits, (sent,) = [run["bits"] for run in mine], {run["bytes_per_step"] for run in mine}
-        share = f"1/{mine[0]['dense_bytes'] / sent:.1f}"
-        worst = f"{max(bits):.3f}"
-        rows.append([name, f"{statistics.mean(bits):.3f}", worst, describe.bytes_text(sent), share])
-    columns = ["optimizer", "bits a character", "highest", "bytes of a step", "of fp32"]
+    for arm in dict.fromkeys((run["workers"], run["optimizer"]) for run in runs):
+        mine = [run for run in runs if (run["workers"], run["optimizer"]) == arm]
+        bits, (sent,) = [run["bits"] for run in mine], {run["sent"] for run in mine}
+        share = f"1/{mine[0]['dense_sent'] / sent:.1f}"
+        loss = [f"{statistics.mean(bits):.3f}", f"{max(bits):.3f}"]
+        rows.append([*map(str, arm), *loss, describe.bytes_text(sent), share])
+    columns = ["workers", "optimizer", "bits a character", "highest", "a worker sends", "of fp32"]
     return tables.markdown(columns, rows)
 
 
@@ -212,7 +213,8 @@ def grace_errors_table():
         rows.append(cells)
     columns = ["method"]
     for tail in ("", ", heavy tail"):
-        columns += [f"GRACE's bytes{tail}", "ours", f"GRACE's error{tail}", "ours"]
+        for what in ("bytes", "error"):
+            columns += [f"GRACE's {what}{tail}", f"our {what}{tail}"]
     return tables.markdown(columns, rows)
 
 
@@ -282,6 +284,36 @@ def first_step_table():
     return tables.markdown(["method", "processes", *times, "graph nodes"], rows)
 
 
+def eden_beside_qsgd():
+    """The committed runs of both, by rate and momentum: `{(rate, momentum): [(eden, qsgd), …]}`.
+
+    A pair is the test accuracies, %, of one seed.
+    """
+    found = {}
+    for line in TRAINING_EDEN.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["kind"] == "run":
+            arm = found.setdefault((run["rate"], run["momentum"]), {})
+            arm.setdefault(run["seed"], {})[run["method"]] = 100 * run["test"]
+    return {
+        at: [(each["eden"], each["qsgd:bits=4"]) for each in seeds.values()]
+        for at, seeds in found.items()
+    }
+
+
+def eden_beside_qsgd_table():
+    """What `eden_beside_qsgd` finds, with the mean difference and its standard error."""
+    rows = []
+    for (rate, momentum), runs in eden_beside_qsgd().items():
+        means = [f"{statistics.mean(each):.2f}" for each in zip(*runs)]
+        differences = [ours - other for ours, other in runs]
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        difference = f"{statistics.mean(differences):+.2f} ± {error:.2f}"
+        rows.append([f"{rate:g}, {momentum:g}", *means, difference, f"{len(runs)}"])
+    columns = ["rate, momentum", "`eden`, %", "`qsgd:bits=4`, %", "difference", "pairs of runs"]
+    return tables.markdown(columns, rows)
+
+
 def signs_table():
     """The committed runs of benchmarks/signs.py."""
     found = {}
@@ -293,8 +325,8 @@ def signs_table():
     rows = []
     for (method, memory, rate, momentum), each in found.items():
         mean, spread = statistics.mean(each), statistics.stdev(each)
-        told = [f"{mean:.2f}", f"{spread:.2f}", f"{len(each)}"]
-        rows.append([f"`{method}`", memory, f"{rate:g}, {momentum:g}", *told])
+        cells = [f"`{method}`", memory, f"{rate:g}, {momentum:g}"]
+        rows.append([*cells, f"{mean:.2f}", f"{spread:.2f}", f"{len(each)}"])
     columns = ["method", "memory", "rate, momentum", "test accuracy, %", "± of a run", "runs"]
     return tables.markdown(columns, rows)
 
@@ -321,6 +353,7 @@ TABLES = {
     "grace": grace_table,
     "grace-errors": grace_errors_table,
     "training": training_table,
+    "training-eden": eden_beside_qsgd_table,
     "signs": signs_table,
     "memory": memory_table,
     "methods": method_table,
