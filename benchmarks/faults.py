@@ -3,7 +3,7 @@
     python benchmarks/faults.py --faults 500 --json faults.jsonl
     python benchmarks/faults.py --table faults.jsonl           prints the tables of the docs
 
-Small trainings of two or three workers in a process group, under MultiWorkerMirroredStrategy and
+Small trainings of two to four workers in a process group, under MultiWorkerMirroredStrategy and
 under Horovod.  Each has one fault: a worker is lost at a random place of a random step, its program
 differs, a callback decides on it alone, its backups are damaged, strangers come to the ports, it is
 lost as the workers meet, or it is killed while it shares memory.  injection/kinds.py has the kinds,
@@ -147,7 +147,7 @@ class Measurement:
         folder = tempfile.mkdtemp(prefix="grace_tf-faults-")
         wrong, run = self._injected(folder, fault)
         row = {"engine": self._engine, **fault, "seconds": run.seconds(), "resumed": None}
-        row.update(memory.told(folder))
+        row.update(memory.read_hold(folder))
         again = self._args.resume_every and fault["repeat"] % self._args.resume_every == 0
         if again and KINDS[fault["kind"]].family == "lost" and not wrong:
             run = self._run(folder, fault["workers"], None)
@@ -189,11 +189,11 @@ class Measurement:
             for name, content in before.items()
             if worker_of(name) != fault["worker"] and after.get(name) != content
         ]
-        facts = self._facts(run, fault, saved=TEMPLATE_STEPS - 1, changed=changed)
-        facts.left, facts.held = left, memory.told(folder).get("held", ())
-        return judge(facts), run
+        held = memory.read_hold(folder).get("held", ())
+        seen = {"changed": changed, "held": held, "left": left}
+        return judge(self._facts(run, fault, saved=TEMPLATE_STEPS - 1, **seen)), run
 
-    def _facts(self, run: Run, fault: dict[str, Any], saved: int, changed: Any = ()) -> Facts:
+    def _facts(self, run: Run, fault: dict[str, Any], saved: int, **seen: Any) -> Facts:
         with self._lock:
             whole = self._whole(fault["workers"])
         return Facts(
@@ -208,7 +208,7 @@ class Measurement:
             ends=run.ends(),
             whole=whole,
             saved=saved,
-            changed=changed,
+            **seen,
         )
 
 

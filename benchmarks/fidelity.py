@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--out", help="the page of the documentation")
     parser.add_argument("--json", help="the numbers")
     options = parser.parse_args()
+    if options.out and not options.json and options.methods != every:
+        parser.error("--out of some methods needs --json, which has the others")
     rows = measure(options.methods, options.draws)
     print_table("Fidelity", [*COLUMNS, *LONG_COLUMNS], [cells(row) for row in rows])
     if options.json:

@@ -173,14 +173,14 @@ def errors_and_bytes(name: str) -> dict[str, float]:
         return bytes_of(compressor.compress(x)[0])
 
     once, sent = (tf.function(each, autograph=False) for each in (once, sent))
-    mine, told = grace_tf.get(name, **PAIRS[name][2]).nbytes(tf.TensorSpec(shape)), {}
+    mine, found = grace_tf.get(name, **PAIRS[name][2]).nbytes(tf.TensorSpec(shape)), {}
     for kind, x in inputs.items():
         x = tf.constant(1e-3 * x, tf.float32)
         for whose, function, count in (("grace", once, sent(x)), ("ours", own, mine)):
             drawn = [tf.norm(function(x) - x) ** 2 / tf.norm(x) ** 2 for _ in range(DRAWS)]
-            told[f"{whose}_error_{kind}"] = float(np.mean(drawn))
-            told[f"{whose}_bytes_{kind}"] = int(count) / x.shape.num_elements()
-    return told
+            found[f"{whose}_error_{kind}"] = float(np.mean(drawn))
+            found[f"{whose}_bytes_{kind}"] = int(count) / x.shape.num_elements()
+    return found
 
 
 def timed(step: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> Callable[[], Any]:
@@ -214,11 +214,12 @@ def measure(names: list[str], elements: int, repeats: int) -> list[dict[str, Any
     return rows
 
 
-def again(path: Path) -> None:
-    """Measures errors and bytes anew in a file of results."""
+def again(path: Path, names: list[str]) -> None:
+    """Measures errors and bytes of these methods anew in a file of results."""
     held = json.loads(path.read_text(encoding="utf-8"))
-    with progress("grace", len(held["rows"])) as shown:
-        for row in held["rows"]:
+    rows = [row for row in held["rows"] if row["method"] in names]
+    with progress("grace", len(rows)) as shown:
+        for row in rows:
             row |= errors_and_bytes(row["method"])
             shown.advance(row["method"])
     path.write_text(json.dumps(held, indent=1), encoding="utf-8")
@@ -231,13 +232,19 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", help="the numbers")
-    parser.add_argument("--untimed", action="store_true", help="in a file that has times")
+    parser.add_argument(
+        "--untimed",
+        action="store_true",
+        help="anew, errors and bytes alone: the file keeps its times",
+    )
     options = parser.parse_args()
+    if options.untimed and not options.json:
+        parser.error("--untimed needs --json")
     sys.path.insert(0, str(Path(options.grace).resolve()))
     tf.config.threading.set_intra_op_parallelism_threads(2)
     names = [name for name in options.methods if name in grace_tf.available()]
     if options.untimed:
-        return again(Path(options.json))
+        return again(Path(options.json), names)
     rows = measure(names, options.elements, options.repeats)
     cells = [
         [

@@ -188,10 +188,7 @@ MEMORY = {
     "killed while it is shared": Kind("memory", Stops(GONE, True), ANYWHERE, engines=(GROUP,)),
     "killed while it is made": Kind("memory", Stops(GONE, True), "made", engines=(GROUP,)),
 }
-KINDS: dict[str, Kind] = {
-    **{**LOST, **DIFFERS, **CALLBACKS, **BACKUPS, **STRANGERS, **START},
-    **MEMORY,
-}
+KINDS: dict[str, Kind] = LOST | DIFFERS | CALLBACKS | BACKUPS | STRANGERS | START | MEMORY
 FAMILIES = {
     "lost": "lost worker",
     "differs": "worker that differs",

@@ -42,7 +42,7 @@ def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None])
 
     def end(line: str) -> None:
         sys.settrace(None)
-        tell(job, line)
+        write_hold(job, line)
         lose(job)
 
     def each_line(frame: Any, event: str, _: Any) -> Any:
@@ -60,14 +60,14 @@ def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None])
     meeting_in_memory._meet = meet
 
 
-def tell(job: dict[str, Any], line: str = "") -> None:
+def write_hold(job: dict[str, Any], line: str = "") -> None:
     """Writes down, before a worker is killed, how it holds the memory."""
     held = holders(job["folder"], "self")
     pathlib.Path(job["folder"], "held").write_text(json.dumps({"held": held, "line": line}))
 
 
-def told(folder: str) -> dict[str, Any]:
-    """What `tell` has written."""
+def read_hold(folder: str) -> dict[str, Any]:
+    """What `write_hold` has written."""
     path = pathlib.Path(folder, "held")
     return json.loads(path.read_text()) if path.exists() else {}
 

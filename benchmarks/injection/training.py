@@ -79,7 +79,7 @@ class Fault(keras.callbacks.Callback):
 
     def happen(self) -> None:
         if KINDS[self.kind].family == "memory":
-            memory.tell(self.job)
+            memory.write_hold(self.job)
         injected(self.job)
         if self.kind == "raise":
             raise ValueError("boom")

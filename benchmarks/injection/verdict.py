@@ -72,11 +72,10 @@ def judge(facts: Facts) -> list[Wrong]:
     """All that does not hold; an empty list where the run holds."""
     if facts.at is None:
         return [(ENDED, "nothing was injected")]
-    kind = KINDS[facts.fault["kind"]]
+    kind, left = KINDS[facts.fault["kind"]], [(LEFT, each) for each in facts.left]
     if kind.family == "memory" and facts.fault["steps"] and not facts.held:
-        return [(ENDED, "nothing was injected: the worker shared no memory")]
+        return [*left, (ENDED, "nothing was injected: the worker shared no memory")]
     found = [_wrong(facts, outcome) for outcome in kind.outcomes(facts.engine)]
-    left = [(LEFT, each) for each in facts.left]
     return left + min(found, key=len)  # of several outcomes one must hold
 
 

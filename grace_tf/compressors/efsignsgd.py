@@ -32,8 +32,8 @@ class EFSignSGD(ListCompressor):
     several workers, their mean.
     Differs: the memory by default is the paper's residual with a decay of 0.9.  One bit leaves out
     so much that the whole residual grows to many gradients, which a momentum of the optimizer then
-    repeats: with SGD(0.05, momentum=0.9) it falls two points behind on MNIST, and with the decay it
-    does not (docs/training.md).  memory="residual" is the paper's.
+    repeats: with SGD(0.05, momentum=0.9) it falls two to three points behind on MNIST, and with
+    the decay it does not (docs/training.md).  memory="residual" is the paper's.
     No learning rate.  The paper compresses p = γ·g + e and steps by C(p).  With e = γ·e'
     that is p = γ·(g + e'), and C scales with its input, so the step is γ·C(g + e'): a constant γ
     cancels from the residual, and the optimizer applies it.  Where the optimizer's γ changes, the

@@ -46,9 +46,9 @@ class ThreeLC(ListCompressor):
     their blocks' units.  The others stay in the residual.  `coding="quartic"` sends all: five of
     −1, 0 and 1 in a byte.
     An error is never larger than its element, but large: 0.92·‖x‖² of a normal gradient in a step.
-    With the residual 0.0035 of the sum of 50 gradients is lost (docs/fidelity.md).  Take stc to
-    send less: with ratio=0.1 it loses 0.57·‖x‖² in a step and 0.0051 of the sum, at three quarters
-    of the bytes.
+    With the residual the error of the sum of 50 gradients is 0.0035 of its square
+    (docs/fidelity.md).  Take stc to send less: with ratio=0.1 its error is 0.57·‖x‖² in a step and
+    0.0051 of the sum's square, at three quarters of the bytes.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: scale float32[1], or float32[⌈n/block⌉]; sparse: signs int32[⌈k/32⌉], indices
     int32[`index_sets.index_words(n, k)`], count int32[1]: 0.066·n bytes at s = 1.5;

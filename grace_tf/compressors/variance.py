@@ -14,8 +14,9 @@ def variance(alpha: float = 1.5, decay: float = 0.999, capacity: float = 0.05):
     r² > α·v, else 0.
 
     It is threshold with threshold=0, and the memory variance, which has the rest of the rule;
-    `alpha` is α, `decay` the factor of v where an element is not sent.  At most m = max(1,
-    ⌊capacity·n⌋) elements are sent, the largest of those that stand out; the others stay in r.
+    `alpha` is α.  Where an element is sent, v becomes 0; elsewhere `decay` is its factor.  At most
+    m = max(1, ⌊capacity·n⌋) elements are sent, the largest of those that stand out; the others stay
+    in r.
     Use `topk` with the same ratio: it is as accurate at the same bytes (docs/training.md), and its
     residual is half the state.
     Shapes: any float32 tensor of fewer than 2^31 elements.

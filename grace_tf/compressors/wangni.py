@@ -31,9 +31,9 @@ class Wangni(ListCompressor):
     systematic: of the elements end to end, each as long as its p, those are sent that hold one of
     the points u, u + 1, …, u + K − 1, with one uniform u.  So they are always K, and each is drawn
     with exactly its p.  Where fewer than K elements are not 0, all these are sent.
-    E‖C(x) − x‖² ≤ (n/K − 1)·‖x‖², which it has where all elements are of one size.  The error is
-    large: 7 to 12 times ‖x‖² at ratio 0.05.  Take `topk`, whose residual keeps what is
-    not sent, unless the method must be unbiased and without memory.
+    E‖C(x) − x‖² ≤ (n/K − 1)·‖x‖², equal where all elements have one size.  The error is large: 3 to
+    12 times ‖x‖² at ratio 0.05.  Take `topk`, whose residual keeps what is not sent, unless the
+    method must be unbiased and without memory.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: values float32[K], indices int32[`index_sets.index_words(n, K)`], gathered, as topk.
     Raises: ValueError for a ratio outside (0, 1].

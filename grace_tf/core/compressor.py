@@ -130,7 +130,7 @@ class Compressor:
         return sum(-(-length // 4) * 4 for length in lengths.values())
 
     def relative_bound(self, spec: tf.TensorSpec) -> float | None:
-        """A bound of the relative error of one compression: that of the paper, or a smaller one.
+        """A bound of the relative error of one compression.
 
         Args:
           spec: as in `wire`.

@@ -25,7 +25,8 @@ class ECQ(Memory):
     it keeps its mean.
     Raises: TypeError or ValueError for an α or β outside (0, 1]; ValueError (at construction of the
     door) for a compressor that is not unbiased, that gives no `relative_bound`, or whose γ, for a
-    matrix of 1024 × 1024 elements, breaks α²γ + (β − α)² < 1.
+    matrix of 1024 × 1024 elements, breaks α²γ + (β − α)² < 1.  A larger variable is not checked:
+    where the bound grows with it, choose a smaller α.
     Paper: Wu, Huang, Huang, Zhang 2018, Error Compensated Quantized SGD and its Applications to
     Large-scale Distributed Optimization.
     Differs: α and β are the same in all steps; the condition is checked.

@@ -19,15 +19,15 @@ class Residual(ErrorFeedback):
     """Adds what was not sent to the next gradient: x' = x + decay·e, e ← x' − sent.
 
     `dtype` is the form of e between steps.  "bf16" and "int8" round it at random, independently for
-    each worker and element.  Nothing is lost on average: the stored ê has the expectation e.  With
-    int8, which draws 16 bits an element, it has it to 2^-17 of a level, c / 127.
+    each worker and element.  With bf16 the stored ê has the expectation e.  With int8, which draws
+    16 bits an element, the expectation is off by at most 2^-17 of a level, c / 127.
 
         bf16  |ê − e| < 2^-7·|e|     variance ≤ 2^-16·e²
         int8  |ê − e| ≤ c / 127      variance ≤ (c / 254)², c the largest |e| of a block of 256
 
     up to float32 rounding.  (A bf16 that would round up to infinity is truncated; an int8 block
     with c below 2^-110 becomes zero.)  So the sum of the gradients is the sum of what was sent,
-    plus ê, plus a sum of errors with this mean.  A step itself computes in float32.
+    plus ê, plus the rounding errors ê − e of all steps.  A step itself computes in float32.
     With a `decay` below 1 the residual forgets: an element that is never sent grows to
     1 / (1 − decay) gradients at most.  Where a method leaves out much of every gradient, as signs
     do, that keeps the residual short beside the optimizer's momentum.  A sparse gradient lets the

@@ -45,7 +45,15 @@ def test_the_bytes_are_those_of_threshold():
     assert grace_tf.get("variance").nbytes(spec) == grace_tf.get("threshold").nbytes(spec)
 
 
-@pytest.mark.parametrize("wrong", ["alpha=0.5", "decay=0.0", "decay=1.5", "capacity=0.0"])
-def test_what_is_wrong_is_refused(wrong):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("alpha=0.5", "alpha is at least 1"),
+        ("decay=0.0", "decay"),
+        ("decay=1.5", "decay"),
+        ("capacity=0.0", "capacity"),
+    ],
+)
+def test_what_is_wrong_is_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
         grace_tf.get(f"variance:{wrong}")

@@ -1,8 +1,8 @@
 """Memory that the processes of one host share, and the collectives that run through it.
 
-`transports/shared_memory.py` creates the memory together with the other processes.  `Segment` is
-the view that this process has of it.  The operations run on the CPU only.  While an operation waits
-for other processes, it occupies no thread of TensorFlow.
+`transports/meeting_in_memory.py` creates the memory together with the other processes.  `Segment`
+is the view that this process has of it.  The operations run on the CPU only.  While an operation
+waits for other processes, it occupies no thread of TensorFlow.
 """
 
 from __future__ import annotations
