@@ -19,11 +19,11 @@ from grace_tf.ops.backend import host_memory
 from grace_tf.transports import meeting_in_memory
 
 _FILES = {meeting_in_memory.__file__, host_memory.__file__}
-_LINES = 110  # of these files, which one of two workers runs while they make the memory
+_LINES = 110  # so many lines of these files one of two workers runs to make the memory
 
 
 def watch(job: dict[str, Any]) -> None:
-    """Writes down each memory that this process makes, before it can be lost."""
+    """Makes this process record each shared memory as soon as it has created it."""
     original = os.memfd_create
 
     def made(*given: Any) -> int:
@@ -36,7 +36,7 @@ def watch(job: dict[str, Any]) -> None:
 
 
 def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None]) -> None:
-    """Calls `lose` before a random line of this worker's part in making the memory."""
+    """Calls `lose` before a random line of the code by which this worker makes the memory."""
     original = meeting_in_memory._meet
     left = random.Random(job["fault"]["seed"]).randrange(_LINES)
 
@@ -61,13 +61,13 @@ def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None])
 
 
 def write_hold(job: dict[str, Any], line: str = "") -> None:
-    """Writes down, before a worker is killed, how it holds the memory."""
+    """Records, before a worker is killed, whether it has the memory open or mapped."""
     held = holders(job["folder"], "self")
     pathlib.Path(job["folder"], "held").write_text(json.dumps({"held": held, "line": line}))
 
 
 def read_hold(folder: str) -> dict[str, Any]:
-    """What `write_hold` has written."""
+    """What `write_hold` has recorded; empty where it was not called."""
     path = pathlib.Path(folder, "held")
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -92,11 +92,14 @@ def holders(folder: str, processes: str = "[0-9]*") -> list[str]:
 
 
 def names() -> set[str]:
-    """The names of what all programs of this machine share."""
+    """The names of all files in /dev/shm, the shared memory of this machine."""
     return set(os.listdir("/dev/shm"))
 
 
 def left(folder: str, before: set[str]) -> list[str]:
-    """What is left of a run whose processes have ended: holders, and names not there before."""
+    """What is left of a run after its processes have ended.
+
+    That is each process that still has its memory open or mapped, and each new name in /dev/shm.
+    """
     held = [f"{each} holds memory of the run" for each in holders(folder)]
     return held + [f"/dev/shm/{name} is left" for name in sorted(names() - before)]

@@ -43,7 +43,7 @@ class Corner {
       Casts(executor, shift, inputs, type, &results);
     }
     Quantised(executor, shift, inputs, {{7, 4, 100}, Norm::kL2}, true, &results);
-    // The kernels below write nothing past the caches.
+    // The results of the kernels below are never written past the caches, whatever their size.
     if (TooLargeToCache(total_)) return results;
     Selected(executor, shift, inputs, 0.5f, &results);
     results.Take("finite", AllFinite(executor, inputs.floats));

@@ -16,8 +16,8 @@ def adacomp(bin: int = 500, room: int = 8):
 
     It is adaq with ratio = room/bin, and the memory adacomp.  Bins are runs of `bin` elements of
     one variable, S is the mean of their max |G|.  A payload has room for `room` elements a bin on
-    average; what finds no room stays in R.
-    Use `adaq` with the same ratio: it is as accurate (docs/training.md).
+    average.  Elements beyond that stay in R.
+    Prefer `adaq` with the same ratio.  It is as accurate in docs/training.md, and simpler.
     Shapes: any float32 tensor of fewer than 2^31 elements.
     Wire: as adaq: means float32[2], signs int32[⌈k/32⌉], indices int32[`index_sets.index_words(n,
     k)`], count int32[1], with k = max(1, ⌊n·room/bin⌋), gathered: n/56 bytes by default.

@@ -35,7 +35,8 @@ class Natural(ListCompressor):
         return {"codes": tf.TensorSpec([words], tf.int32)}
 
     def relative_bound(self, spec):
-        # With x = (1 + p)·2^k the variance is p·(1 − p)·4^k, in x² at most 1/8, at p = 1/3.
+        # With x = (1 + p)·2^k the variance is p·(1 − p)·4^k.  Divided by x² it is at most 1/8, with
+        # p = 1/3.
         return 1 / 8
 
     def encode(self, xs, residuals, multiplier, ctx):

@@ -46,7 +46,8 @@ class QSGD(ListCompressor):
     Blocks are runs of `block` elements of one variable, None for the whole variable; of a sparse
     gradient, runs of the rows that are sent, also of several tables.  A block
     whose c is below 2^-110 (minmax: 2^-109) is sent as zeros, or m.
-    With d elements a block, E‖C(x) − x‖² ≤ min(d/(4s²), √d/s)·‖x‖² (minmax: d/(2s²)·‖x‖²).
+    The error of a block of d elements is bounded: E‖C(x) − x‖² ≤ min(d/(4s²), √d/s)·‖x‖²; with
+    minmax the bound is d/(2s²)·‖x‖².
     Shapes: any float32 tensor.
     Wire: levels int32[b·⌈n/32⌉] as bit planes with b = ⌈log2(2s+1)⌉ bits an element (minmax: bits),
     scales float32[⌈n/block⌉] (minmax: c/2 and m, twice as many), gathered: about n·(b/8 + 4/block)
@@ -108,11 +109,12 @@ class QSGD(ListCompressor):
     def relative_bound(self, spec):
         n, s = spec.shape.num_elements(), self._code.levels
         d = n if self.block is None else min(n, self.block)
-        # An element that is rounded up with the probability p has the variance (c/s)²·p·(1 − p),
-        # which is at most (c/s)²/4.  The range of a block is at most √2·‖x‖.
+        # Levels are c/s apart.  An element that is rounded up with the probability p has the
+        # variance (c/s)²·p·(1 − p), which is at most (c/s)²/4.  With minmax the levels are
+        # (highest − lowest)/s apart, and highest − lowest is at most √2·‖x‖.
         if self.norm == "minmax":
             return d / (2 * s**2)
-        return min(d / (4 * s**2), d**0.5 / s)  # c ≤ ‖x‖; the second is that of lemma 3.1
+        return min(d / (4 * s**2), d**0.5 / s)  # c ≤ ‖x‖; √d/s is from lemma 3.1
 
     def encode(self, xs, residuals, multiplier, ctx):
         if self.rounding == "nearest":

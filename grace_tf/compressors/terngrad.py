@@ -86,7 +86,8 @@ class TernGrad(ListCompressor):
     def relative_bound(self, spec):
         if self.clip is not None or self.shared:
             return None
-        # Σ |x|·(s − |x|) / ‖x‖² is largest where all elements but one are s/(1 + √n).
+        # The error is Σ |x|·(s − |x|) / ‖x‖².  It is largest where one element is s and all others
+        # are s/(1 + √n).
         return (spec.shape.num_elements() ** 0.5 - 1) / 2
 
     def encode(self, xs, residuals, multiplier, ctx):

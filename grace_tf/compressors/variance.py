@@ -1,4 +1,4 @@
-"""`variance`: elements of accumulated gradients that stand out of their noise."""
+"""`variance`: elements of accumulated gradients that are large beside their variance."""
 
 from grace_tf.core.registry import get, get_memory, recipe
 
@@ -10,12 +10,12 @@ from grace_tf.core.registry import get, get_memory, recipe
     examples=("variance:alpha=2.0,decay=0.99", "variance:capacity=0.25"),
 )
 def variance(alpha: float = 1.5, decay: float = 0.999, capacity: float = 0.05):
-    """Sends the accumulated gradients that stand out of their noise: r ← r + x, v ← v + x²; r where
-    r² > α·v, else 0.
+    """Sends the accumulated gradients that are large beside their variance: r ← r + x, v ← v + x²;
+    r where r² > α·v, else 0.
 
-    It is threshold with threshold=0, and the memory variance, which has the rest of the rule;
+    It is threshold with threshold=0, and the memory variance, which applies this rule;
     `alpha` is α.  Where an element is sent, v becomes 0; elsewhere `decay` is its factor.  At most
-    m = max(1, ⌊capacity·n⌋) elements are sent, the largest of those that stand out; the others stay
+    m = max(1, ⌊capacity·n⌋) elements are sent, the largest of those with r² > α·v; the others stay
     in r.
     Use `topk` with the same ratio: it is as accurate at the same bytes (docs/training.md), and its
     residual is half the state.

@@ -66,7 +66,8 @@ class Wangni(ListCompressor):
         return max(1, int(self.ratio * spec.shape.num_elements()))
 
     def relative_bound(self, spec):
-        # No probabilities with the sum K have a smaller variance, and the equal ones have this one.
+        # With equal probabilities the error is n/K − 1.  The probabilities used here have the least
+        # variance, so their error is not larger.
         return spec.shape.num_elements() / self.count(spec) - 1
 
     def encode(self, xs, residuals, multiplier, ctx):

@@ -9,7 +9,8 @@ from grace_tf.core.memory import Memory
 from grace_tf.core.registry import register
 from grace_tf.ops import weighted_sum
 
-# A large matrix, for bounds that grow with the variable or are of matrices.
+# Some bounds grow with the size of the variable, and some hold for matrices only.  So the condition
+# is checked for a large matrix.
 _JUDGED = tf.TensorSpec([1024, 1024], tf.float32)
 
 

@@ -12,11 +12,12 @@ STEPS = 100
 
 
 def filled(value, *ends):
-    """512 elements: the ends of the range, and else one value."""
+    """512 elements: first `ends`, which set the scale, then `value` in all others."""
     return np.float32([*ends, *[value] * (512 - len(ends))])
 
 
-# A gradient that comes near the bound: most elements are in the middle between two levels.
+# For each spec a gradient whose error is close to the bound.  With qsgd most of its elements lie
+# halfway between two levels.
 WORST = [
     ("natural", np.full(4096, 4 / 3, np.float32)),  # p = 1/3
     ("qsgd:bits=8", filled(1 / 254, 1)),
@@ -60,7 +61,7 @@ def test_every_unbiased_method_has_a_bound():
     specs = [s for entry in registry.entries() for s in (entry.name, *entry.examples)]
     unbiased = {s for s in specs if grace_tf.get(s).unbiased}
     without = {s for s in unbiased if grace_tf.get(s).relative_bound(spec) is None}
-    # The scale of another worker may be any number of times as large as a gradient.
+    # With a shared scale there is no bound: another worker's gradient may be much larger.
     assert without == {"terngrad:shared=true,clip=none,workers=3"}
     assert {"natural", "qsgd:norm=minmax", "terngrad:clip=none", "wangni", "atomo"} < unbiased
     assert grace_tf.get("terngrad").relative_bound(spec) is None  # clipping is not unbiased

@@ -1,4 +1,4 @@
-"""Elements of accumulated gradients that stand out of their noise."""
+"""Elements of accumulated gradients that are large beside their variance."""
 
 import numpy as np
 import pytest

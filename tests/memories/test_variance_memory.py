@@ -1,4 +1,4 @@
-"""Accumulated gradients, sent when they stand out of their noise."""
+"""Accumulated gradients, sent when they are large beside their variance."""
 
 import numpy as np
 import pytest

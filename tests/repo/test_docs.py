@@ -108,11 +108,9 @@ def test_the_link_carried_what_was_announced():
         assert 0 < row["over"] < 0.1, row["method"]
 
 
-# Plain reads of the gradient that a whole step of ResNet-50 may take.
-MOST_READS = {
-    **{"signsgd": 3.2, "fp16": 4.2, "bf16": 4.2, "qsgd": 4.5},
-    **{"topk": 6, "eden": 6.5, "powersgd": 8},
-}
+# The longest time of a whole step of ResNet-50, by method.  The unit is the time of one read of the
+# gradient.
+MOST_READS = dict(signsgd=3.2, fp16=4.2, bf16=4.2, qsgd=4.5, topk=6, eden=6.5, powersgd=8)
 
 
 @pytest.mark.parametrize("isa", STEPS)
@@ -326,7 +324,7 @@ def pair_of(spec):
 
 
 def methods_in(page, row):
-    """The specs of methods in the first cell of the one row of a page that has these words."""
+    """The specs in the first cell of a table's row: the one row of this page with these words."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("\\|", "¦")
     (found,) = [line for line in text.splitlines() if line.startswith("|") and row in line]
     specs = re.findall(r"`([^`]+)`", found.split("|")[1])
@@ -334,7 +332,7 @@ def methods_in(page, row):
 
 
 def is_summed(spec):
-    """Whether a matrix travels by all-reduces alone."""
+    """Whether a matrix is exchanged by all-reduces only."""
     compressor, _ = pair_of(spec)
     if compressor.one_round:
         return compressor.commutes_with_sum
@@ -344,7 +342,7 @@ def is_summed(spec):
 
 
 def takes_two_hops(spec):
-    """Whether a large vector takes two hops between four workers, and is no vote."""
+    """Whether four workers exchange a large vector in two hops; False for votes."""
     compressor, memory = pair_of(spec)
     taken = two_hops.taken(compressor, memory, [tf.TensorSpec([2**20], tf.float32)], 4, "auto")
     return taken and compressor.aggregates == "sum"
@@ -360,7 +358,7 @@ def test_the_ways_of_payloads_name_the_methods_that_take_them(row, goes):
 
 
 def way_of_rows(spec):
-    """How sparse gradients travel under a method: a quantiser's rows, selected rows, …."""
+    """How a method sends sparse gradients: as compressed rows, as selected rows, and so on."""
     compressor, memory = pair_of(spec)
     way, _ = sparse_policy.rule(compressor, memory, compressor.name == "none", "", False)
     return "selected" if way == sparse_policy.ROWS and compressor.row_share is not None else way

@@ -157,8 +157,8 @@ def test_memory_that_outlives_the_workers_is_left():
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
 def test_open_files_and_mappings_of_a_run_s_memory_are_found(tmp_path, monkeypatch):
     of_another_run = os.memfd_create("grace_tf")
-    monkeypatch.setattr(os, "memfd_create", os.memfd_create)  # is put back when the test ends
-    monkeypatch.setattr(memory, "names", set)  # other tests may make some meanwhile
+    monkeypatch.setattr(os, "memfd_create", os.memfd_create)  # restored when the test ends
+    monkeypatch.setattr(memory, "names", set)  # other tests may add names meanwhile
     memory.watch({"folder": tmp_path})
     file, own = os.memfd_create("grace_tf"), os.getpid()
     os.truncate(file, mmap.PAGESIZE)

@@ -201,7 +201,7 @@ GRACE_INLINE W MulWide(W a, W b) { return _mm256_mul_epu32(a, b); }
 GRACE_INLINE W HighHalf(W v) { return _mm256_srli_epi64(v, 32); }
 GRACE_INLINE W XorWide(W a, W b) { return Xor(a, b); }
 GRACE_INLINE W XorWide(W a, W b, W c) { return Xor(a, Xor(b, c)); }
-// GCC would otherwise interleave the chains of Philox so that they do not fit into the registers.
+// Without this, GCC mixes the instructions of the chains of Philox, and has too few registers.
 GRACE_INLINE void InOrder(W& a, W& b, W& c, W& d) {
   asm volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
 }
