@@ -1,3 +1,7 @@
+// Where this is defined, as Ubuntu's compilers do by default, glibc's longjmp ends a program that
+// jumps to another stack. It must be undefined before the first header.
+#undef _FORTIFY_SOURCE
+
 #include "kernels/base/device/emulation.h"
 
 #include <setjmp.h>

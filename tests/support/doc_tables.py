@@ -30,7 +30,11 @@ LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
 LINK_EDEN = RESULTS / "link-1gbit-eden.json"
 LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
-STEPS = {isa: RESULTS / f"step-resnet50-{isa}.jsonl" for isa in ("avx2", "avx512")}
+STEPS = {
+    "AVX2": RESULTS / "step-resnet50-avx2.jsonl",
+    "AVX-512": RESULTS / "step-resnet50-avx512.jsonl",
+    "Intel": RESULTS / "step-resnet50-intel.jsonl",
+}
 FIRST_STEP = RESULTS / "first-step.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
@@ -161,20 +165,21 @@ def codec_table():
 
 
 def step_table():
-    """The committed runs of `bench --model resnet50`, on a machine of each instruction set."""
-    by_isa = {}
-    for isa, path in STEPS.items():
+    """The committed runs of `bench --model resnet50`, on three machines."""
+    by_machine = {}
+    for machine, path in STEPS.items():
         header, *steps = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        assert header["kind"] == "machine" and header["isa"] == isa
-        by_isa[isa] = {s["method"]: s for s in steps}
+        assert header["isa"] == ("avx2" if machine == "AVX2" else "avx512")
+        assert header["cpu"].startswith("Intel") == (machine == "Intel")
+        by_machine[machine] = {s["method"]: s for s in steps}
     rows = []
-    for method, step in by_isa["avx2"].items():
+    for method, step in by_machine["AVX2"].items():
         figures = []
-        for steps in by_isa.values():
+        for steps in by_machine.values():
             figures += [f"{steps[method]['step_ms']:.1f}", f"{steps[method]['step_reads']:.1f}"]
         nodes = f"{step['nodes_per_variable']:.1f}"
         rows.append([f"`{method}`", step["memory"], *figures, nodes])
-    figures = ["ms, AVX2", "reads, AVX2", "ms, AVX-512", "reads, AVX-512"]
+    figures = [f"{unit}, {machine}" for machine in STEPS for unit in ("ms", "reads")]
     return tables.markdown(["method", "memory", *figures, "graph nodes a variable"], rows)
 
 
