@@ -154,7 +154,7 @@ int main() {
     CheckUncast(lengths, turn);
     if (lengths[0]) CheckFinite(lengths, kind, turn);
     CheckNanUnless(lengths, kind, turn % 2);
-    if (!kEmulated || lengths[0] < 100000) CheckNarrow(lengths, kind);
+    if (!kFewCases || lengths[0] < 100000) CheckNarrow(lengths, kind);
   });
   return Finish("cuda_cast_test");
 }

@@ -123,10 +123,10 @@ int main() {
     ++turn;
     const MatrixList list(sizes, kind);
     // Each matrix has one of these checks while they are emulated.
-    const auto due = [&](int check) { return !kEmulated || turn % 4 == check; };
+    const auto due = [&](int check) { return !kFewCases || turn % 4 == check; };
     if (due(0)) CheckOrthonormal(list, Some(kind, list.p, 1));
     if (due(1)) CheckBases(list, kind);
-    if (due(2)) CheckTurn(list, kind, kEmulated ? turn % 8 == 2 : turn % 2);
+    if (due(2)) CheckTurn(list, kind, kFewCases ? turn % 8 == 2 : turn % 2);
     if (due(3)) CheckRemove(list, Some(kind, list.p, 2), Some(kind, list.p, 3));
     if (due(3)) CheckUnit(list, Some(kind, list.q, 9));
   });

@@ -73,8 +73,8 @@ int main() {
   int turn = 0;
   OnMostCorners([&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
-    const Quantiles quantiles = kQuantiles[turn % (kEmulated ? 6 : 9)];
-    if (kEmulated && turn % 7 && lengths[0] < 2000) return;
+    const Quantiles quantiles = kQuantiles[turn % (kFewCases ? 6 : 9)];
+    if (kFewCases && turn % 7 && lengths[0] < 2000) return;
     CheckEncode(lengths, kind, quantiles, turn % 2 ? 1.0f : 0.3f, turn % 4 < 2, turn % 8 < 4);
     CheckDecode(lengths, kind, quantiles.buckets, 1 + turn % 3, turn % 2 ? 0.25f : -3.0f);
   });

@@ -132,13 +132,13 @@ int main() {
   int turn = 0;
   const auto check = [&](const std::vector<int64_t>& lengths, Kind kind) {
     ++turn;
-    const bool few = !kEmulated || lengths[0] < 5001 || kind == Kind::kAnyBits;
-    if (few && (!kEmulated || lengths[0] < 60000)) CheckEncode(lengths, kind, turn);
+    const bool few = !kFewCases || lengths[0] < 5001 || kind == Kind::kAnyBits;
+    if (few && (!kFewCases || lengths[0] < 60000)) CheckEncode(lengths, kind, turn);
     if (few) CheckDecode(lengths, kind, turn);
   };
   OnEveryCorner(check);
   // The corners above combine the largest lengths with some of the widths only.
-  for (int i = 0; i < (kEmulated ? 0 : 30); ++i) {
+  for (int i = 0; i < (kFewCases ? 0 : 30); ++i) {
     check({(1 << 20) + (i % 2 ? 1 : -1)}, Kind::kGradient);
   }
   // All blocks, widths and norms with lengths beyond a piece.
