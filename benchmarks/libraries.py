@@ -61,14 +61,22 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", default=["1", "2", "3", "4"])
     parser.add_argument("--out", default=ROOT / "benchmarks/results/libraries.jsonl", type=Path)
     options = parser.parse_args()
+    failed = []
     for script in options.scripts:
-        found = trained(script, options.methods, options.seeds)
+        try:
+            found = trained(script, options.methods, options.seeds)
+        except subprocess.CalledProcessError as error:
+            failed.append(script)
+            print(script, error, flush=True)
+            continue
         before = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
         runs = {key(run): run for run in map(json.loads, before.splitlines())}
         runs.update((key(run), run) for run in found)
         lines = (json.dumps(runs[each]) + "\n" for each in sorted(runs))
         options.out.write_text("".join(lines), encoding="utf-8")
         print(script, *(f"{run['method']} {run['loss']:.4f}" for run in found), flush=True)
+    if failed:
+        sys.exit(f"These scripts failed: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,17 @@ def old_tensorflow():
 if how == "clean":
     import tensorflow as tf
 
+    before = {*sys.modules}
+
     import grace_tf
 
+    imported = {name.partition(".")[0] for name in {*sys.modules} - before}
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    print(len(tf.config.list_logical_devices("CPU")), "grace_tf.keras" in sys.modules)
+    devices = len(tf.config.list_logical_devices("CPU"))
+    packages = sorted(imported & {"keras", "tf_keras", "grace_tf"})
+    print(devices, "grace_tf.keras" in sys.modules, *packages)
 else:
     sys.meta_path.insert(0, WithoutTensorFlow()) if how == "without" else old_tensorflow()
     try:

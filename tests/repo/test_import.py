@@ -12,7 +12,8 @@ NEEDED = (
 @pytest.mark.parametrize(
     "how, said",
     [
-        ("clean", "3 True"),  # devices and threads could still be configured
+        # Devices and threads could still be configured, and no Keras was imported.
+        ("clean", "3 True grace_tf"),
         ("without", f"ModuleNotFoundError: {NEEDED}."),
         ("old", f"ImportError: {NEEDED} (this is 2.14.1)."),
     ],

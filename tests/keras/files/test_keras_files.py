@@ -298,6 +298,25 @@ def test_exported_models_hold_no_compression_state(tmp_path):
     assert names and not [name for name in names if "memory" in name]
 
 
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 cannot train on from such files")
+@pytest.mark.parametrize("name, format", [("m.h5", "h5"), ("folder", "tf")])
+def test_whole_models_of_keras_2_train_on_without_the_state(name, format, tmp_path):
+    """An .h5 file has the optimizer's slots, and a SavedModel has neither slots nor state."""
+    made = compiled(topk)
+    fit(made, 3)
+    made.save(tmp_path / name, save_format=format)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        again = load(str(tmp_path / name))
+        assert int(again.optimizer.iterations) == (3 if format == "h5" else 0)
+        assert aggregator_of(again.optimizer).settings == aggregator_of(made.optimizer).settings
+        assert not residuals(again)
+        fit(again, 2, seed=1)
+    lost = LOST.replace("The loaded file", "What was given to set_weights")
+    assert sentences(said) == ([lost] if format == "h5" else [])
+    assert all(np.any(rows) for rows in residuals(again).values())
+
+
 if not KERAS_3:
 
     def test_legacy_optimizers_keep_their_state_in_checkpoints(tmp_path):

@@ -105,7 +105,6 @@ def test_nothing_is_lost_before_the_first_step(tmp_path):
 
 
 def test_weights_given_to_the_optimizer_lose_the_state():
-    """A whole model's .h5 file comes this way as well."""
     made = compiled(topk)
     fit(made, 3)
     own = [v.numpy() for v in made.optimizer._variables]
