@@ -3,7 +3,7 @@
 train.py fit METHOD…          20 steps with each method, twice; SHA of the weights
 train.py fit_once METHOD…     the same, once
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by fit
-train.py bytes STEPS STEPS    exchanges of a large gradient, and what the loopback device carried
+train.py bytes STEPS STEPS    exchanges of large gradients, and what the loopback device carried
 train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
 train.py no_init | wrapped_once     what must end in one sentence
 """
@@ -22,6 +22,15 @@ import grace_tf
 from grace_tf.line.settings import settings
 
 STEPS = 20
+# What `bytes` exchanges: the methods, and the dtypes of gradients.
+EXCHANGED = [
+    ("qsgd", tf.float32),
+    ("qsgd", tf.float16),
+    ("bf16", tf.bfloat16),
+    ("bf16", tf.float32),
+    ("none", tf.float16),
+    ("none", tf.bfloat16),
+]
 
 
 def spec_of(method: str) -> dict:
@@ -196,20 +205,22 @@ def callback() -> None:
 
 
 def link(*steps: int) -> None:
-    """Exchanges a gradient of 2 M elements through qsgd, and says after each of these numbers of
-    steps what the loopback device has carried."""
+    """Exchanges a gradient of 2 M elements by each of `EXCHANGED`, and says after each of these
+    numbers of steps what the loopback device has carried."""
     group = grace_tf.init(timeout=60)
-    variable = tf.Variable(tf.zeros([2_000_000]))
-    aggregate = grace_tf.Aggregator("qsgd")
-    step = tf.function(lambda grad: aggregate([grad], [variable])[0])
-    grad = tf.random.stateless_normal([2_000_000], [group.rank, 1])
-    for before, after in zip((0, *steps), steps):
-        for _ in range(after - before):
-            step(grad)
-        group.barrier()  # so that no worker is still sending, nor has begun the next step
-        sent = grace_tf.explain(aggregate).as_dict()["step"]["sent"]
-        say(bytes=aggregate.bytes_per_step, sent=sent, carried=loopback_bytes())
-        group.barrier()
+    for spec, dtype in EXCHANGED:
+        variable = tf.Variable(tf.zeros([2_000_000], dtype))
+        aggregate = grace_tf.Aggregator(spec)
+        step = tf.function(lambda grad, of=aggregate, to=variable: of([grad], [to])[0])
+        grad = tf.random.stateless_normal([2_000_000], [group.rank, 1], dtype=dtype)
+        for before, after in zip((0, *steps), steps):
+            for _ in range(after - before):
+                step(grad)
+            group.barrier()  # so that no worker is still sending, nor has begun the next step
+            sent = grace_tf.explain(aggregate).as_dict()["step"]["sent"]
+            told = dict(bytes=aggregate.bytes_per_step, sent=sent, carried=loopback_bytes())
+            say(spec=spec, dtype=dtype.name, **told)
+            group.barrier()
 
 
 def loopback_bytes() -> int:
