@@ -4,10 +4,12 @@
     python -m benchmarks.suite.advised --table    # of the results that there are
 
 A place is a task, a number of workers and a link: three rates, two and four workers, two models.
-In each place the same processes measure the steps of all methods in turn, as the suite does.  Then
-`advise` runs as these workers do, started by the same launcher over such a link.  So both see the
-same processors, shared by as many processes with as many threads each.  A line of `--out` is one
-step time, as in the suite's own results; a line of `--advice` is the answer of `advise` in a place.
+In each place the same processes measure the steps of all methods in turn, as the suite does.  They
+measure half of the repeats, and the other half after `advise`, since a machine is not equally fast
+all the time.  `advise` runs as these workers do, started by the same launcher over such a link.  So
+both see the same processors, shared by as many processes with as many threads each.  A line of
+`--out` is one step time, as in the suite's own results; a line of `--advice` is the answer of
+`advise` in a place.
 """
 
 from __future__ import annotations
@@ -164,12 +166,14 @@ def _measure(options: argparse.Namespace, results: Results, ask: Callable) -> No
     with progress("step times", len(results.missing(cells)) + len(left)) as shown:
         for place in places(asked):
             here = [c for c in cells if Place(c.task, c.engine, c.workers, c.link) == place]
-            runner.run(here, results, shown)
             if place in left:
+                first = [cell for cell in here if cell.repeat < options.repeats // 2]
+                runner.run(first, results, shown)
                 name = f"{place.task}, {place.workers} workers over {place.link}: advise"
                 answer = {"place": vars(place), "load": os.getloadavg()[0], **ask(place)}
                 append(options.advice, answer)
                 shown.advance(name)
+            runner.run(here, results, shown)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -82,6 +82,22 @@ def test_what_was_asked_is_not_asked_again(tmp_path, monkeypatch):
     assert all(place.link == "100mbit" for place in advised.read(tmp_path / "advice.jsonl"))
 
 
+def test_half_of_the_repeats_are_measured_after_advise_was_asked(tmp_path, monkeypatch):
+    words = ["--tasks", "vision", "--links", "1gbit", "--workers", "2", "--repeats", "5"]
+    options, events = options_of(tmp_path, *words), []
+
+    def run(cells, *_):
+        events.append({cell.repeat for cell in cells})
+
+    def ask(place):
+        events.append("advise")
+        return answer("none", none=1)
+
+    monkeypatch.setattr(advised.runner, "run", run)
+    advised._measure(options, advised.Results(options.out), ask)
+    assert events == [{0, 1}, "advise", {0, 1, 2, 3, 4}]  # the runner leaves out what has a result
+
+
 def test_a_table_of_nothing_says_so(tmp_path):
     with pytest.raises(NotUsable, match="Nothing has been measured"):
         advised.show([], {})
