@@ -76,9 +76,9 @@ def _obey(options: argparse.Namespace) -> None:
     if options.report:
         if not results.records:
             raise SystemExit(f"There are no results in {options.out}.")
-        from benchmarks.suite import report
+        from benchmarks.suite import advised, report
 
-        report.write(results)
+        report.write(results, advised.read(results.path.with_name("advised.jsonl")))
         return
     wanted, said = wanted_of(options)
     for line in said:

@@ -36,6 +36,7 @@ FOLDER = runner.ROOT / "benchmarks" / "results"
 TASKS = ("vision", "transformer")
 NAMES = ("none", "bf16", "qsgd", "eden", "topk", "powersgd")
 LINKS = ("100mbit", "1gbit", "10gbit")
+Answers = dict[Place, dict[str, Any]]  # of `advise`, by place
 NEAR = 0.03  # a recommended method that is no slower than this beside the fastest is right
 
 
@@ -51,7 +52,7 @@ def places(asked: plan.Wanted) -> Iterator[Place]:
     yield from dict.fromkeys(Place(c.task, c.engine, c.workers, c.link) for c in plan.times(asked))
 
 
-def read(path: Path) -> dict[Place, dict[str, Any]]:
+def read(path: Path) -> Answers:
     """The answers of `advise` by place; of two of one place the later counts."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     records = [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
@@ -85,7 +86,7 @@ def ask(place: Place) -> dict[str, Any]:
 
 
 def compared(
-    records: Iterable[dict[str, Any]], answers: dict[Place, dict[str, Any]]
+    records: Iterable[dict[str, Any]], answers: Answers
 ) -> dict[Place, list[tuple[str, float, float]]]:
     """(method, measured, predicted) in milliseconds by place, where both are known."""
     times, found = step_times(records), {}
@@ -112,7 +113,7 @@ def is_right(rows: Sequence[tuple[str, float, float]], recommended: str) -> bool
     return measured[recommended] <= (1 + NEAR) * min(measured.values())
 
 
-def summary(found: dict[Place, list], answers: dict[Place, dict[str, Any]]) -> str:
+def summary(found: dict[Place, list], answers: Answers) -> str:
     """The sentence on all cells."""
     errors = [error(ms, said) for rows in found.values() for _, ms, said in rows]
     right = sum(is_right(rows, answers[place]["spec"]) for place, rows in found.items())
@@ -123,7 +124,7 @@ def summary(found: dict[Place, list], answers: dict[Place, dict[str, Any]]) -> s
     )
 
 
-def show(records: Iterable[dict[str, Any]], answers: dict[Place, dict[str, Any]]) -> None:
+def show(records: Iterable[dict[str, Any]], answers: Answers) -> None:
     """The table, under the sentence.  Raises NotUsable where nothing is compared yet."""
     found = compared(records, answers)
     if not found:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.suite import arithmetic
+from benchmarks.suite import advised, arithmetic
 from benchmarks.suite.arithmetic import Place, Record
 from benchmarks.suite.arms import ALONE, ARMS
 from benchmarks.suite.plan import LINKS
@@ -17,7 +17,9 @@ WORKERS, ENGINE = 2, "group"  # of the pictures; the tables have all
 RATES = {link: parse_link(link) for link in LINKS if link}
 
 
-def draw(records: Sequence[Record], folder: Path) -> list[tuple[str, str]]:
+def draw(
+    records: Sequence[Record], answers: advised.Answers, folder: Path
+) -> list[tuple[str, str]]:
     """Draws what there are results for; returns (file, what it shows)."""
     import matplotlib
 
@@ -32,10 +34,13 @@ def draw(records: Sequence[Record], folder: Path) -> list[tuple[str, str]]:
             found.append(_curves(pyplot, folder, task, lines))
         gains = speed_ups(records, task)
         if gains:
-            found.append(_gains(pyplot, folder, task, gains))
+            found.append(_gains(pyplot, folder, task, gains, computed_speed_ups(answers, task)))
     whole = [c for c in arithmetic.checks(records) if c["ratio"] is not None]
     if whole:
         found.append(_checks(pyplot, folder, whole))
+    compared = advised.compared(records, answers)
+    if compared:
+        found.append(_predictions(pyplot, folder, compared))
     return found
 
 
@@ -79,6 +84,21 @@ def speed_ups(records: Sequence[Record], task: Outline) -> dict[str, list[tuple[
     return found
 
 
+def computed_speed_ups(answers: advised.Answers, task: Outline) -> dict[str, list[tuple]]:
+    """The same by arm as `advise` computes it."""
+    found = {}
+    for link, rate in sorted(RATES.items(), key=lambda each: each[1].bits_per_second):
+        answer = answers.get(Place(task.name, ENGINE, WORKERS, link))
+        if rate.latency or answer is None:
+            continue
+        said = {each["spec"]: each["time"]["seconds"] for each in answer["methods"]}
+        for name in advised.NAMES:
+            seconds = said.get(ARMS[name].method)
+            if seconds is not None:
+                found.setdefault(name, []).append((rate.bits_per_second, said["none"] / seconds))
+    return found
+
+
 def _curves(pyplot, folder: Path, task: Outline, lines: dict) -> tuple[str, str]:
     figure, axes = pyplot.subplots(1, len(lines), figsize=(5 * len(lines), 4), squeeze=False)
     for axis, (link, arms) in zip(axes[0], lines.items()):
@@ -90,10 +110,14 @@ def _curves(pyplot, folder: Path, task: Outline, lines: dict) -> tuple[str, str]
     return _save(pyplot, figure, folder, f"benchmarks-{task.name}-curves.png"), title
 
 
-def _gains(pyplot, folder: Path, task: Outline, gains: dict) -> tuple[str, str]:
+def _gains(pyplot, folder: Path, task: Outline, gains: dict, computed: dict) -> tuple[str, str]:
     figure, axis = pyplot.subplots(figsize=(6, 4))
     for name, points in gains.items():
-        axis.plot(*zip(*points), "--" if name == ALONE.name else "o-", label=name)
+        (line,) = axis.plot(*zip(*points), "--" if name == ALONE.name else "o-", label=name)
+        if name in computed and name != "none":
+            axis.plot(*zip(*computed[name]), ":", color=line.get_color())
+    if computed:
+        axis.plot([], [], ":", color="gray", label="as advise computes it")
     axis.set(xscale="log", yscale="log", xlabel="bit/s", ylabel="times as fast a step as none")
     axis.legend(fontsize="small")
     title = f"{task.name}, {WORKERS} workers: speed of a step against bandwidth"
@@ -107,6 +131,18 @@ def _checks(pyplot, folder: Path, whole: Sequence[Record]) -> tuple[str, str]:
     axis.loglog(ends, ends, "--")
     axis.set(xlabel="steps × step time, s", ylabel="the whole run, s")
     return _save(pyplot, figure, folder, "benchmarks-whole.png"), "whole runs against the product"
+
+
+def _predictions(pyplot, folder: Path, compared: dict[Place, list]) -> tuple[str, str]:
+    figure, axis = pyplot.subplots(figsize=(5, 4))
+    rows = [row for each in compared.values() for row in each]
+    for name in dict.fromkeys(method for method, _, _ in rows):
+        axis.loglog(*zip(*(row[1:] for row in rows if row[0] == name)), "o", label=name)
+    ends = [min(min(row[1:]) for row in rows), max(max(row[1:]) for row in rows)]
+    axis.loglog(ends, ends, "--", color="gray")
+    axis.set(xlabel="measured, ms a step", ylabel="computed by advise, ms a step")
+    axis.legend(fontsize="small")
+    return _save(pyplot, figure, folder, "benchmarks-advise.png"), "steps as advise computes them"
 
 
 def _save(pyplot, figure, folder: Path, name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite import arithmetic, pictures
+from benchmarks.suite import advised, arithmetic, pictures
 from benchmarks.suite.arithmetic import Place, Record
 from benchmarks.suite.arms import ALONE, ARMS, PEERS
 from benchmarks.suite.plan import ENGINES, FIELDS, LINKS, cell_of
@@ -27,15 +27,20 @@ TEXT = Path(__file__).with_name("page.md")  # the page up to its tables
 NAMES = {"group": "plain processes", "strategy": "MWMS", "horovod": "Horovod", "ddp": "PyTorch"}
 
 
-def write(results: Results, folder: Path = DOCS) -> None:
-    """Writes the page and its pictures into a folder, and prints where."""
-    drawn = pictures.draw(results.records, folder)
+def write(results: Results, answers: advised.Answers, folder: Path = DOCS) -> None:
+    """Writes the page and its pictures into a folder, and prints where.
+
+    `answers` are those of `advise` in the places that the results are of.
+    """
+    drawn = pictures.draw(results.records, answers, folder)
     page = folder / "benchmarks.md"
-    page.write_text(text_of(results, drawn), encoding="utf-8")
+    page.write_text(text_of(results, answers, drawn), encoding="utf-8")
     print(page)
 
 
-def text_of(results: Results, drawn: Sequence[tuple[str, str]] = ()) -> str:
+def text_of(
+    results: Results, answers: advised.Answers, drawn: Sequence[tuple[str, str]] = ()
+) -> str:
     """The page.  `drawn` are (file, what it shows) of the pictures."""
     records = results.records
     text = TEXT.read_text(encoding="utf-8")
@@ -53,7 +58,9 @@ def text_of(results: Results, drawn: Sequence[tuple[str, str]] = ()) -> str:
             parts.append(f"### {task.name.capitalize()}, {workers} workers\n\n")
             for title, make in _TABLES.items():
                 parts.append(f"{title}:\n\n{make(ours, task, workers)}\n\n")
-    parts.append(f"## Whole runs\n\n{checks(records)}\n\n## Failed\n\n{failures(records)}\n")
+    parts.append(f"## Whole runs\n\n{checks(records)}\n\n")
+    parts.append(f"## What `advise` said\n\n{predictions(records, answers)}\n\n")
+    parts.append(f"## Failed\n\n{failures(records)}\n")
     return "".join(parts)
 
 
@@ -174,6 +181,23 @@ def checks(records: Sequence[Record]) -> str:
     if not rows:
         return "Not run."
     return markdown(["run", "its seconds", "steps × step time", "more than that"], rows)
+
+
+def predictions(records: Sequence[Record], answers: advised.Answers) -> str:
+    """Milliseconds of a step beside what `advise` computed of it, by place."""
+    found = advised.compared(records, answers)
+    if not found:
+        return "Not run."
+    methods = list(dict.fromkeys(method for rows in found.values() for method, _, _ in rows))
+    table = []
+    for place, rows in found.items():
+        cells = {method: f"{ms:.0f}, {said:.0f}" for method, ms, said in rows}
+        name = f"{place.task}, {place.workers} workers, {link_name(place.link)}"
+        recommended = f"`{answers[place]['spec']}`"
+        table.append([name, *(cells.get(m, NOT_RUN) for m in methods), recommended])
+    columns = ["place", *(f"`{method}`" for method in methods), "recommended"]
+    sentence = advised.summary(found, answers)
+    return f"{sentence} In each cell: measured, computed.\n\n{markdown(columns, table)}"
 
 
 def failures(records: Sequence[Record]) -> str:

@@ -11,7 +11,7 @@ from doc_tables import ROOT
 from launch import launch
 
 import grace_tf
-from benchmarks.suite import arithmetic, plan, report, runner
+from benchmarks.suite import advised, arithmetic, plan, report, runner
 from benchmarks.suite.__main__ import RESULTS
 from benchmarks.suite.arithmetic import Place
 from benchmarks.suite.arms import ALL, ALONE, ARMS, PEERS
@@ -349,11 +349,11 @@ def test_whole_runs_are_compared_with_the_product_of_the_steps_that_the_clock_ha
 # The page.
 
 
-def page(tmp_path, records):
+def page(tmp_path, records, answers=None):
     file = tmp_path / "results.jsonl"
     for record in records:
         append(file, record)
-    report.write(Results(file), tmp_path)
+    report.write(Results(file), answers or {}, tmp_path)
     return (tmp_path / "benchmarks.md").read_text()
 
 
@@ -368,7 +368,11 @@ def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
         run_of("none", 1, [90, 98, 98], link="100mbit", seconds=29.9),
         {**Cell("train", "vision", "qsgd", "group", 2).record(), "error": "ValueError: no"},
     ]
-    text = page(tmp_path, records)
+    methods = [
+        {"spec": "none", "time": {"seconds": 0.09}},
+        {"spec": "bf16", "time": {"seconds": 0.06}},
+    ]
+    text = page(tmp_path, records, {PLACE: {"spec": "bf16", "methods": methods}})
     assert "| `none` | 98.00 | 0 | 3 | 0.03 | 1000 B | 200 |" in text
     assert "| `topk` | 52.67 | 39.3 | 3 | 0.03 | 1000 B | not reached (1 of 3 runs) |" in text
     assert "| `eden` | not run |" in text
@@ -378,14 +382,16 @@ def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
     assert "| vision, `none`, 2 workers, 100 Mbit/s | 29.9 s | 29.9 s | +0.0 % |" in text
     assert "ValueError: no" in text
     assert "## Lstm\n\n" in text and "Not run." in text
-    for name in ("vision-curves", "vision-speed", "whole"):
+    assert "2 cells in 1 places: the median error is 15 %" in text
+    assert "| vision, 2 workers, 100 Mbit/s | 100, 90 | 50, 60 | `bf16` |" in text
+    for name in ("vision-curves", "vision-speed", "whole", "advise"):
         assert f"(benchmarks-{name}.png)" in text
         assert (tmp_path / f"benchmarks-{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_without_results_says_so(tmp_path):
     text = page(tmp_path, [])
-    assert text.count("Not run.") == len(OUTLINES) + 1
+    assert text.count("Not run.") == len(OUTLINES) + 2
     assert "png" not in text
 
 
@@ -397,7 +403,8 @@ def test_the_page_of_the_documentation_is_of_the_committed_results():
         results = Results(RESULTS)
         drawn = [line for line in text.splitlines() if line.startswith("![")]
         shown = [tuple(reversed(line[2:-1].split("]("))) for line in drawn]
-        assert report.text_of(results, shown) == text
+        answers = advised.read(RESULTS.with_name("advised.jsonl"))
+        assert report.text_of(results, answers, shown) == text
         assert all((ROOT / "docs" / file).exists() for file, _ in shown)
 
 
