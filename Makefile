@@ -1,7 +1,7 @@
 # A fresh machine needs make, g++ and Python 3.10 or 3.11; everything else comes into two folders here.
 #
 #   make demo         two workers train a CNN on real digits over an emulated slow network; table and picture
-#   make test         both legs of the tests, for every commit: of large families an eighth, in turn
+#   make test         the legs of the tests, for every commit: of large families an eighth, in turn
 #   make test-keras3  the first: TensorFlow 2.21 and Keras 3, on the newest Python found
 #   make test-keras2  the second: TensorFlow 2.15.1, Keras 2.15 and its addons, on Python 3.10 or 3.11;
 #                     what meets TensorFlow and Keras
@@ -68,13 +68,13 @@ cuda: $(VENV)/installed
 	@test -e grace_tf/libgrace_cuda.so || { cat grace_tf/libgrace_cuda.txt >&2; exit 1; }
 
 # Both Pythons are looked for before anything is downloaded.
-test: need-python need-python-tf215 test-keras3 test-keras2
+test: need-python need-python-tf215 test-keras3 test-keras2 test-tfkeras
 
 # docs/testing.md says what each tier holds.
 test-all: need-python need-python-tf215 native-test
 	$(MAKE) test-keras3 PYTEST="--everything $(PYTEST)"
 	$(MAKE) test-keras2 SEAM="$(SEAM_OF_ALL)" PYTEST="--everything $(PYTEST)"
-	$(MAKE) test-tfkeras PYTEST="--everything $(PYTEST)"
+	$(MAKE) test-tfkeras SEAM_OF_TF_KERAS="$(SEAM_OF_TF_KERAS_ALL)" PYTEST="--everything $(PYTEST)"
 
 # Where Horovod cannot be built, its tests are skipped and the others run.
 with_horovod = @$(MAKE) --no-print-directory $(1)/horovod HOROVOD_OPTIONS=--once || \
@@ -95,7 +95,9 @@ test-keras2: $(VENV_TF215)/installed
 	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
 	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM)
 
-SEAM_OF_TF_KERAS := aggregation keras line transports repo/test_import.py repo/test_public_api.py
+# What meets Keras: for every commit two files, and all.
+SEAM_OF_TF_KERAS := keras/files/test_keras_files.py keras/test_keras_optimizers.py
+SEAM_OF_TF_KERAS_ALL := aggregation keras line transports repo/test_import.py repo/test_public_api.py
 
 test-tfkeras: $(VENV)/installed $(VENV)/tf_keras
 	$(call with_horovod,$(VENV))
