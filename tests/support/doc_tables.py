@@ -38,6 +38,7 @@ STEPS = {
 FIRST_STEP = RESULTS / "first-step.jsonl"
 MEMORY = RESULTS / "memory-resnet50.json"
 CODEC = RESULTS / "codec.jsonl"
+XLA = RESULTS / "xla.json"
 GRACE = RESULTS / "grace.json"
 GPU_KERNELS = RESULTS / "gpu-kernels.jsonl"
 TRAINING = RESULTS / "training.jsonl"
@@ -191,6 +192,17 @@ def memory_table():
         for r in rows
     ]
     return tables.markdown(["method", "its state", "beyond its state"], table)
+
+
+def xla_table():
+    """The committed run of benchmarks/xla.py: the processor's time."""
+    rows = []
+    for row in json.loads(XLA.read_text(encoding="utf-8"))["rows"]:
+        cpu = row["cpu"]
+        method = "none: a plain optimizer" if row["method"] == "plain" else f"`{row['method']}`"
+        times = [f"{1000 * cpu[name]:.0f}" for name in ("step", "step_xla")]
+        rows.append([method, *times, f"{cpu['xla']:.2f}"])
+    return tables.markdown(["method", "without XLA, ms", "with XLA, ms", "ratio"], rows)
 
 
 def grace_table():
@@ -369,6 +381,7 @@ TABLES = {
     "link-eden": link_eden_table,
     "link-hosts": link_hosts_table,
     "libraries": library_runs.table,
+    "xla": xla_table,
     "gpu": gpu_table,
     "faults": functools.partial(faults_table, "faults"),
     "fault-kinds": functools.partial(faults_table, "fault-kinds"),
