@@ -59,6 +59,15 @@ class FitTest(tf.test.TestCase):
         self.assertEqual(shas(ours, strategy), shas(wrapped, mirrored(2)))
         self.assertEqual(ops.aggregator.state.step, 6)
 
+    def test_auto_takes_none_since_nothing_crosses_a_network(self):
+        ops, strategy = strategy_with("auto")
+        ours, plain = compiled(sgd, strategy), compiled(sgd, mirrored(2))
+        fit(ours, 3)
+        fit(plain, 3)
+        self.assertEqual(shas(ours, strategy), shas(plain, mirrored(2)))
+        choice = grace_tf.explain(ops.aggregator).as_dict()["choice"]
+        self.assertEqual(choice, "auto: none, since nothing crosses a network in this process.")
+
     def test_none_is_the_plain_strategy_bit_for_bit(self):
         ops, strategy = strategy_with("none")
         ours, plain = compiled(sgd, strategy, normalised), compiled(sgd, mirrored(2), normalised)
