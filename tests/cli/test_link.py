@@ -433,8 +433,10 @@ def test_horovod_s_workers_meet_in_their_namespaces(need_namespaces):
 
 
 @pytest.mark.slow  # the workers import TensorFlow themselves, each in its namespace
-def test_a_process_group_trains_over_shaped_links(need_namespaces):
-    run = launch.launch("linked.py", link="1gbit", cold=True).succeeded()
+@pytest.mark.parametrize("engine", ["group", "strategy"])
+def test_trainings_go_over_shaped_links(engine, need_namespaces):
+    words = ["strategy"] if engine == "strategy" else []
+    run = launch.launch("linked.py", *words, link="1gbit", cold=True).succeeded()
     (first,), (second,) = run.answers()
     assert first["sum"] == second["sum"] == [3.0] * 4
     assert first["hosts"] == second["hosts"] == ["10.77.0.1", "10.77.0.2"]
