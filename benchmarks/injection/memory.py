@@ -36,7 +36,7 @@ def watch(job: dict[str, Any]) -> None:
 
 
 def lose_while_made(job: dict[str, Any], lose: Callable[[dict[str, Any]], None]) -> None:
-    """Calls `lose` before a random line of the code by which this worker makes the memory."""
+    """Calls `lose` while this worker makes the shared memory, before a random line of that code."""
     original = meeting_in_memory._meet
     left = random.Random(job["fault"]["seed"]).randrange(_LINES)
 

@@ -1,4 +1,4 @@
-"""`variance`: elements of accumulated gradients that are large beside their variance."""
+"""`variance`: elements of accumulated gradients that are large compared to their variance."""
 
 from grace_tf.core.registry import get, get_memory, recipe
 
@@ -10,8 +10,8 @@ from grace_tf.core.registry import get, get_memory, recipe
     examples=("variance:alpha=2.0,decay=0.99", "variance:capacity=0.25"),
 )
 def variance(alpha: float = 1.5, decay: float = 0.999, capacity: float = 0.05):
-    """Sends the accumulated gradients that are large beside their variance: r ← r + x, v ← v + x²;
-    r where r² > α·v, else 0.
+    """Sends the accumulated gradients that are large compared to their variance: r ← r + x,
+    v ← v + x²; r where r² > α·v, else 0.
 
     It is threshold with threshold=0, and the memory variance, which applies this rule;
     `alpha` is α.  Where an element is sent, v becomes 0; elsewhere `decay` is its factor.  At most

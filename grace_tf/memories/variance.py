@@ -1,4 +1,4 @@
-"""`variance`: accumulated gradients, sent when they are large beside their variance."""
+"""`variance`: accumulates gradients, and sends sums that are large compared to their variance."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from grace_tf.core.registry import register
 
 @register("variance", family="error feedback", paper="arXiv:1802.06058")
 class Variance(Memory):
-    """Holds elements back until they are large beside their variance: r ← r + x, v ← v + x²; x' = r
-    where r² > α·v, else 0.
+    """Holds elements back until they are large compared to their variance: r ← r + x,
+    v ← v + x²; x' = r where r² > α·v, else 0.
 
     Where an element is sent, v ← 0 and r keeps what was not sent; elsewhere v ← ζ·v.  `alpha` is α,
     `decay` is ζ.  The variance is over steps: each gradient of this worker is one

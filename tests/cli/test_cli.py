@@ -255,7 +255,8 @@ def test_the_command_prints_no_start_up_lines():
             text=True,
             timeout=120,
         )
-        # TensorFlow for GPUs tells as an error that there is none. Errors are not hidden.
+        # Where TensorFlow is built for GPUs and finds none, it prints this error. The command does
+        # not hide errors.
         lines = ended.stderr.splitlines(keepends=True)
         ended.stderr = "".join(line for line in lines if "call to cuInit" not in line)
         return ended

@@ -143,7 +143,7 @@ class LinkTest(tf.test.TestCase):
         for first, last in zip(told[::2], told[1::2]):
             announced, what = last["bytes"], f"{last['spec']} of {last['dtype']}"
             per_step = (last["carried"] - first["carried"]) / 30
-            # The loopback device carries what both workers send; framing may add a tenth.
+            # The loopback device counts what both workers send. Headers may add a tenth.
             self.assertGreater(per_step, 2 * announced, what)
             self.assertLess(per_step, 1.1 * 2 * announced, what)
             self.assertEqual(last["sent"], announced, what)  # as explain says, of two workers

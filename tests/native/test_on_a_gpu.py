@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="there is no GPU"),
 ]
-# Singular values, and sums over bins, are TensorFlow's there, and differ on a GPU.
+# TensorFlow computes the singular values of `atomo` and the sums over bins of `adacomp`. The last
+# bits of its results on a GPU differ from those on the CPU.
 OF_TENSORFLOW = ("atomo", "adacomp")
 SHAPES = [(3, 3, 8, 5), (5,), (70, 41), (2500,), (1,), (64, 48)]
 

@@ -1,4 +1,4 @@
-"""A worker behind an emulated link: a sum, and some steps of training.
+"""A worker with an emulated link: it takes part in a sum, and then trains for some steps.
 
 linked.py             a process group
 linked.py strategy    a MultiWorkerMirroredStrategy

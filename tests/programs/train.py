@@ -22,7 +22,7 @@ import grace_tf
 from grace_tf.line.settings import settings
 
 STEPS = 20
-# What `bytes` exchanges: the methods, and the dtypes of gradients.
+# Each pair is a method, and the dtype of the gradient that `train.py bytes` exchanges with it.
 EXCHANGED = [
     ("qsgd", tf.float32),
     ("qsgd", tf.float16),

@@ -333,7 +333,7 @@ def methods_in(page, row):
 
 
 def is_summed(spec):
-    """Whether a matrix is exchanged by all-reduces only."""
+    """Whether the exchange of a matrix by this method consists of all-reduces only."""
     compressor, _ = pair_of(spec)
     if compressor.one_round:
         return compressor.commutes_with_sum
@@ -359,7 +359,7 @@ def test_the_ways_of_payloads_name_the_methods_that_take_them(row, goes):
 
 
 def way_of_rows(spec):
-    """How a method sends sparse gradients: as compressed rows, as selected rows, and so on."""
+    """The form in which a method sends sparse gradients, such as compressed or selected rows."""
     compressor, memory = pair_of(spec)
     way, _ = sparse_policy.rule(compressor, memory, compressor.name == "none", "", False)
     return "selected" if way == sparse_policy.ROWS and compressor.row_share is not None else way

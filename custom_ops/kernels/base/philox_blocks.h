@@ -49,7 +49,7 @@ struct PhiloxStart {
   uint64_t c1, a2, c2, c3;
 };
 
-// Computes the words of a batch whose blocks have two different upper counter words.
+// Computes the words of a batch of blocks in which the upper word of the counter changes.
 void PhiloxAcross(const PhiloxSchedule& schedule, uint64_t block, uint32_t* words);
 
 }  // namespace grace

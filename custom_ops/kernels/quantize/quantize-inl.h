@@ -1,6 +1,7 @@
 // The level of v: |v| * factor, rounded, at most `top`, with the sign of v. For kMinMax it is
 // (v - lowest) * factor, rounded, at most `top`. `u` is the uniform number of stochastic rounding.
-// The processor treats a denormal v as zero, since the caller has a DenormalsAreZero object.
+// A denormal v counts as zero: the caller holds a DenormalsAreZero object, which sets the processor
+// to this mode.
 template <bool kStochastic, bool kMinMax>
 GRACE_INLINE U Level(F v, F lowest, F factor, F u, F top) {
   const F a = kMinMax ? Sub(v, lowest) : AsF(And(AsU(v), SetU(kMagnitude)));
