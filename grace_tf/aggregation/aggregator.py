@@ -17,6 +17,7 @@ from grace_tf.aggregation.already_aggregated import mark
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.measure.probe import Probe
 from grace_tf.aggregation.measured import metrics_of
+from grace_tf.aggregation.micro_batches import observes
 from grace_tf.aggregation.step import Reduction
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.line.inputs import gradient_of, is_gradient, plain
@@ -59,8 +60,9 @@ class Aggregator(Reduction, Trackable):
         **keywords: Any,
     ) -> None:
         check_choice("grace_tf", "reduce", reduce, ("auto", "sum", "mean"))
-        given = isinstance(compressor, Settings)
-        super().__init__(compressor if given else settings(compressor, **keywords), reduce)
+        if not isinstance(compressor, Settings):
+            compressor = settings(compressor, **keywords).of_micro_batches(1)
+        super().__init__(compressor, reduce)
         self._track_trackable(self.state, "state")
         self.join(variables or ())
 
@@ -178,6 +180,18 @@ class Aggregator(Reduction, Trackable):
 
         `optimizer_info` describes the calling optimizer, for the comparison in the first step.
         """
+        grads = list(grads)
+        present, given, present_variables = self._present(grads, variables)
+        reduced = self._reduce(given, present_variables, own_way, optimizer_info)
+        out = list(grads)
+        for i, total in zip(present, reduced):
+            out[i] = total
+        return out
+
+    def _present(
+        self, grads: Sequence[Any], variables: Sequence[Any]
+    ) -> tuple[list[int], list[Any], list[Any]]:
+        """(positions, gradients, variables) of those that have a gradient; all variables join."""
         grads, variables = list(grads), list(variables)
         if len(grads) != len(variables):
             raise ValueError(f"{len(grads)} gradients came with {len(variables)} variables.")
@@ -186,13 +200,21 @@ class Aggregator(Reduction, Trackable):
             raise ValueError("A variable comes twice; add up its gradients before.")
         present = [i for i, v in enumerate(variables) if is_gradient(grads[i], v)]
         given = [gradient_of(grads[i], variables[i]) for i in present]
-        reduced = self._reduce(
-            given, [plain(variables[i]) for i in present], own_way, optimizer_info
-        )
-        out = list(grads)
-        for i, total in zip(present, reduced):
-            out[i] = total
-        return out
+        return present, given, [plain(variables[i]) for i in present]
+
+    @tf.autograph.experimental.do_not_convert
+    def observe(self, grads: Sequence[Any], variables: Sequence[Any], first: tf.Tensor) -> None:
+        """Shows memories the gradients of one micro-batch; the mean of them comes to `aggregate`.
+
+        It communicates nothing, and does nothing where no memory asks for micro-batches.
+
+        Args:
+          grads, variables: as for `__call__`.
+          first: bool[]: whether it is the first micro-batch since the last step.
+        """
+        if observes(self.settings):
+            _, given, present_variables = self._present(grads, variables)
+            self._observe(given, present_variables, first)
 
     def aggregate_replicas(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.aggregation import kept_memory
+from grace_tf.aggregation import kept_memory, micro_batches
 from grace_tf.aggregation.consistency import weight_drift
 from grace_tf.aggregation.consistency.initial_values import InitialValues, compare_inside
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
@@ -207,6 +207,17 @@ class Reduction:
                 return self._stages.run(inside, transport, per_replica, summed)
 
         return across_replicas(context, all_at_once, grads)
+
+    def _observe(self, grads: list[tf.Tensor], variables: list[Any], first: tf.Tensor) -> None:
+        """Lets the memories of this worker see the gradients of one micro-batch."""
+        context = tf.distribute.get_replica_context()
+        if context is None or not grads:
+            return  # the step raises, or has nothing to do
+        place = micro_batches.place_of(context, variables, self.reduce)
+        with self._turns.one(meets=False, position=place.position), self._placing:
+            plans = self._plan_stages(grads, variables)
+            self.state.place(place.size, place.workers, place.devices)
+            micro_batches.observe(self.state, plans, self.settings.apart, place, grads, first)
 
     def _hosts_of(self, others: Group | None) -> Hosts | None:
         """With `hierarchical` the hosts of plain processes; all processes must call it."""

@@ -11,7 +11,7 @@ from grace_tf.core.registry import get, get_memory, recipe
 )
 def variance(alpha: float = 1.5, decay: float = 0.999, capacity: float = 0.05):
     """Sends the accumulated gradients that are large compared to their variance: r ← r + x,
-    v ← v + x²; r where r² > α·v, else 0.
+    v ← v + Σ (xᵢ/k)²; r where r² > α·v, else 0; x is the mean of k micro-batches' gradients xᵢ.
 
     It is threshold with threshold=0, and the memory variance, which applies this rule;
     `alpha` is α.  Where an element is sent, v becomes 0; elsewhere `decay` is its factor.  At most
@@ -26,8 +26,10 @@ def variance(alpha: float = 1.5, decay: float = 0.999, capacity: float = 0.05):
     Raises: ValueError or TypeError for an α below 1, or a decay or capacity outside (0, 1].
     Paper: Tsuzuku, Imachi, Akiba 2018, Variance-based Gradient Compression for Efficient
     Distributed Deep Learning, algorithm 1.
-    Differs: a sample is the gradient of a step, where the paper takes those of single examples,
-    which Keras does not compute; values are sent whole, not as a sign and 3 bits of exponent.
+    Differs: a sample is the gradient of a micro-batch where the optimizer accumulates them
+    (`gradient_accumulation_steps`), else of a step; the paper takes those of single examples, which
+    Keras does not compute.  The memory `variance` says where micro-batches cannot be seen.  Values
+    are sent whole, not as a sign and 3 bits of exponent.
     """
     memory = get_memory(f"variance:alpha={alpha!r},decay={decay!r}")
     return get("threshold", threshold=0.0, capacity=capacity), memory

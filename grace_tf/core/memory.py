@@ -55,6 +55,7 @@ class Memory:
       has_momentum: True where the aggregate is a momentum already.  Optimizers with a momentum are
         then refused, since they would form the momentum of a momentum.
       momentum_field: the name of the hyperparameter that is this momentum.
+      micro_batches: how many micro-batches `observe` sees before each step; 1 where it sees none.
 
     Example, error feedback:
 
@@ -89,6 +90,7 @@ class Memory:
     forgets: bool = False
     has_momentum: bool = False
     momentum_field: str = "momentum"
+    micro_batches: int = 1
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """A class that defines an action on one variable does not inherit that action on lists, and
@@ -156,6 +158,30 @@ class Memory:
           leaves that are the same on every worker.
         """
         return total, state
+
+    def of_micro_batches(self, count: int) -> Memory:
+        """This memory where x is the mean of the gradients of `count` micro-batches.
+
+        A memory overrides it to see each of these gradients: it returns itself with
+        `micro_batches=count`, and `observe` is then called `count` times before each step.
+
+        Raises: ValueError where its hyperparameters say another count.
+        """
+        return self
+
+    def observe(self, x: tf.Tensor, state: State, first: tf.Tensor) -> State:
+        """Sees the gradient of one micro-batch, which no other worker sees.
+
+        Args:
+          x: the gradient divided by `micro_batches`, so that the sum over micro-batches is the x
+            of `compensate`, unless Keras clips that.  float32.
+          state: as `store` left it.
+          first: bool[]: whether it is the first micro-batch since a step.  What was observed before
+            a step that was skipped must then be replaced, since nothing else resets it.
+        Returns: the leaves that change, in the form of `store`.  `compensate` finds them in its
+          state, and `settle` returns them unchanged.
+        """
+        raise NotImplementedError(f"{type(self).__name__} observes no micro-batches.")
 
     def compensate_list(
         self, xs: Sequence[tf.Tensor], states: Sequence[State], ctx: Context

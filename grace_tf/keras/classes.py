@@ -33,10 +33,12 @@ from grace_tf.keras.optimizers import (
     ignore_in_configs,
     innermost,
     iterations_of,
+    micro_batches_of,
     of_one_strategy,
     parts,
     unchanged_errors,
 )
+from grace_tf.line.inputs import plain
 from grace_tf.line.settings import Settings, from_config
 
 KEY = "grace"  # the key of the settings in the config of a wrapped optimizer
@@ -141,6 +143,10 @@ class _Keras3(_Reducing):
         self._aggregator().join(variables)  # here the variables still have their paths
 
     def _backend_apply_gradients(self, grads, trainable_variables):
+        count = micro_batches_of(self)
+        if count > 1:
+            first = tf.equal(plain(self._iterations) % count, 0)
+            self._aggregator().observe(grads, trainable_variables, first)
         original = super()._backend_apply_gradients
         repairs.decide_across_replicas(self, original, grads, trainable_variables)
 
@@ -249,6 +255,7 @@ def attach(optimizer: Any, wanted: Settings) -> None:
         optimizer._grace_settings = wanted
         optimizer._wrap_parts()
         return
+    wanted = wanted.of_micro_batches(1 if wanted.hierarchical else micro_batches_of(optimizer))
     aggregator = Aggregator(wanted)
     aggregator.follow(functools.partial(iterations_of, weakref.ref(optimizer)))
     optimizer._grace = aggregator  # all but legacy optimizers track it automatically

@@ -134,6 +134,16 @@ def ignore_in_configs(cls: type, key: str, unless: type) -> None:
     _ignoring.add(owner)
 
 
+def micro_batches_of(optimizer: Any) -> int:
+    """The number of gradients whose mean is aggregated in a step.
+
+    It is 1 where Keras clips that mean, since the gradients themselves are not clipped.
+    """
+    count = getattr(optimizer, "gradient_accumulation_steps", None)  # not in the first Keras 3
+    limits = (getattr(optimizer, k) for k in ("clipnorm", "clipvalue", "global_clipnorm"))
+    return count if count and all(limit is None for limit in limits) else 1
+
+
 def iterations_of(optimizer: weakref.ref) -> tf.Tensor:
     """The number of updates that an optimizer has made, in any context of a strategy."""
     with tf.init_scope():  # legacy optimizers make the counter at its first use

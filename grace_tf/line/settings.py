@@ -124,6 +124,16 @@ class Settings:
                 return memory if memory.claims_dense else None
         return None
 
+    def of_micro_batches(self, count: int) -> Settings:
+        """These settings where each gradient is the mean of those of `count` micro-batches.
+
+        Raises ValueError where a memory was told another count.
+        """
+        routes = tuple(
+            (p, _of_micro_batches(c, count), m.of_micro_batches(count)) for p, c, m in self.routes
+        )
+        return self if routes == self.routes else dataclasses.replace(self, routes=routes)
+
     def chooses(self, path: str) -> bool:
         """Whether "auto" has chosen the method of the variable at this path."""
         patterns = (pattern for pattern, _, _ in self.routes)
@@ -261,6 +271,17 @@ def _remembering(scheduled: Scheduled, memories: Schedule) -> tuple[Scheduled, M
         last = memory
     compressing = [memory for _, compressor, memory in chosen if compressor != DENSE[0]]
     return Scheduled.of(stages), compressing[-1]
+
+
+def _of_micro_batches(compressor: Compressor | Scheduled, count: int) -> Compressor | Scheduled:
+    """The stages of a schedule with memories of so many micro-batches."""
+    if not isinstance(compressor, Scheduled):
+        return compressor
+    stages = tuple(
+        dataclasses.replace(stage, memory=stage.memory.of_micro_batches(count))
+        for stage in compressor.stages
+    )
+    return dataclasses.replace(compressor, stages=stages)
 
 
 def _memory_of(compressor: Compressor | Scheduled, memory: Memory) -> str:

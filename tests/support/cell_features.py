@@ -148,7 +148,7 @@ def overflow(engine, method):
 
 
 def accumulation(engine, method):
-    """Two steps make one; for `none` also what one step of both batches does."""
+    """Two steps make one; for `none` also what one step of both batches does, else known ones."""
     seen = EachStep()
     made = engine.compiled(lambda: optimizer(method, gradient_accumulation_steps=2), built=False)
     before, batches = digests(made)[0], engine.batches()
@@ -163,7 +163,45 @@ def accumulation(engine, method):
         engine.fit(other, pairs)
         facts["weights"] = values(made.trainable_variables)
         facts["at once"] = values(other.trainable_variables)
+    else:
+        facts["known"] = known_micro_batches(engine)
     return facts
+
+
+class Table(keras.layers.Layer):
+    """x · w, whose gradient is x."""
+
+    def build(self, shape):
+        self.w = self.add_weight(name="w", shape=(3,), initializer="zeros")
+
+    def call(self, x):
+        return tf.reduce_sum(x * self.w, -1, keepdims=True)
+
+
+def known_micro_batches(engine):
+    """What `variance` sends of the gradients (2, 2, 1) and (2, -1, 3), of worker w times w + 1."""
+
+    def sgd():
+        plain = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+        return wrapped(plain, "variance:alpha=1.5,capacity=1.0")
+
+    def make():
+        return keras.Sequential([keras.Input((3,)), Table()])
+
+    made = engine.compiled(sgd, make, loss=lambda wanted, given: given[:, 0])
+    batches = []
+    for gradient in ([2, 2, 1], [2, -1, 3]):
+        rows = [np.float32([gradient]) * (w + 1) for w in range(engine.workers)]
+        batches.append([(row, row[:, :1]) for row in rows])
+    engine.fit(made, batches, epochs=1)
+    arrays = aggregator_of(made.optimizer).state.arrays()
+    rows = {
+        leaf: arrays[name].tolist()
+        for name in arrays
+        for leaf in "rvs"
+        if name.endswith(f"/{leaf}")
+    }
+    return {**rows, "step": values(made.trainable_variables)[0]}
 
 
 def steps_per_execution(engine, method):

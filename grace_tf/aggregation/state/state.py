@@ -148,6 +148,17 @@ class State(Trackable):
             *(changes, counter, check), result.grads, result.finite, report
         )
 
+    def store(
+        self, position: int, slots: PlanSlots, read: Mapping[int, dict], nexts: Mapping[int, dict]
+    ) -> None:
+        """Stores some leaves of memories beside any step: `nexts[ordinal]` by name.
+
+        `read`: what the worker at this position had in its memories.
+        """
+        given, result = (Share([], memory, {}, None) for memory in (read, nexts))
+        for change in slots.changes(position, given, result):
+            change.store()
+
     @staticmethod
     def _alone(counter: tf.Variable, result: Share) -> tf.Tensor | None:
         """Whether no other thread has run the same traced step meanwhile; None for an eager step.
