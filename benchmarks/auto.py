@@ -1,0 +1,296 @@
+"""Whether `auto` is slower than what it must beat, and how much of the possible gain it takes.
+
+    python benchmarks/auto.py --out auto.jsonl
+    python benchmarks/auto.py --links 10gbit --disturbed change --out auto.jsonl
+    python benchmarks/auto.py --table --out auto.jsonl
+
+Each place is a task of the suite, a number of workers and a link.  A training of `--steps` steps
+with "auto" is interrupted after every `--turn` steps: then equal models take `--slice` steps each,
+with every method that `auto` may choose, and with fp16.  So what disturbs the machine disturbs all
+of them.  The seconds of `auto` are those of all its steps, also those in which it looks at the
+network, traces and compares; those of another method are its first step, which traces, and its mean
+step for each further one.
+
+Disturbances, which must not mislead it:
+
+    nice    worker 1 has the lowest priority, beside a program that never rests
+    lie     what it measures of the network before the first step is ten times too fast
+    change  the link falls to 100 Mbit/s after a quarter of the steps; needs root
+
+Places whose record is in the file are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.suite.results import append  # noqa: E402
+from benchmarks.suite.tasks.outline import OUTLINES  # noqa: E402
+from grace_tf.cli.tables import print_table  # noqa: E402
+
+TASKS = "vision", "transformer", "lstm"
+LINKS = "100mbit", "1gbit", "10gbit", "unshaped"
+DISTURBED = "", "nice", "lie", "change"
+LATER = "100mbit"  # what the link changes to
+UNTIMED = 2  # steps at the begin of each slice
+BATCHES = 50  # of a worker, again and again
+QUIETLY = {"shuffle": False, "verbose": 0}
+MOST_OVER, LEAST_SHARE, LEAST_GAIN = 1.02, 0.9, 1.2
+KEY = "task", "workers", "link", "disturbed", "steps"
+
+
+def read(path: str | Path) -> list[dict]:
+    """The records of places, the machine left out."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
+    return [each for each in map(json.loads, lines) if each["kind"] == "auto"]
+
+
+def judged(record: dict) -> dict:
+    """How `auto` compares with the best of none, bf16 and fp16, and with the fastest method.
+
+    Returns: "over", its seconds divided by those of the best; "gain", those of the best divided by
+      those of the fastest method that `auto` may choose; "share", what `auto` takes of that gain,
+      None where it is less than a fifth.  A method's seconds are those of a whole training.
+    """
+    count = record["steps"] - 1
+    whole = {name: arm["first"] + count * arm["step"] for name, arm in record["methods"].items()}
+    auto = record["auto"]["first"] + record["auto"]["others"]
+    best = min(whole[name] for name in ("none", "bf16", "fp16"))
+    fastest = min(seconds for name, seconds in whole.items() if name != "fp16")
+    gain = best / fastest
+    share = (best - auto) / (best - fastest) if gain >= LEAST_GAIN else None
+    return {"over": auto / best, "share": share, "gain": gain}
+
+
+def show(records: list[dict]) -> None:
+    """The table of places under the sentence on all of them."""
+    # Of a link that changes there are no whole trainings with the other methods.
+    nothing = {"over": None, "share": None, "gain": None}
+    found = [(r, nothing if "followed" in r else judged(r)) for r in records]
+    over = [each["over"] for _, each in found if each["over"] is not None]
+    shares = [each["share"] for _, each in found if each["share"] is not None]
+    slow, missed = (each > MOST_OVER for each in over), (each < LEAST_SHARE for each in shares)
+    rows = [
+        [
+            f"{r['task']}, {r['workers']} workers, {r['link']}",
+            r["disturbed"] or "-",
+            *(f"{e[name]:.3f}" if e[name] is not None else "-" for name in nothing),
+            r["choice"].split(",")[0].removeprefix("auto: "),
+            str(r.get("followed", "-")),
+        ]
+        for r, e in found
+    ]
+    sentence = (
+        f"auto takes more than {MOST_OVER} × the best baseline in {sum(slow)} of {len(over)} "
+        f"places, and less than {LEAST_SHARE} of a possible gain in {sum(missed)} of {len(shares)}."
+    )
+    columns = ["place", "disturbed", "auto / best baseline", "share of the gain", "best / fastest"]
+    print_table(sentence, [*columns, "choice at the end", "followed after"], rows)
+
+
+def launch(place: dict, options: argparse.Namespace) -> None:
+    link = [] if place["link"] == "unshaped" else ["--link", place["link"]]
+    run = [sys.executable, "-m", "grace_tf", "run", "-np", str(place["workers"]), *link]
+    sizes = ["--turn", str(options.turn), "--slice", str(options.slice), "--out", options.out]
+    own = [__file__, "--place", json.dumps(place), *sizes]
+    hog = None
+    if place["disturbed"] == "nice":
+        hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        subprocess.run([*run, *own], check=True, cwd=ROOT)
+    finally:
+        if hog is not None:
+            hog.kill()
+            hog.wait()
+
+
+def train(place: dict, turn: int, most: int, out: str) -> None:
+    """One worker of a place."""
+    import tensorflow as tf
+
+    threads = max(1, (os.cpu_count() or 1) // place["workers"])
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    import keras
+    import numpy as np
+
+    import grace_tf
+    from grace_tf.aggregation.choice import foresight
+    from grace_tf.cli.bench.machine import machine
+    from grace_tf.compressors.auto import BASELINES, QUALITIES
+    from grace_tf.keras import aggregator_of
+
+    group = grace_tf.init(timeout=300)
+    if place["disturbed"] == "nice" and group.rank == 1:
+        os.nice(19)
+    if place["disturbed"] == "lie":
+        measured = foresight.link.costs
+
+        def lying(*arguments, **keywords):
+            costs = measured(*arguments, **keywords)
+            tenths = {
+                kind: [each / 10 for each in dataclasses.astuple(cost)]
+                for kind, cost in costs.items()
+            }
+            return {kind: type(costs[kind])(*each) for kind, each in tenths.items()}
+
+        foresight.link.costs = lying
+    outline = OUTLINES[place["task"]]
+    task = importlib.import_module(f"benchmarks.suite.tasks.{outline.module}").Task(outline, 1)
+    given = itertools.islice(task.batches(group.rank, group.size), BATCHES)
+    batches = tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, zip(*given)))).repeat()
+
+    class Training:
+        """A model that trains with one method, a few steps at a time."""
+
+        def __init__(self, method: str) -> None:
+            keras.utils.set_random_seed(1)
+            adam = outline.optimizer == "adam"
+            made = (
+                keras.optimizers.Adam(1e-4) if adam else keras.optimizers.SGD(0.001, momentum=0.9)
+            )
+            self.model = task.build()
+            self.model.compile(grace_tf.wrap(made, method), task.losses(), jit_compile=False)
+            self.first, self.seconds, self.counted = 0.0, 0.0, 0
+
+        def begin(self) -> None:
+            clock = Clock()
+            self._fit(1, clock)
+            self.first = clock.steps[0]
+
+        def go_on(self, steps: int) -> None:
+            clock = Clock()
+            self._fit(UNTIMED + steps, clock)
+            self.seconds += sum(clock.steps[UNTIMED:])
+            self.counted += steps
+
+        def _fit(self, steps: int, clock: Clock) -> None:
+            self.model.fit(batches, steps_per_epoch=steps, callbacks=[clock], **QUIETLY)
+
+    class Clock(keras.callbacks.Callback):
+        """The seconds of each step, without those in which `between` runs after it."""
+
+        def __init__(self, between=lambda done: None) -> None:
+            super().__init__()
+            self.steps, self._between = [], between
+
+        def on_train_begin(self, logs=None):
+            self._begun = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps.append(time.perf_counter() - self._begun)
+            self._between(len(self.steps))
+            self._begun = time.perf_counter()
+
+    admitted = [*BASELINES, "fp16", *QUALITIES["safe"]]
+    others = {method: Training(method) for method in admitted}
+    for each in others.values():
+        each.begin()
+    auto = Training("auto")
+    aggregator = aggregator_of(auto.model.optimizer)
+    changes_at = place["steps"] // 4 if place["disturbed"] == "change" else None
+    stages = []
+
+    def between(done: int) -> None:
+        stages.append(aggregator.stage)
+        if done == changes_at:
+            grace_tf.barrier()
+            slow_down(LATER)
+            for each in others.values():  # the new link's steps alone are compared
+                each.seconds, each.counted = 0.0, 0
+        if done % turn == 0:
+            order = list(others.values())
+            for each in order if done // turn % 2 else order[::-1]:
+                each.go_on(most)
+
+    clock = Clock(between)
+    auto.model.fit(batches, steps_per_epoch=place["steps"], callbacks=[clock], **QUIETLY)
+    if group.rank:
+        return
+    first, *rest = clock.steps
+    record = {
+        "kind": "auto",
+        **place,
+        "methods": {
+            method: {"first": each.first, "step": each.seconds / each.counted}
+            for method, each in others.items()
+        },
+        "auto": {"first": first, "others": sum(rest)},
+        "choice": grace_tf.explain(auto.model.optimizer).as_dict()["choice"],
+        "changes": [[i, s] for i, s in enumerate(stages) if not i or s != stages[i - 1]],
+    }
+    if changes_at is not None:
+        times = [record["methods"][name]["step"] for name in admitted if name != "fp16"]
+        record["followed"] = followed(stages, changes_at, times)
+    here = machine(group.size, place["steps"], "of trainings")
+    append(out, {**here, "kind": "machine"})
+    append(out, record)
+    print(json.dumps(record), flush=True)
+
+
+def followed(stages: list[int], at: int, seconds: list[float]) -> int | None:
+    """The steps after the change until only methods within 5 % of the fastest are trained with;
+    None where that does not happen.
+
+    Args:
+      stages: the method of each step, as a number.
+      at: the step before which the link changes.
+      seconds: of a step with each method, after the change.
+    """
+    slow = [each > 1.05 * min(seconds) for each in seconds]
+    last = max((i for i, stage in enumerate(stages) if i >= at and slow[stage]), default=at - 1)
+    return last + 1 - at if last + 1 < len(stages) else None
+
+
+def slow_down(link: str) -> None:
+    """Gives the interface of this worker another rate; its namespace belongs to root."""
+    from grace_tf.cli.run.link.namespaces import INTERFACE, commands
+    from grace_tf.cli.run.link.rates import parse_link
+
+    for _, words in commands(parse_link(link), 1):
+        if words[:3] == ["tc", "qdisc", "add"] and "root" in words and INTERFACE in words:
+            subprocess.run(["tc", "qdisc", "change", *words[3:]], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    several = {"nargs": "+"}
+    parser.add_argument("--tasks", choices=[*OUTLINES], default=TASKS, **several)
+    parser.add_argument("--workers", type=int, default=(2, 4), **several)
+    parser.add_argument("--links", default=LINKS, **several)
+    parser.add_argument("--disturbed", choices=DISTURBED, default=("",), **several)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--turn", type=int, default=50, help="steps of auto between two slices")
+    parser.add_argument("--slice", type=int, default=6, help="steps of each other method")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--out", required=True, help="a file of JSON lines")
+    parser.add_argument("--place", help="of a worker that this program has started")
+    options = parser.parse_args()
+    if options.place:
+        train(json.loads(options.place), options.turn, options.slice, options.out)
+        return
+    options.out = str(Path(options.out).resolve())
+    known = [tuple(record[name] for name in KEY) for record in read(options.out)]
+    if not options.table:
+        places = itertools.product(
+            options.tasks, options.workers, options.links, options.disturbed, [options.steps]
+        )
+        for place in places:
+            if place not in known:
+                launch(dict(zip(KEY, place)), options)
+    show(read(options.out))
+
+
+if __name__ == "__main__":
+    main()
