@@ -17,7 +17,7 @@ from grace_tf.aggregation.already_aggregated import mark
 from grace_tf.aggregation.consistency.plan_handshake import OptimizerInfo
 from grace_tf.aggregation.measure.probe import Probe
 from grace_tf.aggregation.measured import metrics_of
-from grace_tf.aggregation.micro_batches import observes
+from grace_tf.aggregation.micro_batches import observed
 from grace_tf.aggregation.step import Reduction
 from grace_tf.core.hyperparameters import check_choice, check_integer
 from grace_tf.line.inputs import gradient_of, is_gradient, plain
@@ -212,8 +212,10 @@ class Aggregator(Reduction, Trackable):
           grads, variables: as for `__call__`.
           first: bool[]: whether it is the first micro-batch since the last step.
         """
-        if observes(self.settings):
+        if observed(self.settings) > 1:
             _, given, present_variables = self._present(grads, variables)
+            # As Keras accumulates them: rows become dense.
+            given = [tf.convert_to_tensor(grad) for grad in given]
             self._observe(given, present_variables, first)
 
     def aggregate_replicas(

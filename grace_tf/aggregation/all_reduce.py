@@ -31,7 +31,7 @@ def all_reduce(
     Raises: ValueError, TypeError or RuntimeError as an Aggregator and its call do.
     """
     reduce = keywords.pop("reduce", "auto")
-    wanted = settings(compressor, **keywords)
+    wanted = settings(compressor, **keywords).of_micro_batches(1)
     held = [plain(v) for v in variables]
     if len(held) != len(grads):
         raise ValueError(f"{len(grads)} gradients came with {len(held)} variables.")

@@ -35,7 +35,15 @@ from grace_tf.transports.hosts import Hosts
 from grace_tf.transports.lifeline.lifeline import spans_processes
 from grace_tf.transports.loopback import Loopback
 from grace_tf.transports.multi_worker import MultiWorkerGroup
-from grace_tf.transports.tf_distribute import ReplicaContext, Replicas, across_replicas, not_empty
+from grace_tf.transports.tf_distribute import (
+    ReplicaContext,
+    Replicas,
+    across_replicas,
+    not_empty,
+    replica_of,
+    replicas_here,
+    worker_devices,
+)
 from grace_tf.transports.world.current_workers import (
     between_processes,
     refuse_half_a_reduction,
@@ -60,6 +68,7 @@ class Reduction:
         self._registry = VariableRegistry(self._forget)
         self.state = State(self._registry)
         self._plans = Plans(self._registry)
+        self._micro_plans = Plans(self._registry)  # apart, since explain shows those of steps
         self._initial_values = InitialValues()
         self._stages = Stages(self.state, settings.choice)
         self._turns, self._placing = Turns(), threading.RLock()
@@ -107,6 +116,7 @@ class Reduction:
     def _forget(self, ordinal: int) -> None:
         self.state.forget(ordinal)
         self._plans.forget(ordinal)
+        self._micro_plans.forget(ordinal)
 
     def _reduce(
         self,
@@ -149,7 +159,7 @@ class Reduction:
             weight_drift.watch(plans[0], variables, optimizer_info)
         try:
             (reduced,) = self._stages.run(
-                stage_plans, transport, [grads], summed=self.reduce == "sum"
+                stage_plans, transport, [grads], summed=self._summed(under_strategy=False)
             )
         except tf.errors.OpError as error:  # of eager steps; a tf.function raises from its call
             if others is None:
@@ -163,16 +173,16 @@ class Reduction:
         strategy = context.strategy
         refuse_two_doors(strategy)
         refuse_half_a_reduction(strategy)
-        local = strategy.extended.worker_devices
-        summed = self.reduce != "mean"
+        local = worker_devices(strategy)
+        summed = self._summed(under_strategy=True)
         spans = spans_processes(strategy)
         others = MultiWorkerGroup(strategy) if spans else None
         plans = self._plan_stages(grads, variables, others, optimizer_info)
         hosts = self._process_as_host(context, others)
         if spans:
             transport = ReplicaContext(context)
-            first = strategy.extended._id_in_cluster * len(local)  # no public name for it
-            workers = range(first, first + len(local))
+            workers = replicas_here(strategy)
+            first = workers[0]
             if hosts is None:
                 replicas = context.num_replicas_in_sync
                 stage_plans = self._place(plans, replicas, workers, local, others.ring)
@@ -213,11 +223,25 @@ class Reduction:
         context = tf.distribute.get_replica_context()
         if context is None or not grads:
             return  # the step raises, or has nothing to do
-        place = micro_batches.place_of(context, variables, self.reduce)
-        with self._turns.one(meets=False, position=place.position), self._placing:
-            plans = self._plan_stages(grads, variables)
-            self.state.place(place.size, place.workers, place.devices)
-            micro_batches.observe(self.state, plans, self.settings.apart, place, grads, first)
+        several = context.num_replicas_in_sync > 1
+        if several:
+            workers, devices = replicas_here(context.strategy), worker_devices(context.strategy)
+            size, position = context.num_replicas_in_sync, workers.index(replica_of(context))
+        else:
+            world, position = between_processes() or Loopback(), 0
+            size, workers, devices = world.size, world.workers, [device_of(variables[0])]
+        divided = float(size) if self._summed(several) else 1.0
+        stages = [stage for _, stage in self.settings.stages]
+        with self._turns.one(meets=False, position=position), self._placing:
+            plans = [self._micro_plans.find(stage, grads, variables) for stage in stages]
+            self.state.place(size, workers, devices)
+            micro_batches.observe(
+                *(self.state, plans, self.settings.apart, position, grads, divided, first)
+            )
+
+    def _summed(self, under_strategy: bool) -> bool:
+        """Whether a step returns the sum of gradients that were divided before."""
+        return self.reduce != "mean" if under_strategy else self.reduce == "sum"
 
     def _hosts_of(self, others: Group | None) -> Hosts | None:
         """With `hierarchical` the hosts of plain processes; all processes must call it."""

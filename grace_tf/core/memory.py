@@ -174,12 +174,12 @@ class Memory:
 
         Args:
           x: the gradient divided by `micro_batches`, so that the sum over micro-batches is the x
-            of `compensate`, unless Keras clips that.  float32.
+            of `compensate`.  float32.
           state: as `store` left it.
           first: bool[]: whether it is the first micro-batch since a step.  What was observed before
-            a step that was skipped must then be replaced, since nothing else resets it.
+            a step that was skipped must then be replaced, since only `settle` resets it.
         Returns: the leaves that change, in the form of `store`.  `compensate` finds them in its
-          state, and `settle` returns them unchanged.
+          state.
         """
         raise NotImplementedError(f"{type(self).__name__} observes no micro-batches.")
 

@@ -21,6 +21,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable
 
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.already_aggregated import aggregated
+from grace_tf.aggregation.micro_batches import observed
 from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
 from grace_tf.keras.flavours import Flavour, derived, flavour_of
@@ -49,6 +50,7 @@ class Wrapped:
 
     _plain_class: type
     _grace: Aggregator | None = None
+    _grace_settings: Settings | None = None
 
     def __init_subclass__(cls, **keywords):
         super().__init_subclass__(**keywords)
@@ -59,7 +61,9 @@ class Wrapped:
 
     def _settings(self) -> Settings:
         """The settings that `wrap` was given."""
-        raise NotImplementedError
+        if self._grace_settings is None:
+            raise _bare(type(self))
+        return self._grace_settings
 
     def get_config(self):
         wanted = self._settings().config()
@@ -101,9 +105,6 @@ class Wrapped:
 class _Reducing(InFiles, Wrapped):
     """A wrapped optimizer that aggregates gradients itself: it has an aggregator."""
 
-    def _settings(self):
-        return self._aggregator().settings
-
     @unchanged_errors()
     def _aggregated(self, grads_and_vars, keras_way):
         grads_and_vars = list(grads_and_vars)
@@ -143,12 +144,28 @@ class _Keras3(_Reducing):
         self._aggregator().join(variables)  # here the variables still have their paths
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        count = micro_batches_of(self)
+        count = observed(self._aggregator().settings)
         if count > 1:
-            first = tf.equal(plain(self._iterations) % count, 0)
-            self._aggregator().observe(grads, trainable_variables, first)
+            self._observe(grads, trainable_variables, count)
         original = super()._backend_apply_gradients
         repairs.decide_across_replicas(self, original, grads, trainable_variables)
+
+    @unchanged_errors()
+    def _observe(self, grads, variables, count):
+        """Shows the memories one of the `count` micro-batches whose gradients Keras accumulates."""
+        now = micro_batches_of(self, self._settings().hierarchical)
+        if now != count:
+            raise ValueError(
+                f"The gradient_accumulation_steps or the clipping of this {type(self).__name__} "
+                f"have changed since it was wrapped, so that its memory would see {now} "
+                f"micro-batches before each step and not {count}: grace_tf.unwrap() it, and wrap "
+                "it again."
+            )
+        # The first Keras 3 counts in `iterations`, the others in both.
+        counter = getattr(self, "_iterations", None)
+        counter = self.iterations if counter is None else counter
+        first = tf.equal(plain(counter) % count, 0)
+        self._aggregator().observe(grads, variables, first)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super()._all_reduce_sum_gradients)
@@ -183,13 +200,6 @@ class _Legacy(_Reducing):
 
 class _Multi(Wrapped):
     """A wrapped MultiOptimizer: each of its inner optimizers aggregates its own gradients."""
-
-    _grace_settings: Settings | None = None
-
-    def _settings(self):
-        if self._grace_settings is None:
-            raise _bare(type(self))
-        return self._grace_settings
 
     def _wrap_parts(self):
         """Wraps inner optimizers not wrapped yet: some are made when the variables are known."""
@@ -233,9 +243,7 @@ class _AddonsMulti(_Multi):
 
 def is_bare(optimizer: Any) -> bool:
     """Whether it is of a wrapped class, but was constructed, and not given to `wrap`."""
-    if isinstance(optimizer, _Multi):
-        return optimizer._grace_settings is None
-    return isinstance(optimizer, Wrapped) and optimizer._grace is None
+    return isinstance(optimizer, Wrapped) and optimizer._grace_settings is None
 
 
 _classes: dict[type, type] = {}
@@ -244,19 +252,21 @@ _classes: dict[type, type] = {}
 def attach(optimizer: Any, wanted: Settings) -> None:
     """Turns an optimizer into a wrapped one, with an aggregator of these settings.
 
-    Raises ValueError where both the optimizer and a memory have a momentum.
+    Raises ValueError where both the optimizer and a memory have a momentum, and where a memory was
+    told of micro-batches that the optimizer does not have.
     """
     refuse_second_momentum(optimizer, wanted)
+    count = micro_batches_of(optimizer, wanted.hierarchical)
+    observing = wanted.of_micro_batches(count)
     if not isinstance(optimizer, Wrapped):
         optimizer.__class__ = wrapped_class(type(optimizer))
     keras = flavour_of(optimizer)
     repairs.fit_on_several_workers(keras)  # here, since loaded optimizers do not go through wrap
+    optimizer._grace_settings = wanted
     if isinstance(optimizer, _Multi):
-        optimizer._grace_settings = wanted
         optimizer._wrap_parts()
         return
-    wanted = wanted.of_micro_batches(1 if wanted.hierarchical else micro_batches_of(optimizer))
-    aggregator = Aggregator(wanted)
+    aggregator = Aggregator(observing)
     aggregator.follow(functools.partial(iterations_of, weakref.ref(optimizer)))
     optimizer._grace = aggregator  # all but legacy optimizers track it automatically
     optimizer._grace_state = derived(SavedState, keras, "losses.Loss")(aggregator)
@@ -280,9 +290,8 @@ def detach(optimizer: Any) -> None:
         detach(part)
     if isinstance(optimizer, _Legacy):
         AutoTrackable._delete_tracking(optimizer, "_grace")
-    if isinstance(optimizer, _Multi):
-        del optimizer._grace_settings
-    else:
+    del optimizer._grace_settings
+    if not isinstance(optimizer, _Multi):
         del optimizer._grace, optimizer._grace_state
     optimizer.__class__ = type(optimizer)._plain_class
 

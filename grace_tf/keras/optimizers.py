@@ -134,12 +134,15 @@ def ignore_in_configs(cls: type, key: str, unless: type) -> None:
     _ignoring.add(owner)
 
 
-def micro_batches_of(optimizer: Any) -> int:
-    """The number of gradients whose mean is aggregated in a step.
+def micro_batches_of(optimizer: Any, hierarchical: bool | str) -> int:
+    """How many micro-batches the memories of an optimizer may see before each step.
 
-    It is 1 where Keras clips that mean, since the gradients themselves are not clipped.
+    It is 1 where Keras clips the mean of their gradients, since these are not clipped themselves,
+    and with `hierarchical`, where a memory is a host's, and not a process's.
     """
     count = getattr(optimizer, "gradient_accumulation_steps", None)  # not in the first Keras 3
+    if hierarchical:
+        return 1
     limits = (getattr(optimizer, k) for k in ("clipnorm", "clipvalue", "global_clipnorm"))
     return count if count and all(limit is None for limit in limits) else 1
 

@@ -52,9 +52,10 @@ class Variance(Memory):
     def of_micro_batches(self, count):
         if self.micro_batches not in (1, count):
             raise ValueError(
-                f"The memory variance has micro_batches={self.micro_batches}, but the gradients of "
-                f"{count} are seen before each step here: leave micro_batches out, since "
-                "grace_tf.wrap sets it from the optimizer's gradient_accumulation_steps."
+                f"The memory variance has micro_batches={self.micro_batches}, but here it sees "
+                f"{f'{count} before' if count > 1 else 'the mean alone in'} each step: leave "
+                "micro_batches out, since grace_tf.wrap sets it from the optimizer's "
+                "gradient_accumulation_steps."
             )
         return dataclasses.replace(self, micro_batches=count)
 
@@ -74,5 +75,5 @@ class Variance(Memory):
 
     def settle(self, carry, sent, total, state, ctx):
         r, v = carry
-        v = tf.where(sent == 0, self.decay * v, 0.0)
-        return total, {**state, "r": r - sent, "v": v}
+        nexts = {"r": r - sent, "v": tf.where(sent == 0, self.decay * v, 0.0)}
+        return total, nexts | ({"s": tf.zeros_like(v)} if self.micro_batches > 1 else {})

@@ -16,6 +16,24 @@ from grace_tf.transports.loopback import Loopback, appended
 from grace_tf.transports.rows import padded
 
 
+def worker_devices(strategy: tf.distribute.Strategy) -> Sequence[str]:
+    """The devices of the strategy's replicas in this process."""
+    return strategy.extended.worker_devices
+
+
+def replicas_here(strategy: tf.distribute.Strategy) -> range:
+    """The numbers of the strategy's replicas in this process."""
+    count = len(worker_devices(strategy))
+    # There is no public name for the number of the process; only strategies of several have it.
+    process = strategy.extended._id_in_cluster if count < strategy.num_replicas_in_sync else 0
+    return range(process * count, (process + 1) * count)
+
+
+def replica_of(context: tf.distribute.ReplicaContext) -> int:
+    """The number of the replica; its id is a constant tensor, of no use to state and streams."""
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
 class Replicas(Loopback):
     """The replicas of a strategy that all live in this process, seen from outside them.
 
@@ -81,8 +99,7 @@ class ReplicaContext(Transport):
     def __init__(self, context: tf.distribute.ReplicaContext) -> None:
         self._context = context
         self.size = context.num_replicas_in_sync
-        # The id is a constant tensor; state and random streams need the number.
-        self.workers = (int(tf.get_static_value(context.replica_id_in_sync_group)),)
+        self.workers = (replica_of(context),)
 
     def _sum(self, buffers: Tensors, key: int) -> Tensors:
         # identity: a captured tensor has no device, and the strategy needs one
