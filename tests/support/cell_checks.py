@@ -103,7 +103,20 @@ def in_one_process(replicas, method):
     return cell_features.fit(kind(mirrored(replicas), 0, replicas), method)
 
 
+# How a training on known gradients ends, alone and between two workers: on every engine, TensorFlow
+# and Keras, whether operations are native or not.
+KNOWN = {
+    ("none", True): "22ea572a5603",
+    ("none", False): "94faf9e2ea7a",
+    ("mixed", True): "65788451a4ca",
+    ("mixed", False): "ef9132788427",
+}
+
+
 def fit(found, workers):
+    if found.engine in ("alone", *OF_TWO):
+        ends = {sha for told in workers for sha in told["known"]}
+        assert ends == {KNOWN[found.method, found.engine == "alone"]}
     logs = same(workers, "logs")
     assert logs["loss"][1] < logs["loss"][0]
     weights = same(workers, "weights")
@@ -196,7 +209,7 @@ def accumulation(found, workers):
     # (3, 1.875, 3.75), so that two elements stand out; of a mean alone none would.
     replicas = max(len(workers), len(workers[0]["shas"]))
     factors = np.arange(1.0, replicas + 1)[:, np.newaxis]
-    wanted = {"r": [0, 0.5, 0], "v": [0, 0.999 * 1.25, 0], "s": [2, 1.25, 2.5]}
+    wanted = {"r": [0, 0.5, 0], "v": [0, 0.999 * 1.25, 0], "s": [0, 0, 0]}
     known = [told["known"] for told in workers]
     for leaf, row in wanted.items():
         rows = [row for told in known for row in told[leaf]]

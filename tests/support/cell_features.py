@@ -45,7 +45,39 @@ class EachStep(keras.callbacks.Callback):
 def fit(engine, method):
     made = engine.compiled(lambda: optimizer(method), built=False)
     history = engine.fit(made, engine.batches())
-    return {**told(made, history), "weights": values(made.trainable_variables)}
+    facts = {**told(made, history), "weights": values(made.trainable_variables)}
+    return {**facts, "known": known_bits(engine, method)}
+
+
+class Product(keras.layers.Layer):
+    """The sum of x · w, whose gradient is x."""
+
+    def build(self, shape):
+        self.w = self.add_weight(name="w", shape=shape[1:], initializer="zeros")
+
+    def call(self, x):
+        return tf.reduce_sum(x * self.w, [1, 2])[:, None]
+
+
+def known_bits(engine, method):
+    """How a training ends whose gradients no arithmetic of TensorFlow has rounded.
+
+    The gradients are the inputs, whose halves are exact, as are the products with the rates.
+    """
+
+    def make():
+        x = keras.Input((6, 4))
+        names = [pattern[2:-3] for pattern in MIXED]
+        return keras.Model(x, keras.layers.Add()([Product(name=name)(x) for name in names]))
+
+    def sgd():
+        return wrapped(keras.optimizers.SGD(0.5, momentum=0.5), method)
+
+    made = engine.compiled(sgd, make, loss=lambda wanted, given: given[:, 0])
+    draws = np.random.default_rng(7).normal(size=[STEPS, engine.workers, 1, 6, 4])
+    batches = [[(x, x[:, 0, :1]) for x in step] for step in draws.astype(np.float32)]
+    engine.fit(made, batches, epochs=1)
+    return digests(made)
 
 
 def validation(engine, method):
