@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import KERAS_3, compiled, fit, loss_scaled, replicas_of, sha, shas, slots
+from models import KERAS_3, ROWS, compiled, data, fit, loss_scaled, replicas_of, sha, shas, slots
 from replicas import mirrored
 from this_keras import keras
 
@@ -108,6 +108,29 @@ def test_mixed_precision_wraps_ours():
         assert aggregator_of(made.optimizer).bytes_per_step > 0
     finally:
         keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("method", ["none", "fp16", "eden"])
+def test_under_mixed_float16_a_step_in_which_one_replica_overflows_is_skipped_by_both(method):
+    def trained(x, y):
+        made = compiled(lambda: grace_tf.wrap(SGD(0.1), method, min_elements=1), strategy)
+        made.fit(x, y, batch_size=ROWS, shuffle=False, verbose=0)
+        scaler = made.optimizer
+        now = scaler.dynamic_scale if KERAS_3 else scaler.loss_scale
+        (end,) = set(shas(made, strategy))
+        return end, float(now.numpy()), aggregator_of(scaler).state.step
+
+    strategy = mirrored(2)
+    x, y = data(4)
+    more_x, more_y = (np.insert(each, [2 * ROWS], each[:ROWS], axis=0) for each in (x, y))
+    more_y[3 * ROWS - 1] = 6e4  # of the second replica; as float16 its scaled gradient is infinite
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        wanted, scale, steps = trained(x, y)
+        found = trained(more_x, more_y)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert found == (wanted, scale / 2, steps)
 
 
 def test_embeddings_and_variables_without_gradient():
