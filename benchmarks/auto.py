@@ -13,7 +13,7 @@ step for each further one.
 
 Disturbances, which must not mislead it:
 
-    nice    worker 1 has the lowest priority, beside a program that never rests
+    nice    worker 1 has the lowest priority while another program keeps a processor busy
     lie     what it measures of the network before the first step is ten times too fast
     change  the link falls to 100 Mbit/s after a quarter of the steps; needs root
 
@@ -52,13 +52,13 @@ KEY = "task", "workers", "link", "disturbed", "steps"
 
 
 def read(path: str | Path) -> list[dict]:
-    """The records of places, the machine left out."""
+    """The records of places.  Lines that describe a machine are skipped."""
     lines = Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
     return [each for each in map(json.loads, lines) if each["kind"] == "auto"]
 
 
 def judged(record: dict) -> dict:
-    """How `auto` compares with the best of none, bf16 and fp16, and with the fastest method.
+    """Compares `auto` with the best of none, bf16 and fp16, and with the fastest of its methods.
 
     Returns: "over", its seconds divided by those of the best; "gain", those of the best divided by
       those of the fastest method that `auto` may choose; "share", what `auto` takes of that gain,
@@ -254,7 +254,7 @@ def followed(stages: list[int], at: int, seconds: list[float]) -> int | None:
 
 
 def slow_down(link: str) -> None:
-    """Gives the interface of this worker another rate; its namespace belongs to root."""
+    """Sets another rate for the network interface of this worker.  Only root can do that."""
     from grace_tf.cli.run.link.namespaces import INTERFACE, commands
     from grace_tf.cli.run.link.rates import parse_link
 

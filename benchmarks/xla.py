@@ -33,7 +33,7 @@ WIDTH, LAYERS = 512, 8
 
 
 def build() -> keras.Model:
-    """Eight dense layers of together 2.1 million weights.
+    """Eight dense layers, which have 2.1 million weights in total.
 
     Between them lie normalisations, activations and dropouts.  XLA computes these in one loop.
     """

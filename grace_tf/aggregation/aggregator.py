@@ -206,7 +206,7 @@ class Aggregator(Reduction, Trackable):
     def observe(self, grads: Sequence[Any], variables: Sequence[Any], first: tf.Tensor) -> None:
         """Shows memories the gradients of one micro-batch; the mean of them comes to `aggregate`.
 
-        It communicates nothing, and does nothing where no memory asks for micro-batches.
+        It does not communicate.  It has no effect unless a memory observes micro-batches.
 
         Args:
           grads, variables: as for `__call__`.

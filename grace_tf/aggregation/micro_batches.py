@@ -16,7 +16,7 @@ from grace_tf.line.settings import Settings
 
 
 def observed(settings: Settings) -> int:
-    """How many micro-batches the memories of these settings see before each step; 1 for none."""
+    """How many micro-batches the memories observe before each step; 1 if they observe none."""
     routes = (route for _, stage in settings.stages for route in stage.routes)
     return max((memory.micro_batches for _, _, memory in routes), default=1)
 
@@ -33,12 +33,12 @@ def observe(
     """Lets the memories of all stages see the gradients of a micro-batch; stores what they return.
 
     Args:
-      plans: of the stages.  Equal leaves of memories of one name are one leaf, so that of these the
-        first alone sees a variable.
+      plans: of the stages.  Stages with the same kind of memory share its leaves, so only the first
+        of them observes a variable.
       apart: the kinds of state that stages do not share.
       position: of the worker among those of this process.
       grads: dense, in the order of the plans.
-      divided: by how much the caller has divided them so that the sum over workers is the mean.
+      divided: the number by which the caller has divided the gradients; 1 if it has not.
       first: bool[]: whether it is the first micro-batch since a step.
     """
     done: set[tuple[str, int]] = set()

@@ -240,7 +240,10 @@ class Reduction:
             )
 
     def _summed(self, under_strategy: bool) -> bool:
-        """Whether a step returns the sum of gradients that were divided before."""
+        """Whether the caller has divided the gradients by the number of workers.
+
+        A step then returns their sum, else their mean.
+        """
         return self.reduce != "mean" if under_strategy else self.reduce == "sum"
 
     def _hosts_of(self, others: Group | None) -> Hosts | None:

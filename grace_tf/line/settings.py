@@ -125,7 +125,7 @@ class Settings:
         return None
 
     def of_micro_batches(self, count: int) -> Settings:
-        """These settings where each gradient is the mean of those of `count` micro-batches.
+        """These settings for an optimizer whose gradients are means over `count` micro-batches.
 
         Raises ValueError where a memory was told another count.
         """

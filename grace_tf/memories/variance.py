@@ -19,8 +19,8 @@ class Variance(Memory):
     Where an element is sent, v ← 0 and r keeps what was not sent; elsewhere v ← ζ·v.  `alpha` is α,
     `decay` is ζ.  x is the mean of the gradients xᵢ of k = `micro_batches` micro-batches.  `wrap`
     sets k to the optimizer's `gradient_accumulation_steps`, so the variance is then over
-    micro-batches.  Elsewhere k is 1, and the variance is over steps: with an Aggregator, where
-    Keras clips x, which no xᵢ shows, and with `hierarchical`, where x is a host's.
+    micro-batches.  Elsewhere k is 1, and the variance is over steps: with an Aggregator; where
+    Keras clips x, since the xᵢ are not clipped; and with `hierarchical`, where x is a host's mean.
     `grace_tf.explain` shows a k above 1.  Under a strategy every replica is a worker, so what N
     replicas compute in a step counts as N samples, one in each of N states.
     State: r and v, float32, the variable's shape; with k > 1 also s, the sum over the micro-batches

@@ -61,8 +61,8 @@ def test_every_unbiased_method_has_a_bound():
     specs = [s for entry in registry.entries() for s in (entry.name, *entry.examples)]
     unbiased = {s for s in specs if grace_tf.get(s).unbiased}
     without = {s for s in unbiased if grace_tf.get(s).relative_bound(spec) is None}
-    # A shared scale is the largest of all workers' scales, so it may be much larger than this
-    # worker's gradient. Then the error has no bound.
+    # A shared scale is the largest of all workers' scales.  It may be much larger than the gradient
+    # of this worker, so the error of this worker has no bound relative to its gradient.
     assert without == {"terngrad:shared=true,clip=none,workers=3"}
     assert {"natural", "qsgd:norm=minmax", "terngrad:clip=none", "wangni", "atomo"} < unbiased
     assert grace_tf.get("terngrad").relative_bound(spec) is None  # clipping is not unbiased

@@ -21,7 +21,7 @@ METHODS = [name for name in grace_tf.available() if name != "auto" and grace_tf.
 
 
 def ends():
-    """By method how its variable ends on two replicas, which must be the same."""
+    """The digest of each method's variable after the training, the same on both replicas."""
 
     def sgd():
         return grace_tf.wrap(

@@ -27,7 +27,7 @@ def scope(replicas):
 
 
 def gradients(sample, replicas=1):
-    """Of each variable what each replica has: one direction, and noise that is as large."""
+    """The gradients of each variable, a row for each replica: the same direction, plus noise."""
     steady = [cases.normal(shape, 99) for shape in SHAPES]
     noise = [
         [2 * cases.normal(shape, 100 * i + sample) for shape in SHAPES] for i in range(replicas)

@@ -56,15 +56,16 @@ class Product(keras.layers.Layer):
         self.w = self.add_weight(name="w", shape=shape[1:], initializer="zeros")
 
     def call(self, x):
-        return tf.reduce_sum(x * self.w, [1, 2])[:, None]
+        return tf.reduce_sum(x * self.w, list(range(1, len(x.shape))))[:, None]
 
 
-# No matrix products, which processors round otherwise: what these give is the same everywhere.
+# Methods without matrix products, which processors round differently.  These methods give the same
+# bits on every machine.
 EXACT = {".*qsgd/.*": "qsgd", ".*topk/.*": "topk:ratio=0.1", ".*eden/.*": "eden"}
 
 
 def known_bits(engine, method):
-    """How a training ends whose gradients no arithmetic of TensorFlow has rounded."""
+    """The digests of the weights after a training with exact gradients."""
 
     def sgd():
         return wrapped(
@@ -76,9 +77,9 @@ def known_bits(engine, method):
 
 
 def trained_on_known_gradients(engine, sgd, names):
-    """A model of a variable a name, after steps whose gradients are exactly its inputs.
+    """A trained model that has one variable for each name; its gradients are exactly its inputs.
 
-    Their halves are exact, as are their products with rates that are powers of two.
+    Half of a gradient is exact too, and so is its product with a rate that is a power of two.
     """
 
     def make():
@@ -212,25 +213,18 @@ def accumulation(engine, method):
     return facts
 
 
-class Table(keras.layers.Layer):
-    """x · w, whose gradient is x."""
-
-    def build(self, shape):
-        self.w = self.add_weight(name="w", shape=(3,), initializer="zeros")
-
-    def call(self, x):
-        return tf.reduce_sum(x * self.w, -1, keepdims=True)
-
-
 def known_micro_batches(engine):
-    """What `variance` sends of the gradients (2, 2, 1) and (2, -1, 3), of worker w times w + 1."""
+    """A step of `variance` over two micro-batches with the gradients (2, 2, 1) and (2, -1, 3).
+
+    Those of worker w are multiplied by w + 1.
+    """
 
     def sgd():
         plain = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
         return wrapped(plain, "variance:alpha=1.5,capacity=1.0")
 
     def make():
-        return keras.Sequential([keras.Input((3,)), Table()])
+        return keras.Sequential([keras.Input((3,)), Product()])
 
     made = engine.compiled(sgd, make, loss=lambda wanted, given: given[:, 0])
     batches = []

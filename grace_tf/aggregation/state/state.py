@@ -151,9 +151,12 @@ class State(Trackable):
     def store(
         self, position: int, slots: PlanSlots, read: Mapping[int, dict], nexts: Mapping[int, dict]
     ) -> None:
-        """Stores some leaves of memories beside any step: `nexts[ordinal]` by name.
+        """Stores new values of some leaves of memories, between steps.
 
-        `read`: what the worker at this position had in its memories.
+        Args:
+          position: of the worker among those of this process.
+          read: by ordinal and name, the present values of all leaves of these memories.
+          nexts: by ordinal and name, the new values.
         """
         given, result = (Share([], memory, {}, None) for memory in (read, nexts))
         for change in slots.changes(position, given, result):
