@@ -180,11 +180,17 @@ class Lifeline:
             self.lose_the_silent()
             return self.broken
 
+    def lose(self, worker: int, how: str) -> None:
+        """Ends this worker, and the others with the same cause: this worker is lost, and how."""
+        if self.broken is None and not self.closed:
+            self.tell("lost", {"worker": worker, "how": how})
+            self.lay_to(worker, how)
+
     def lose_the_silent(self) -> None:
         """Blames the worker without a sign of life for the longest time, if there is one."""
         worker, peer = max(self._peers.items(), key=lambda item: item[1].silent, default=(0, None))
         if peer is not None and peer.silent >= SILENT:
-            self._lose(worker, peer.silence())
+            self.lose(worker, peer.silence())
 
     def lose_the_absent(self, worker: int | None, how: str) -> None:
         """Blames this worker, of which the engine says that it is lost.
@@ -195,7 +201,7 @@ class Lifeline:
             if worker is None and self.rank and 0 not in self._peers:
                 worker = 0
             if worker not in (None, self.rank):
-                self._lose(worker, how)
+                self.lose(worker, how)
 
     def close(self, failing: bool = False, steps: int | None = None) -> None:
         """Says goodbye.  Worker 0 waits for the others' end first: their TensorFlow needs it."""
@@ -237,7 +243,7 @@ class Lifeline:
                 for worker, peer in list(self._peers.items()):
                     peer.silent += passed
                     if peer.silent > self.patience:
-                        self._lose(worker, peer.silence())
+                        self.lose(worker, peer.silence())
                 if self._door is not None:
                     self._door.expire()
                 beat += passed
@@ -265,7 +271,7 @@ class Lifeline:
                     self._calling.close()
                     heard = heard or line is not None
                     if not heard:
-                        self._lose(0, silence(time.monotonic() - begun))
+                        self.lose(0, silence(time.monotonic() - begun))
                     if self.broken or not self._read or time.monotonic() >= until:
                         return False
                     time.sleep(pause)
@@ -351,7 +357,7 @@ class Lifeline:
         peer.connection.close()
         self._peers.pop(peer.worker, None)
         if peer.worker not in self.left:
-            self._lose(peer.worker, why)
+            self.lose(peer.worker, why)
 
     def _catch_up(self, peer: Peer) -> None:
         """Sends a new peer the earlier messages."""
@@ -370,11 +376,6 @@ class Lifeline:
                 peer.send(line)
 
     # What ends this worker
-
-    def _lose(self, worker: int, how: str) -> None:
-        if self.broken is None and not self.closed:
-            self.tell("lost", {"worker": worker, "how": how})
-            self.lay_to(worker, how)
 
     def lay_to(self, worker: int, how: str | None = None) -> None:
         """Ends this worker and names another as the cause; `how` follows its number."""

@@ -205,7 +205,7 @@ class Waits:
         return None
 
     def end(self) -> None:
-        """Ends the wait now; the error names the worker that most likely caused it."""
+        """Ends the wait now; the error of all workers names the one that most likely caused it."""
         with self._lifeline.changed:
             self._lifeline.lose_the_silent()
             lately = time.monotonic() - 3 * self._share
@@ -218,7 +218,7 @@ class Waits:
             else:
                 how = f"did not take part within {self._timeout:g} s"
                 how += "".join(f", nor did worker {worker}" for worker in late[1:])
-            self._lifeline.lay_to((late or others)[0], how)
+            self._lifeline.lose((late or others)[0], how)
 
 
 def crossed(size: int, meeting: int, purpose: str, stepping: int) -> str:

@@ -54,7 +54,8 @@ def init(
 
     Args:
       timeout: seconds that this call, and every collective later on, waits for the others; 120
-        unless given.  When they have met, TensorFlow has at least ten seconds to connect them.
+        unless given.  When they have met, TensorFlow has at least ten seconds to connect them.  The
+        end of a tf.data iterator may hold a worker for up to 60 s, see docs/workers.md.
       workers: the addresses `host:port` of all, in one order on all of them.
       rank: the place of this process among them, from 0.
       size, master: instead of all addresses, the number of workers and the `host:port` where worker
