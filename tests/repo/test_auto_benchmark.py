@@ -26,13 +26,15 @@ def test_a_gain_of_less_than_a_fifth_is_not_judged():
 @pytest.mark.parametrize(
     "stages, after",
     [
-        ([0, 0, 1, 1, 2, 2, 1, 2, 2], 5),  # the last slow step is the fifth after the change
+        ([0, 0, 1, 1, 2, 2, 2, 2, 2], 2),
         ([0, 0, 2, 2], 0),
-        ([0, 0, 2, 1], None),
+        ([0, 0, 2, 1, 2, 2], 2),  # of four steps one is too many
+        ([0, 0, 1, 2, 2, 1, 2, 2, 2], 1),  # of six steps one is a comparison
+        ([0, 0, 1, 1], None),
         ([0, 0, 3, 3], 0),  # within 5 %
     ],
 )
-def test_a_change_is_followed_when_no_slow_method_is_trained_with_any_more(stages, after):
+def test_a_change_is_followed_when_slow_methods_are_only_compared_with(stages, after):
     assert auto.followed(stages, 2, [9, 5, 1, 1.04]) == after
 
 

@@ -24,7 +24,9 @@ GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
 # pays for comparisons with what it gains; a baseline gains nothing.
 DISTANT, NEAR = 2.0, 1.25
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
-DRIFT = 1.3  # times as long, or as short, as in the watch before: all arms are looked at again
+# Times as long, or as short, as in the watch before: all arms are looked at again.  So it is where
+# the first watch takes so much more or less than the comparison before it.
+DRIFT = 1.3
 WATCHES = (50, 50, 100, 300)  # steps before each comparison with the rival; the last repeats
 SWITCHES = 3  # how often a rival may take the place of the chosen arm
 FEWEST = 200  # steps of a training in which timing can pay; after so many it begins at any rate
@@ -77,7 +79,8 @@ class Trial:
         self._rounds: list[dict[int, float]] = []
         self._phase = ""
         self._behind = 0  # watches in a row in which the rival led
-        self._expected = 0.0  # seconds of a step in the last watch
+        self._expected = 0.0  # seconds of a step in the last watch, or in the first comparison
+        self._first = True  # whether no arm was chosen so far
         self._watches = self._switches = 0
         self.decision: Decision | None = None
 
@@ -113,6 +116,7 @@ class Trial:
         """The blocks of a watch in which a training was saved."""
         self.decision = Decision(arm, rival, {}, "measured")
         self._watches, self._switches, self._expected = watches, switches, 0.0
+        self._first = False
         return self._watch()
 
     @property
@@ -176,7 +180,10 @@ class Trial:
         if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
-        self._watches, self._expected = 0, 0.0
+        # Only once: where steps between those of other arms always take another time, no later
+        # comparison would agree with its watch either, and each would start another one.
+        self._watches, self._expected = 0, middle[arm] if self._first else 0.0
+        self._first = False
         return self._watch()
 
     def _gains(self, arm: int, baseline: int) -> bool:

@@ -90,6 +90,27 @@ def test_a_link_that_changes_is_followed_within_600_steps(before, after):
     assert training.arms[1590] == min(range(4), key=after.__getitem__)
 
 
+@pytest.mark.parametrize("at", range(40, 180, 20))
+def test_a_link_that_changes_while_methods_are_compared_is_followed_too(at):
+    def seconds(arm, step):
+        return (FAST if step < at else SLOW)[arm]
+
+    assert Simulated(seconds).take(at + 400).chosen == FOUR
+
+
+def test_steps_that_take_longer_between_others_are_compared_again_once():
+    trial = Trial(len(ARMS), baselines=2)
+
+    def seconds(arm, step):
+        return MIDDLE[arm] * (1.0 if trial._phase == "watch" else 2.0)
+
+    training = Simulated(seconds, trial=trial).take(2000)
+    warm_ups = sum(
+        training.arms[i : i + 8] == [HALF] * 4 + [NONE] * 4 for i in range(training.step - 8)
+    )
+    assert (training.chosen, warm_ups) == (FOUR, 2)
+
+
 def test_a_slow_start_decides_nothing():
     """The first steps of an arm load kernels and fill pipelines."""
     seen = set()
