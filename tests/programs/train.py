@@ -60,11 +60,7 @@ def data(worker: int, workers: int) -> tf.data.Dataset:
     rng = np.random.default_rng(7)
     x = rng.normal(size=[STEPS, workers, 8, 24]).astype(np.float32)
     y = rng.integers(0, 5, size=[STEPS, workers, 8])
-    share = tf.data.Dataset.from_tensor_slices((x[:, worker], y[:, worker]))
-    # TensorFlow's tuning of data sets may hold a worker longer than its timeout: docs/workers.md.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return share.with_options(options)
+    return tf.data.Dataset.from_tensor_slices((x[:, worker], y[:, worker]))
 
 
 def all_data(workers: int) -> tf.data.Dataset:

@@ -1,6 +1,10 @@
 """Waiting in a collective in which another worker takes no part, and what it costs."""
 
 import contextlib
+import gc
+import sys
+import threading
+import weakref
 from unittest import mock
 
 import tensorflow as tf
@@ -81,7 +85,7 @@ class WaitsTest(tf.test.TestCase):
 
     def test_one_wait_of_the_timeout_is_laid_to_who_does_not_wait(self):
         self.mark.assign(7.5)
-        for seconds in (0, 50, 99):
+        for seconds in (0, 1, 50, 99):
             self.look(seconds)
             self.line.handler(3, [0, None, 0])
         self.assertEqual(self.line.laid, [])
@@ -104,6 +108,7 @@ class WaitsTest(tf.test.TestCase):
     def test_workers_that_all_wait_do_not_run_the_same_steps(self):
         self.mark.assign(7.5)
         self.look(0)
+        self.look(1)
         self.at(100)
         for worker in (0, 2, 3):
             self.line.handler(worker, [0, None, 0])
@@ -127,6 +132,27 @@ class WaitsTest(tf.test.TestCase):
             self.look(float(seconds))
         self.assertEqual(self.line.laid + self.line.told, [])
 
+    def test_a_wait_that_ends_before_the_second_look_keeps_no_frames(self):
+        (call,) = self.calls.return_value = [Call()]
+        ended = weakref.ref(call)
+        self.mark.assign(7.5)
+        self.look(0)
+        self.calls.return_value = [Call()]
+        self.waits._dropped.clear()  # as `_watch` does
+        del call
+        self.assertIsNone(ended())
+
+    def test_a_look_that_fails_is_not_the_last_one(self):
+        looks = mock.Mock(side_effect=[ZeroDivisionError, None])
+
+        def until(true, seconds):
+            self.line.closed = looks.call_count == 2
+
+        self.line.until = until
+        with mock.patch.object(self.waits, "look", looks), self.assertLogs("grace_tf", "ERROR"):
+            self.waits._watch()
+        self.assertEqual(looks.call_count, 2)
+
     def test_a_failed_use_counts_too(self):
         self.mark.assign(7.5)
         self.waits.around(self.mark, [tf.ones([])], lambda: tf.ones([]))
@@ -137,8 +163,8 @@ class WaitsTest(tf.test.TestCase):
         setattr(self.mark, waits.KEY, 11)
         self.mark.assign(7.5)
         self.enter_context(mock.patch.object(waits, "_waits"))
-        self.look(0)
-        self.look(2)
+        for seconds in (0, 1, 2):
+            self.look(seconds)
         return list(self.line.place)
 
     def test_the_place_of_a_wait_is_told_where_one_thread_does_all(self):
@@ -180,6 +206,44 @@ class WaitsTest(tf.test.TestCase):
         self.look(0)
         self.look(1000)
         self.assertEqual(self.line.laid + self.line.told, [])
+
+
+class Call:
+    """A frame, or what its variables hold."""
+
+
+class FramesTest(tf.test.TestCase):
+    def test_a_look_keeps_no_variables_of_other_threads_alive(self):
+        """Else a data set's iterator would end when the garbage collector runs, in any thread."""
+        begun, end, held = threading.Event(), threading.Event(), []
+
+        def work():
+            variable = Call()
+            held.append(weakref.ref(variable))
+            begun.set()
+            end.wait()
+
+        thread = threading.Thread(target=work)
+        self.addCleanup(gc.enable)
+        gc.disable()
+        thread.start()
+        begun.wait()
+        with mock.patch.object(waits, "_waits", lambda frame: True):
+            self.assertNotEmpty(waits._calls())
+        end.set()
+        thread.join()
+        self.assertIsNone(held[0]())
+
+    def test_no_garbage_collector_runs_where_python_makes_frames(self):
+        seen = []
+        with mock.patch.object(sys, "_current_frames", lambda: seen.append(gc.isenabled())):
+            waits._frames()
+            self.assertTrue(gc.isenabled())
+            self.addCleanup(gc.enable)
+            gc.disable()
+            waits._frames()
+            self.assertFalse(gc.isenabled())
+        self.assertEqual(seen, [False, False])
 
 
 class ProcessesTest(tf.test.TestCase):

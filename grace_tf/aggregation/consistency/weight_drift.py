@@ -56,7 +56,9 @@ class _Watched:
 # it.
 rate_set_by: Callable[[], str] = str
 
-_watched: dict[str, _Watched] = {}  # by label of the plan, until it is deleted
+# By label of the plan, until it is deleted.  The garbage collector may delete one at any time, in
+# any thread, so loops go over a copy.
+_watched: dict[str, _Watched] = {}
 # The plan and weights that began to train last.  A loop's may be local to a function, and are
 # compared when the process ends, so they are held until others train.
 _last: list[Any] = []
@@ -110,7 +112,7 @@ def _begin(plan: Plan, label: str, variables: list[Any]) -> None:
 def steps_begun() -> dict[str, int]:
     """The number of steps that have begun with each plan, by a label that all workers share."""
     with tf.init_scope():  # a step may be traced here
-        return {label: int(watched.steps.numpy()) for label, watched in [*_watched.items()]}
+        return {label: int(watched.steps.numpy()) for label, watched in _watched.copy().items()}
 
 
 def checked(variable: Any) -> bool:
@@ -145,7 +147,7 @@ def compare_in_fit(
     weights must differ, and the comparison of steps tells the cause.
     """
     held, steps = {id(plain(v)) for v in weights}, []
-    for watched in _watched.values():
+    for watched in _watched.copy().values():
         variables = watched.variables()
         if variables and all(id(v) in held for v in variables):
             watched.compared = int(watched.steps.numpy())
@@ -163,7 +165,7 @@ _ends: dict[int, dict[str, int]] = {}  # by worker: digests by label and number 
 def _tell_the_end() -> None:
     """Sends the digests of all weights that were trained after their last comparison."""
     line, digests = lifeline.current(), {}
-    for label, watched in [*_watched.items()][-_MOST:]:
+    for label, watched in [*_watched.copy().items()][-_MOST:]:
         steps, variables = int(watched.steps.numpy()), watched.variables()
         if variables and steps > watched.compared:
             digests[f"{label}/{steps}"] = digest_of_weights(variables)

@@ -220,10 +220,13 @@ class Steps:
         self._line.check()
 
     def finish(self, stopped_by: str = "") -> None:
-        """Returns when all workers have ended `fit`, or the timeout has passed.
+        """Returns when all workers have ended `fit`.
 
-        Raises RuntimeError where one of them took another number of steps, or failed.  Then calls
-        the functions given to `when_all_have_ended`, unless the timeout has passed.
+        There is no timeout: another worker may save a large model in a last callback, and would
+        fail if this worker's program ended meanwhile.  A lost worker ends the wait.
+
+        Raises RuntimeError where a worker took another number of steps, failed or is lost.  Then
+        calls the functions given to `when_all_have_ended`, unless some workers are not connected.
         """
         line, ends = self._line, _ends[self.call, _FIT]
         with line.changed:
@@ -231,9 +234,7 @@ class Steps:
             self.look_inside()
         self._tell(_FIT, stopped_by and stopped_by + _STOPPED)
         if line.joined(0):
-            # Longer than the lifeline waits for a silent worker, so that the error names it.
-            patience = line.patience + SILENT
-            line.until(lambda: len(ends) == line.size or bool(line.left), patience)
+            self._wait_for_all(ends)
         with line.changed:
             for worker in line.left:
                 if worker not in ends:
@@ -247,11 +248,29 @@ class Steps:
         line.check()
         if self._at_end and not all_ended:
             _LOG.warning(
-                "Worker %d of %d keeps its backups: not all workers have ended fit in time.",
+                "Worker %d of %d keeps its backups: it is not connected to all workers, so it does "
+                "not know whether they have ended fit.",
                 *(line.rank, line.size),
             )
         for call in self._at_end if all_ended else ():
             call()
+
+    def _wait_for_all(self, ends: dict[int, _End]) -> None:
+        line = self._line
+
+        def over() -> bool:
+            return len(ends) == line.size or bool(line.left) or line.broken is not None
+
+        # Longer than the lifeline waits for a silent worker, which is not worth a warning.
+        line.until(over, line.patience + SILENT)
+        if not over():
+            _LOG.warning(
+                "Worker %d of %d has ended fit and waits for worker %s, which has not: it still "
+                "trains, validates or saves.",
+                *(line.rank, line.size),
+                ", ".join(str(w) for w in range(line.size) if w not in ends),
+            )
+            line.until(over, threading.TIMEOUT_MAX)
 
     def when_all_have_ended(self, call: Callable[[], None]) -> None:
         """Calls `call` at the end of `finish`, when all workers have ended this call of `fit`."""

@@ -13,6 +13,8 @@ place only afterwards, both would wait for ever: that is found in seconds, see `
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import os
 import sys
 import threading
@@ -35,7 +37,7 @@ KEY = "grace_tf_key"  # attribute of a mark, the key of a collective of all work
 _CROSSED = 3.0
 _OURS = os.path.join("backend", "host_memory.py")  # calls those of our operations that wait
 _TENSORFLOW = os.path.join(os.path.dirname(tf.__file__), "python")
-
+_LOG = logging.getLogger("grace_tf")
 
 _of: weakref.WeakKeyDictionary[Lifeline, Waits] = weakref.WeakKeyDictionary()
 
@@ -49,11 +51,17 @@ def under_way(lifeline: Lifeline) -> bool:
 
 
 class _Wait(NamedTuple):
-    """A mark that has not changed, and the calls of TensorFlow that have not returned since."""
+    """A mark that has not changed since a look, and calls of TensorFlow that have not returned.
+
+    `calls` are those of the second look: a frame keeps all variables of its function and of those
+    that called it, such as a batch, so a short wait must keep none.  The wait `counts` from the
+    third look on, which has found one of these calls again.
+    """
 
     value: float
     since: float
-    calls: list[FrameType]
+    calls: Sequence[FrameType] = ()
+    counts: bool = False
 
 
 class _Place(NamedTuple):
@@ -79,6 +87,7 @@ class Waits:
         self._pause = min(self._share, _LONGEST)
         self._marks: list[tf.Variable] = []
         self._waits: dict[int, _Wait] = {}  # by mark
+        self._dropped: list[Any] = []  # frames of the looks before this one
         self._unmarked: list[float] = []  # when the collectives without a mark began
         self._others: dict[int, float] = {}  # workers that wait too, and when they said so
         self._places: dict[int, _Place] = {}  # where they wait
@@ -134,7 +143,7 @@ class Waits:
 
     def under_way(self) -> bool:
         """Whether a collective is under way whose mark is set."""
-        return bool(_calls()) and any(_is_set(float(mark.numpy())) for mark in self._marks)
+        return any(_is_set(float(mark.numpy())) for mark in self._marks) and bool(_calls())
 
     def _watch(self) -> None:
         while True:
@@ -143,7 +152,13 @@ class Waits:
             with self._lifeline.changed:
                 if self._lifeline.closed or self._lifeline.broken is not None:
                     return
-                self.look()
+                try:
+                    self.look()
+                except Exception:  # without this thread no collective would have a timeout
+                    _LOG.exception("A look at the collectives has failed; the next one follows.")
+            # Not with the lock held: a frame may be the last to refer to a tf.data iterator, whose
+            # end may take a minute.
+            self._dropped.clear()
 
     def look(self) -> None:
         """Tells the others about a long wait, and ends one that is in vain, or has no more time."""
@@ -158,25 +173,28 @@ class Waits:
 
     def _longest(self) -> float:
         """The seconds that this process has waited in one collective, the longest of them."""
-        now, calls = time.monotonic(), _calls()
-        for i, mark in enumerate(self._marks):
-            value = float(mark.numpy())
-            last = self._waits.pop(i, _Wait(0.0, now, []))
+        now, before, self._waits = time.monotonic(), self._waits, {}
+        values = {i: float(mark.numpy()) for i, mark in enumerate(self._marks)}
+        standing = {i: value for i, value in values.items() if _is_set(value)}
+        calls = _calls() if standing else []
+        for i, value in standing.items() if calls else ():
+            last = before.get(i, _Wait(0.0, now))
             still = [call for call in last.calls if any(call is other for other in calls)]
-            if _is_set(value) and value == last.value and still:
-                self._waits[i] = last._replace(calls=still)
-            elif _is_set(value) and calls:
-                self._waits[i] = _Wait(value, now, calls)
-        since = [*self._unmarked, *(wait.since for wait in self._waits.values())]
+            if value != last.value or (last.calls and not still):
+                self._waits[i] = _Wait(value, now)
+            else:
+                self._waits[i] = _Wait(value, last.since, still or calls, counts=bool(still))
+        self._dropped += [before, calls]
+        since = [*self._unmarked, *(wait.since for wait in self._waits.values() if wait.counts)]
         return now - min(since, default=now)
 
     def _place(self) -> _Place:
         """Where this process waits, in a collective of all workers that its only thread runs."""
-        since = {i: wait.since for i, wait in self._waits.items()}
+        since = {i: wait.since for i, wait in self._waits.items() if wait.counts}
         mark = min(since, key=since.__getitem__, default=None)
         key = None if mark is None else getattr(self._marks[mark], KEY, None)
-        (thread, *others) = self._threads or {0}
-        frame = sys._current_frames().get(thread)
+        (thread, *others) = list(self._threads) or [0]
+        frame = _frames().get(thread)
         known = key is not None and self._purpose is None and not others
         if not known or frame is None or not _waits(frame):
             return _Place(self._meetings)
@@ -236,8 +254,24 @@ def _is_set(value: float) -> bool:
 
 def _calls() -> list[FrameType]:
     """The frames of TensorFlow's calls in which threads of this process are."""
-    frames = sys._current_frames().values()  # the innermost of each thread
-    return [frame for frame in frames if _waits(frame)]
+    # The dictionary must have no name here: it holds the frame that asks for it, which would hold
+    # the dictionary, and all frames would stay until the garbage collector runs.
+    return [frame for frame in _frames().values() if _waits(frame)]
+
+
+def _frames() -> dict[int, FrameType]:
+    """The innermost frame of each thread.
+
+    CPython 3.11 creates these frames under a lock of the interpreter.  If the garbage collector ran
+    there, it could wait for a thread that waits for this lock (python/cpython#106883).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _waits(frame: FrameType) -> bool:

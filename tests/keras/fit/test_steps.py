@@ -240,6 +240,21 @@ class StepsTest(tf.test.TestCase):
         with self.assertRaisesRegex(RuntimeError, "worker 1 has not answered"):
             taken.finish()
 
+    def test_the_end_waits_for_a_worker_that_saves_for_longer_than_the_timeout(self):
+        taken, waits, called = self.steps(), [], []
+        taken.when_all_have_ended(lambda: called.append(len(waits)))
+
+        def until(true, seconds):
+            waits.append(seconds)
+            if len(waits) == 2:  # the first one has lasted for the timeout
+                self.hear(taken, steps._FIT, 0)
+
+        self.line.until = until
+        with self.assertLogs("grace_tf", "WARNING") as told:
+            taken.finish()
+        self.assertEqual(called, [2])
+        self.assertIn("waits for worker 1, which has not", told.output[0])
+
     def test_an_exception_is_told(self):
         with self.assertRaises(ValueError), steps.Steps(self.line, True) as taken:
             self.take(taken, 2)
