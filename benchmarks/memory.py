@@ -46,7 +46,7 @@ def train(method: str, model_name: str, steps: int, image: int, batch: int) -> d
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
     x = np.random.default_rng(0).normal(size=[batch * steps, image, image, 3])
     x, y = x.astype(np.float32), np.arange(batch * steps) % 10
-    for _ in range(2):  # what tracing needs stays out of it
+    for _ in range(2):  # the first `fit` traces, the second is measured
         tf.config.experimental.reset_memory_stats("CPU:0")
         model.fit(x, y, batch_size=batch, verbose=0)
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]

@@ -1,7 +1,7 @@
 """Trains a small transformer on characters: Adam, 1-bit Adam, 0/1 Adam, their loss and bytes.
 
     python -m grace_tf run -np 2 examples/transformer.py      # two worker processes
-    python examples/transformer.py                            # alone: nobody to talk to
+    python examples/transformer.py                            # one process, which exchanges nothing
 
 The text is Python's own: the source of some modules of its standard library.  The last tenth is
 held out, and the loss on it, in bits a character, is what counts.  All optimizers start from the

@@ -34,7 +34,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     gc.set_threshold(*fork_server.RARELY)
     turn = config.getoption("--turn")
-    # A process of xdist gets the options of the one that has started it, and so its turn.
+    # xdist passes these options to the processes that it starts, so all have the same turn.
     config.option.turn = _number_of_the_commit() if turn is None else turn
 
 

@@ -39,7 +39,7 @@ def _engines(runs: Mapping[Any, list[_Row]], order: list[Any]) -> str:
         rows = runs[key]
         wrong = [{category for category, _ in row["wrong"]} for row in rows]
         resumed = [row["resumed"] for row in rows if row["resumed"] is not None]
-        # What goes on does not end sooner or later for it.
+        # A training that goes on after its fault has no time after which it stopped.
         stopped = [row["seconds"] for row in rows if row["stops"] and not row["wrong"]]
         cells.append(
             [

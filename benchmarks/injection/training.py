@@ -165,7 +165,7 @@ class End(keras.callbacks.Callback):
     began = False  # whether there was a step
 
     def on_train_begin(self, logs=None):
-        self.look()  # all of it may have been restored; Keras trains a step more all the same
+        self.look()  # Keras takes one more step even where all steps were restored
 
     def on_train_batch_begin(self, batch, logs=None):
         self.began = True

@@ -31,8 +31,8 @@ class Arm:
       method: the spec for `grace_tf.wrap`; None where the optimizer is not wrapped.
       own: the kind of optimizer in place of the task's, "" for the task's.
       engine: the engine that the arm needs, "" for any.
-      trains: whether the arm has accuracies of its own.  Bounds have none, and the peers that have
-        none are there for their times.
+      trains: whether the arm has accuracies of its own.  Bounds have none.  Of peers without
+        accuracies only the step times are compared.
     """
 
     name: str

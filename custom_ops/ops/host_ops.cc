@@ -102,8 +102,9 @@ struct HostJoinOp : HostOp {
         rows(attributes.Int("rows")),
         place(attributes.Int("place")),
         begins(Offsets(attributes.Lengths("lengths"))) {
-    Require(rows >= 0, "There are no fewer rows than none.");
-    Require(place >= 0 && place < QueueOf(segment).places(), "The place is one of the places.");
+    Require(rows >= 0, "The number of rows must not be negative.");
+    Require(place >= 0 && place < QueueOf(segment).places(),
+            "The place must be at least 0 and below the number of places.");
     Require(static_cast<int64_t>(begins.size()) == QueueOf(segment).places() + 1,
             "Each place has a length.");
   }

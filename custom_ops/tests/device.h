@@ -39,8 +39,8 @@ void Launched(int (*launcher)(Parameters...), Arguments... arguments) {
 
 // Calls body(name) with the threads of each block in every order. A GPU chooses the order of the
 // threads and of the blocks itself, so the body runs several times there, but once where cases are
-// left out. What a kernel shall write is made anew in each body or is spoiled there: the results of
-// the time before would hide what is not written.
+// left out. Each body makes the outputs of a kernel anew or spoils them: otherwise the results of
+// the run before would hide elements that the kernel does not write.
 template <class Body>
 void OnEveryOrder(const Body& body) {
 #ifdef GRACE_ON_GPU

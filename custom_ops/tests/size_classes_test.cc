@@ -70,8 +70,8 @@ std::vector<Room> Rooms(const std::vector<int64_t>& lengths, double share) {
   return rooms;
 }
 
-// What is sent is cut off at the unit, and larger than what is not, but for one exponent of which
-// some are sent; the numbers fit, and what is not used is 0.
+// Sent elements are truncated to units. They are larger than those that are not sent, except in one
+// exponent, of which only some elements are sent. The numbers fit into the room, whose rest is 0.
 void TestEncoder() {
   for (const auto& lengths : kLengths) {
     for (const double share : {1.0, 0.5, 0.2, 0.05}) {

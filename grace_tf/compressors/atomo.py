@@ -90,7 +90,7 @@ def _drawn(sigma, atoms, uniform):
     rest, free = tf.gather(rests, i), tf.gather(places, i)
     later = tf.range(r) >= i
     p = tf.where(later, tf.math.divide_no_nan(sigma * free, rest), tf.ones_like(sigma))
-    # The last sum would be this but for rounding.
+    # The exact value of the last sum.  A rounded one could lie below the last number drawn.
     last = tf.cast(tf.where(rest > 0, atoms, i), tf.float64)
     ends = tf.concat([tf.cumsum(p)[:-1], [last]], 0)
     wanted = tf.cast(tf.range(1, atoms + 1), tf.float64) - tf.cast(uniform, tf.float64)

@@ -14,8 +14,8 @@ from grace_tf.core.registry import register
 from grace_tf.ops.backend.words_as_floats import row
 from grace_tf.ops.byte_codes import byte_words
 
-_LEAST = 33  # the exponent field of 2^-94: a block whose largest magnitude is below is zeros
-_TOO_LARGE = 255  # the exponent field of what is not finite, and the scale that says so
+_LEAST = 33  # the exponent field of 2^-94; a block whose largest magnitude is smaller becomes 0
+_TOO_LARGE = 255  # the exponent field of NaN and infinity; the scale of a block that has either
 _SMALLEST_NORMAL = 113 << 23  # the bits of 2^-14, the smallest normal float16
 
 
@@ -160,7 +160,7 @@ def _scales(largest, numbers):
 
 def _rounded(x, numbers):
     """Each element rounded to the nearest number of the format, as a float16."""
-    # Beside 1.5 * 2^23 units a float32 has no bits below a unit: an addition rounds to whole ones.
+    # `units` is 1.5 * 2^23 units, so x + units has no bits below one unit: x is rounded to units.
     field = tf.maximum(tf.bitcast(x, tf.int32) & 0x7F800000, _SMALLEST_NORMAL)
     units = tf.bitcast(field + ((13 + numbers.zeros) << 23 | 0x400000), tf.float32)
     return tf.cast((x + units) - units, tf.float16)

@@ -16,10 +16,11 @@ class U8Bit(ListCompressor):
 
     c is the maximum of |x| over the variable, or over each run of `block` elements.  A code is a
     sign bit and seven bits of magnitude: z zeros, a one, and k = 6 − z bits of a fraction f, for
-    T = 10^−z·(1/10 + 9/10·(f + 1)/2^k).  So each decade from 10^−6 up has twice the numbers of the
-    one below it, 64 of them from 1/10 to 1; seven zeros are 0.  The largest element is sent
-    exactly.  The sign bit is the element's own; an element that rounds to zero decodes to +0, and
-    a residual keeps it.  A block whose scale is below 2^-110 is sent as zeros.
+    T = 10^−z·(1/10 + 9/10·(f + 1)/2^k).  So each decade has twice as many numbers as the decade
+    below it: there is one number from 10^−7 to 10^−6, and there are 64 from 1/10 to 1.  The code
+    of seven zeros is 0.  The largest element is sent exactly.  The sign bit is the element's own;
+    an element that rounds to zero decodes to +0, and a residual keeps it.  A block whose scale is
+    below 2^-110 is sent as zeros.
     Shapes: any float32 tensor.
     Wire: codes int32[⌈n/4⌉], four in a word, scales float32[⌈n/block⌉], gathered: n + 4 bytes, or
     n + 4·⌈n/block⌉.

@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
 
 
 class ListCompressor(Compressor):
-    """A compressor of one round that gives `wire`, `encode` and `decode`; all else follows.
+    """A compressor of one round whose actions all follow from `wire`, `encode` and `decode`.
 
     The actions on one tensor run on a list of one.  With memories of the trait `in_encode` one call
     of `encode` adds the residuals, compresses, and computes the next residuals.  Payloads are

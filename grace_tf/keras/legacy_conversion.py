@@ -17,7 +17,7 @@ def install(keras: Flavour) -> None:
     """Wraps `convert_to_legacy_optimizer` of a Keras 2; Keras 3 has none."""
     if keras.is_3:
         return
-    # Keras itself calls the one, users call the other.
+    # Keras itself calls the function of the private module, and users call the public one.
     private, public = sys.modules[f"{keras.package}.src.optimizers"], keras.module.__internal__
 
     @in_place_of(private, "convert_to_legacy_optimizer")

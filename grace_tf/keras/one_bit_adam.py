@@ -91,7 +91,7 @@ class OneBitAdam(Wrapped):
         weight_decay: float | None = None,
         freeze_step: int | None = None,
         intervals: int | None = None,
-        keras: ModuleType | None = None,  # __new__ has seen to it
+        keras: ModuleType | None = None,  # __new__ has chosen the class by it
         **keywords: Any,
     ) -> None:
         _check(beta_1, beta_2, epsilon, freeze_step, intervals)
@@ -187,7 +187,7 @@ class OneBitAdam(Wrapped):
         averaged = momentum * self.beta_1 + total * (1 - self.beta_1)
         averaged = tf.where(whole, averaged, tf.where(alive, total, tf.zeros_like(total)))
         refreshed = now * self.beta_2 + total * total * (1 - self.beta_2)
-        # A variance of 0 marks what no longer changes.
+        # A variance of 0 marks an element that no longer changes.
         stays = now if self.intervals else tf.where(alive, now, tf.zeros_like(now))
         refreshed = tf.where(whole, refreshed, stays)
         momentum.assign(averaged)

@@ -28,7 +28,7 @@ def reason(settings: Settings, path: str, lane: Lane, choice: str = "") -> str:
         if choice and settings.chooses(path):
             why += f"; {choice}"
     if lane.claimed:
-        why += f"; the memory {lane.memory.name} takes it all the same"
+        why += f"; the memory {lane.memory.name} also serves uncompressed variables"
     elif lane.compressor == DENSE[0] and lane.memory != DENSE[1]:
         why += f"; the memory {lane.memory.name} still holds what another stage has not sent"
     return why

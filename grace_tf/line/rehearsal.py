@@ -20,7 +20,8 @@ from grace_tf.transports.base import CollectiveRecord, Transport
 class Counted(Transport):
     """Worker 0 of several; the other workers do not exist, and nothing is carried.
 
-    A step over it computes all that one worker computes: the others seem to send the same.
+    A step over it computes all that one worker computes.  A gather returns copies of this worker's
+    buffers in place of the others'.
 
     Attributes:
       sent: (key, tensor) of each collective, in the order of the trace.

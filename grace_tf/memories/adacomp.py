@@ -20,10 +20,10 @@ class AdaComp(Memory):
     """Compresses ±S where the last gradient made an element as large as its bin's largest, else 0:
     G = R + x, H = G + x; x' = S·sign(G) where |H| ≥ max |G| over the bin; R ← G − sent.
 
-    Bins are runs of `bin` elements of one variable; S is the mean of its bins' max |G|.  In a bin
-    whose elements hardly grow few are sent, and many where the last gradient is large beside what
-    has accumulated, so the compressor needs room for a share that follows the gradients.  What
-    finds no room stays in R.
+    Bins are runs of `bin` elements of one variable; S is the mean of its bins' max |G|.  A bin
+    sends few elements where the last gradient is small in comparison with R, and many where it is
+    large.  So the number of elements to send follows the gradients, and the compressor needs room
+    for them.  Elements for which it has no room stay in R.
     State: residual, which is R, float32, the variable's shape.  The sum of the gradients is that of
     what was sent, plus R, up to rounding.
     Raises: TypeError or ValueError for a bin that is no integer of at least 1; ValueError (at

@@ -29,9 +29,9 @@ class Residual(ErrorFeedback):
     with c below 2^-110 becomes zero.)  So the sum of the gradients is the sum of what was sent,
     plus ê, plus the rounding errors ê − e of all steps.  A step itself computes in float32.
     With a `decay` below 1 the residual forgets: an element that is never sent grows to
-    1 / (1 − decay) gradients at most.  Where a method leaves out much of every gradient, as signs
-    do, that keeps the residual short beside the optimizer's momentum.  A sparse gradient lets the
-    rows that it touches decay.  It costs no pass over memory.
+    1 / (1 − decay) gradients at most.  A method of signs leaves out much of every gradient, and a
+    momentum of the optimizer repeats a long residual; the decay keeps the residual short.  A sparse
+    gradient lets only the rows that it touches decay.  The decay costs no pass over memory.
     With `reset` e becomes 0 at the end of every reset-th step.  What it held then is lost: the sums
     above hold from one reset to the next.
     State: residual, between steps float32 of the variable's shape; uint16, the bits of bfloat16; or

@@ -66,8 +66,8 @@ def uniform(n: int, key: Key) -> tf.Tensor:
 def random_normal(n: int, key: Key) -> tf.Tensor:
     """float32 [n], nearly standard normal: the sum of twelve uniforms, minus six.
 
-    Element i sums the uniforms 12 i to 12 i + 11 of the key's stream, in integers, so no machine's
-    logarithm has a say in it. The tails end at +-6.
+    Element i sums the uniforms 12 i to 12 i + 11 of the key's stream, in integers. It needs no
+    logarithm, whose last bits differ between machines. The tails end at +-6.
     """
     if not 1 <= n <= (2**31 - 1) // 12:
         raise ValueError(f"n must be from 1 to {(2**31 - 1) // 12}, not {n}.")

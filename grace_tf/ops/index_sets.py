@@ -9,9 +9,9 @@ set. Where a plain bitmap of n bits takes no more words (for k > n / 4, about), 
 of both. What is not used is zero.
 
 That is about l + 1 + n / (k 2^l) bits an entry: 8.56 at k = n / 100. No code can do with less than
-log2 C(n, k) / k on average, which is 8.08 there. A code of varying length comes closer. What the
-half bit buys is a fixed size, and that any part of the bitmap decodes by itself once the bits
-before it are counted.
+log2 C(n, k) / k on average, which is 8.08 there. A code of varying length comes closer. This code
+takes half a bit more, but its size is fixed, and any part of its bitmap can be decoded by itself
+once the bits before it are counted.
 
 Any words decode: the j-th of the bits set in the bitmap gives entry j, together with the j-th low
 bits. Bits set beyond the k-th count for nothing. An entry that lacks its bit, or would come to n or

@@ -2,9 +2,10 @@
 
 A sketch stands for the low bits of the ids of k entries, which their indices name; the high bits
 are not in it. It has `rows` tables of `columns` cells of the low bits. Each entry has one cell in
-each row, by a hash of its index. A cell holds the least number that was put into it, or the largest
-possible one if none was, and an entry is looked up as the largest of its cells: so never as more
-than it was, and exactly if in some row no lesser one has met it.
+each row, by a hash of its index. A cell holds the smallest number that was put into it; an empty
+cell holds the largest possible number. An entry is looked up as the largest number in its cells. So
+the result is never larger than the entry's number, and it is exact if in one of the rows no smaller
+number shares the entry's cell.
 
 With a, b and so on from 64 random bits each, one pair for each row, drawn from a stream that all
 workers share, and v the number of the variable, the cell of index i is
@@ -159,7 +160,7 @@ def _unpacked(words: tf.Tensor, bits: int, ks: Sequence[int], owners: tf.Tensor)
     workers, groups = words.shape[0], [packed_words(k, 1) for k in ks]
     codes = unpack(tf.reshape(words, [-1]), workers * sum(groups) * 32, bits)
     codes = tf.reshape(codes, [workers, sum(groups) * 32])
-    # What fills up the last words of the tensors before lies before the codes of a tensor.
+    # Before the codes of a tensor lies the padding of the last words of all tensors before it.
     filled = np.cumsum([0, *(32 * g - k for g, k in zip(groups, ks))][:-1])
     places = tf.range(sum(ks)) + tf.gather(tf.constant(filled, tf.int32), owners)
     return tf.gather(codes, places, axis=1)
@@ -181,7 +182,7 @@ def encode(
     """The payload of values float32 [K] at ascending indices int32 [K]: means and `words`.
 
     With sketches, which alone need a key, the means are those of the entries that are looked up in
-    each bucket.  Comes with the values that the payload stands for, or None if nobody needs them.
+    each bucket.  Also returns the values that the payload stands for; None without `needs_sent`.
     """
     tables, ks = entries.tables, entries.ks
     span = 1 << tables.bits if tables else 1

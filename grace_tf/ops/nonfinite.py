@@ -21,8 +21,8 @@ def nan_list(shapes: Sequence[Sequence[int]]) -> list[tf.Tensor]:
 def nan_unless(xs: Sequence[tf.Tensor], finite: tf.Tensor) -> list[tf.Tensor]:
     """xs where `finite`, a bool scalar, is true, else NaN throughout.
 
-    On a CPU finite tensors are not copied, also those that something else holds. On a GPU they are
-    copied, but for those that nothing else holds.
+    On a CPU a finite tensor is never copied. On a GPU it is copied only if something else holds
+    its memory too.
     """
     xs = arguments.float_list(xs, "xs")
     finite = arguments.tensor(finite, tf.bool, 0, "finite")

@@ -11,8 +11,9 @@ behind the other: c, half the distance of the two, and m, the smallest. In float
     code = min(floor(a + u), s)         or min(rint(a), s), ties to even
     value = m + code * (c / (s / 2))    m where c is 0
 
-Denormals, given or arising, count as zero in all of it. Where max - min is beyond the largest
-float, so is what the upper codes stand for. Words hold codes as `grace_tf.ops` says.
+A denormal counts as zero in each of these steps, as an input and as a result. Where max - min is
+larger than the largest float, the upper codes stand for values that are not finite. Words hold
+codes as `grace_tf.ops` says.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def is_homogeneous(s: Subject) -> Verdict:
 
 
 def exact_parts_are_named(s: Subject) -> Verdict:
-    """float32 parts that are not in exact_parts may be changed a little: so is the result then"""
+    """a small change of a float32 part outside exact_parts changes the result only a little"""
     c = s.compressor
     if not c.one_round:
         return "only methods of one round compose"

@@ -34,7 +34,7 @@ def hops_agree(s: Subject) -> Verdict:
 
 
 def sums_go_on(s: Subject) -> Verdict:
-    """what recompress_list gives of aggregates stands for them, but for what a compression loses"""
+    """recompress_list loses no more of a sum than compress does, and nothing of a consensus"""
     c = s.compressor
     if not two_hops.possible(c, s.memory):
         return NOT_CLAIMED

@@ -144,7 +144,7 @@ def test_residuals_belong_to_their_replica():
 
 
 def test_threshold_sees_the_workers_own_gradient():
-    """Not the one that Keras divided by the number of replicas."""
+    """`threshold` gets each gradient without Keras' division by the number of replicas."""
     x, y = data(1, 12)
     ends = []
     for replicas in (1, 2, 3):

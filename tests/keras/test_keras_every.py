@@ -42,7 +42,7 @@ def spaces():
     """The modules in which optimizers are public."""
     if KERAS_3:
         return {"": optimizers}
-    # The one of Keras 2 that scales losses is no Optimizer; the tests below wrap it.
+    # LossScaleOptimizer of Keras 2 is no Optimizer, so it is not found here; tests below wrap it.
     found = {"": optimizers, "legacy.": optimizers.legacy}
     return {**found, "addons.": addons()} if HAS_ADDONS else found
 

@@ -172,7 +172,7 @@ def test_explain_says_over_what_the_variance_is():
     for keywords in ({"gradient_accumulation_steps": None}, {"clipnorm": 1.0}, {"clipvalue": 1.0}):
         outer, variables = built(**keywords)
         assert memory_of(outer) == {"variance:alpha=1.25,decay=0.9"}, keywords
-        apply(outer, variables, [gradients(0)])  # it needs nothing that no one observes
+        apply(outer, variables, [gradients(0)])  # a step needs no observed micro-batch
 
 
 def test_a_host_of_several_processes_has_no_micro_batches_of_its_own():

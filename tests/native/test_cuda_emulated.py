@@ -36,7 +36,7 @@ pytestmark = [
 def library():
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / "emulated.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be at it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be building it
         make = ["make", "-s", "-j2", "-C", str(ROOT / "custom_ops"), "emulated"]
         subprocess.run(make, check=True)
     return BUILD / "libgrace_cuda_emulated.so"

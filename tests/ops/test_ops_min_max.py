@@ -129,7 +129,7 @@ class MinMaxTest(SameBits):
             sketch.wants(tf.TensorSpec([n], tf.float32))
 
     def test_means_truncate_each_element(self):
-        small = np.full(1000, 1.9 * 2.0**-31)  # each is nothing beside 1, but not all together
+        small = np.full(1000, 1.9 * 2.0**-31)  # beside 1 each is truncated to 0, their sum is not
         more = np.concatenate([[3e38, 2.0**-9, 2.0**-140, 1.0], small])
         x = np.concatenate([gradient(3000), more]).astype(np.float32)
         ids = np.random.default_rng(2).integers(0, 20, x.size) + 20 * (x < 0)

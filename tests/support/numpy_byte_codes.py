@@ -5,7 +5,7 @@ from numpy_ops import SMALLEST_SCALE, bits_of, block_scales, coarse_words, flush
 
 
 def tree_numbers():
-    """From the bits of each code: z zeros, a one, then a fraction of k bits; 0 for no one."""
+    """From the bits of each code: z zeros, a one, a fraction of k bits.  Code 0 has no one: 0."""
     numbers = [np.float32(0)]
     for code in range(1, 128):
         bits = f"{code:07b}"

@@ -47,7 +47,7 @@ GRACE_BOTH inline float FloatOf(uint32_t bits) {
   return x;
 }
 
-// x, or +0 where x is denormal: as an integer test, so the processor's denormal mode has no say.
+// x, or +0 where x is denormal. An integer test does not depend on the processor's denormal mode.
 inline float Flush(float x) { return (BitsOf(x) & kMagnitude) < kSmallestNormal ? 0.0f : x; }
 
 // The mask of the first `count` elements of a group.

@@ -5,7 +5,8 @@
 namespace grace {
 namespace {
 
-// Appends the bins of a row that have elements; without branches, which nobody could predict.
+// Appends the bins of a row that have elements. The loop has no branch, since the processor could
+// not predict it.
 void AppendBins(int64_t row, const int64_t* counts, const int64_t* sums, std::vector<Bin>* bins) {
   size_t size = bins->size();
   bins->resize(size + kRow);

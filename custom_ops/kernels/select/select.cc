@@ -80,8 +80,8 @@ class Writer {
   void Write(const Stretch& stretch, int64_t at, Counts<kSides> ties) const {
     for (int64_t begin = 0; begin < stretch.count; begin += kBatch) {
       const int64_t end = std::min(stretch.count, begin + kBatch);
-      // Where in the stretch the chosen ones and the others are; without a branch, which nobody
-      // could predict.
+      // Where in the stretch the chosen elements and the others are. The loop has no branch, since
+      // the processor could not predict it.
       std::array<int32_t, kBatch> chosen, others;
       int64_t taken = 0, left = 0;
       for (int64_t i = begin; i < end; ++i) {

@@ -28,8 +28,8 @@ GetDevice Accessor() {
 
 std::atomic<int> g_threads{0};
 
-// One parallel loop. Shared, because the pool may start a thread on it after the loop is over: that
-// one finds no piece left and touches nothing else.
+// One parallel loop. It has shared owners, because the pool may start a thread on it after the loop
+// is over. Such a thread finds no piece left and touches nothing else.
 struct Loop {
   Loop(int64_t total, int64_t grain, const Executor::Body& body)
       : total(total), grain(grain), pieces((total + grain - 1) / grain), body(&body) {}

@@ -4,9 +4,10 @@ The predicted times of exchange and codec come in, the same on all workers.  The
 contains go out, and a sentence with the reason.  All times are whole microseconds, and nothing
 depends on clocks or on the number of the worker, so all workers select the same arms.
 
-The prediction is of a step that computes nothing beside its exchange.  Backward can only hide a
-part of an exchange, and work for a codec never becomes less by it.  So a method that does not gain
-`WORTH` here gains less in a training, and one that does is tried: timing decides.
+The predicted step has an exchange and codecs, but no backward pass.  In a training the backward
+pass hides a part of the exchange, and never reduces the work of the codecs.  So a method that gains
+less than `WORTH` here gains even less in a training.  A method that gains `WORTH` is tried, and
+timing decides.
 """
 
 from __future__ import annotations

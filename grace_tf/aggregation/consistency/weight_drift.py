@@ -156,8 +156,8 @@ def compare_in_fit(
     compare_weights(line, label, when, digest_of_weights(weights), infos)
 
 
-# When the process ends.  Nobody waits, but for worker 0, which outlives the others by some seconds:
-# so one of any two workers has both digests.
+# The comparison when the process ends.  Only worker 0 waits: it ends some seconds after the others.
+# So of any two workers the one that ends later has both digests.
 
 _ends: dict[int, dict[str, int]] = {}  # by worker: digests by label and number of steps
 

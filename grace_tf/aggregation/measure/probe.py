@@ -184,7 +184,10 @@ class Looking:
         self._count = None if self._within else pieces.length(plan, probe.exact)
 
     def at_gradients(self, shares: Sequence[Share]) -> list[Share]:
-        """Takes what is needed of the gradients; returns the shares with the same gradients."""
+        """Keeps the gradients or their sketches, with their squared norms, for `at_aggregates`.
+
+        Returns: the shares, with the same gradients.
+        """
         self._step = tf.cast(shares[0].step, tf.int64)
         self._measured = self._is_measured()
         self._mine: list[list[_Taken]] = []  # by worker and bucket

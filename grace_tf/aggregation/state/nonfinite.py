@@ -43,11 +43,11 @@ class NonFiniteGuard:
         `check()` raises where nothing may be stored.  The counter changes last.
 
         Integers have no NaN, so they are returned unchanged; the floats of the same step become
-        NaN.  In a graph on the CPU one node chooses the values that the variables take and one the
-        gradients, whatever their number.  Elsewhere they go through the condition, but for
-        gradients that native operations have made for this step only, which become NaN in place.
-        Rows of a table go through it too, unless made so: behind a native node TensorFlow's
-        optimiser does not know their shape, and the update of the table may have other last bits.
+        NaN.  In a graph on the CPU one node chooses the values of all variables, and one node all
+        gradients.  Elsewhere the condition chooses them.  Gradients that native operations have
+        made for this step only always become NaN in place.  Other rows of a table always go through
+        the condition: behind a native node TensorFlow's optimiser does not know their shape, and
+        the update of the table may have other last bits.
         """
         apart = _by_one_node(changes)
         grads = [values_of(total) for total in totals]

@@ -312,7 +312,7 @@ class Change:
     next: Any
 
     def store(self) -> list[tf.Operation]:
-        """Assigns the next value; the operation that does so, or none, as eagerly it has run."""
+        """Assigns the next value; returns a list of the graph's operation, empty if eager."""
         rows = isinstance(self.next, tf.IndexedSlices)
         written = (self.variable.scatter_update if rows else self.variable.assign)(self.next)
         return [] if tf.executing_eagerly() else [written.op]

@@ -28,8 +28,8 @@ _LINES = re.compile(
             _NOTE + r"Could not find cuda drivers on your machine, GPU will not be used\.",
             _NOTE + r"TF-TRT Warning: Could not find TensorRT",
             _NOTE + r"computation placer already registered\. ",
-            # Lines with the level of errors that are none: builds for GPUs register some factories
-            # twice, and oneDNN names the types that it leaves to Eigen.
+            # These two have the level of errors, but report no error: builds for GPUs register some
+            # factories twice, and oneDNN names the types that it leaves to Eigen.
             _ERROR
             + r"Unable to register cu\w+ factory: Attempting to register factory for plugin ",
             _ERROR + r"oneDNN supports DT_\w+ only on platforms with .*\. Falling back to ",

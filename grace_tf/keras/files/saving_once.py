@@ -92,7 +92,7 @@ def _note(connected: Any, path: str, held: contextlib.ExitStack) -> Any:
             if os.path.exists(name) and os.path.samestat(os.fstat(note.fileno()), os.stat(name)):
                 break
         except FileNotFoundError:
-            pass  # removed between the two looks at it, so it is made anew
+            pass  # another process has removed the note after `exists`: the loop makes it anew
         except BlockingIOError:
             if connected.lifeline is not None:
                 connected.lifeline.check()
@@ -128,7 +128,7 @@ def _owner(note: Any) -> int | None:
 
 
 def _began(process: int) -> str | None:
-    """When a process of this host has begun, in ticks; None where there is none of this number."""
+    """When the process of this number began, in ticks; None if no process of this host has it."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]

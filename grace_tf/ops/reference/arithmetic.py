@@ -1,8 +1,8 @@
 """Arithmetic on float32 that gives the same bits on every machine.
 
-Whatever compares magnitudes or signs works on the bits as integers. A denormal (|x| < 2^-126)
-counts as zero wherever arithmetic is done, so how a machine treats denormals has no say. Sums have
-a fixed order.
+Comparisons of magnitudes or signs work on the bits as integers. A denormal (|x| < 2^-126) counts as
+zero in all arithmetic, so results do not depend on how a machine treats denormals. Sums have a
+fixed order.
 """
 
 from __future__ import annotations

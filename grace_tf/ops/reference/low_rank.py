@@ -138,9 +138,10 @@ def _basis(columns: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Orthonormal columns that span those given, [matrices, n, rank], by classical Gram-Schmidt.
 
     Twice is enough: what is left of a column is orthogonal to rounding after two removals. Of a
-    column that depends on those before it nothing but rounding is left. In its place comes the
-    unit vector of the row in which the basis so far is least, of several the first, so that much
-    of it is left: the basis always has all its columns, and the next step starts from them all.
+    column that depends on those before it nothing but rounding is left. Such a column is replaced
+    by the unit vector of the row in which the basis so far is smallest, or of the first of several
+    such rows: most of this vector is left after the removals. So the basis always has all its
+    columns, and the next step starts from all of them.
     Columns that do not exist yet count as zeros. Matrix i has rows[i] rows, then zeros.
     """
     matrices, n, rank = columns.shape

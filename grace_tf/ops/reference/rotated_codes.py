@@ -90,7 +90,8 @@ def _encode_rows(x: tf.Tensor, signs: tf.Tensor, bits: int, least: bool):
     # A block of zeros has no norm; its numbers are not used.
     squares = tf.where(small | bad, 1.0, _sums(y * y))
     squares = tf.cast(squares, tf.float64)
-    # The norm is rounded first: graph optimisers divide by a root otherwise than by a number.
+    # The root is rounded to float32 before it divides: graph optimisers rewrite x / sqrt(y), which
+    # changes last bits.
     norm = tf.cast(tf.sqrt(squares * (1 / size)), tf.float32)
     per_unit = quotient(tf.constant(float(resolution(bits))), norm)
     table = _codes_of_steps(bits)

@@ -120,7 +120,7 @@ class Lifeline:
                 self._handle(handler, worker, data)
 
     def at_the_break(self, end: Callable[[], None]) -> None:
-        """Calls `end` when this worker cannot go on: it ends waits that the engine knows not of."""
+        """Calls `end` when this worker cannot go on, to end waits that the engine cannot end."""
         with self.changed:
             self._endings.append(end)
             if self.broken is not None:
@@ -193,9 +193,9 @@ class Lifeline:
             self.lose(worker, peer.silence())
 
     def lose_the_absent(self, worker: int | None, how: str) -> None:
-        """Blames this worker, of which the engine says that it is lost.
+        """Blames the worker that the engine reports as lost.
 
-        Without a number it is worker 0, where this worker has never had a connection to it.
+        Where the engine gives no number, worker 0 is blamed if this worker is not connected to it.
         """
         with self.changed:
             if worker is None and self.rank and 0 not in self._peers:
@@ -247,7 +247,7 @@ class Lifeline:
                 if self._door is not None:
                     self._door.expire()
                 beat += passed
-                self.changed.notify_all()  # silence is a change too
+                self.changed.notify_all()  # a longer silence may end a wait
                 if beat >= BEAT:
                     beat = 0.0
                     for peer in self._peers.values():
@@ -366,7 +366,7 @@ class Lifeline:
         if self.rank or len(self._peers) == self.size - 1:
             self._waiting = None
             if self._door is not None:
-                self._door.close()  # the others have their connections, and none comes twice
+                self._door.close()  # all workers are connected, and none connects again
 
     def _send(self, line: bytes, but: Peer | None = None) -> None:
         if self._waiting is not None:

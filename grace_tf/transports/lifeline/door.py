@@ -190,7 +190,7 @@ class _Lines:
         self._peer, self._deadline, self.rest = peer, deadline, b""
 
     def next(self) -> bytes | None:
-        """A line; what has come of it where the connection ends, None for nothing in time."""
+        """The next line, incomplete where connection or time ends; None if no byte came in time."""
         while b"\n" not in self.rest and len(self.rest) <= frames.LONGEST:
             left = self._deadline - time.monotonic()
             if left <= 0:

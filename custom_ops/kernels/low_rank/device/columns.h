@@ -6,7 +6,7 @@
 
 namespace grace {
 
-// Adds nothing to any sum, not even to -0.
+// Every sum, also -0, keeps its bits when this is added; +0 would turn -0 into +0.
 constexpr float kNothing = -0.0f;
 // So many products are taken together.
 constexpr int kTogether = 4;
