@@ -18,6 +18,7 @@ from benchmarks.suite.tasks.outline import OUTLINES, Outline
 
 Record = dict[str, Any]
 Stages = Sequence[tuple[int, str]]
+Targets = dict[int, float]  # by seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,23 +52,28 @@ def tests_of(records: Iterable[Record], task: str, arm: str, workers: int, link=
     return sorted(counted, key=lambda r: r["seed"])
 
 
-def target_of(records: Iterable[Record], task: Outline, workers: int) -> float | None:
-    """What a run must reach to be as good as uncompressed training; None without such runs."""
-    ends = [run["metric"] for run in tests_of(records, task.name, "none", workers)]
-    if not ends or None in ends:
-        return None
-    return task.target(statistics.mean(ends))
+def targets_of(records: Iterable[Record], task: Outline, workers: int) -> Targets:
+    """What a run must reach to be as good as uncompressed training with the same data, by seed."""
+    ends = {run["seed"]: run["metric"] for run in tests_of(records, task.name, "none", workers)}
+    return {seed: task.target(end) for seed, end in ends.items() if end is not None}
 
 
-def steps_to(task: Outline, run: Record, target: float) -> float:
-    """The step after which the metric was first as good as the target; infinite if it never was."""
+def steps_to(task: Outline, run: Record, targets: Targets) -> float:
+    """The step after which the metric was first as good as its target; infinite if it never was."""
+    target = targets[run["seed"]]
     reached = (step for step, _, metric in run["curve"] if task.reaches(metric, target))
     return next(reached, math.inf)
 
 
-def typical_steps(task: Outline, runs: Sequence[Record], target: float) -> float:
+def with_target(runs: Iterable[Record], targets: Targets) -> list[Record]:
+    """The runs whose seed has a target."""
+    return [run for run in runs if run["seed"] in targets]
+
+
+def typical_steps(task: Outline, runs: Sequence[Record], targets: Targets) -> float:
     """The median over runs of `steps_to`; infinite where half of them or more never reach it."""
-    return statistics.median_high([steps_to(task, run, target) for run in runs])
+    steps = [steps_to(task, run, targets) for run in with_target(runs, targets)]
+    return statistics.median_high(steps or [math.inf])
 
 
 def step_times(records: Iterable[Record]) -> dict[tuple[Place, str, str], float]:
@@ -112,28 +118,29 @@ def methods_at(times: dict[tuple[Place, str, str], float], place: Place, arm: st
 
 
 def time_to_accuracy(
-    records: Sequence[Record], place: Place, arm: str, target: float
+    records: Sequence[Record], place: Place, arm: str, targets: Targets
 ) -> float | None:
-    """Seconds until an arm reaches the target: infinite if it does not, None where it was not run.
+    """Seconds until an arm reaches its targets: infinite if it does not, None where it was not run.
 
     `auto` has whole runs over the link, whose own clock counts.
     """
     task = OUTLINES[place.task]
     if arm == "auto":
-        runs = tests_of(records, place.task, arm, place.workers, place.link)
+        runs = with_target(tests_of(records, place.task, arm, place.workers, place.link), targets)
         if place.engine != "group" or not runs:
             return None
-        return statistics.median_high([_clock_at(task, run, target) for run in runs])
-    runs = tests_of(records, place.task, arm, place.workers)
+        return statistics.median_high([_clock_at(task, run, targets) for run in runs])
+    runs = with_target(tests_of(records, place.task, arm, place.workers), targets)
     if not runs:
         return None
-    steps = typical_steps(task, runs, target)
+    steps = typical_steps(task, runs, targets)
     stages = ARMS[arm].stages(runs[0]["steps"])
     return seconds_of(0, steps, stages, methods_at(step_times(records), place, arm))
 
 
-def _clock_at(task: Outline, run: Record, target: float) -> float:
-    """The run's own seconds when it first is as good as the target."""
+def _clock_at(task: Outline, run: Record, targets: Targets) -> float:
+    """The run's own seconds when it first is as good as its target."""
+    target = targets[run["seed"]]
     reached = (s for _, s, metric in run["curve"] if task.reaches(metric, target))
     return next(reached, math.inf)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import time
 
 import numpy as np
@@ -69,10 +70,12 @@ def milliseconds(peer: Peer, steps: int) -> float:
     for _ in range(UNTIMED):
         peer.step()
     dist.barrier()
-    begun = time.perf_counter()
+    times = []
     for _ in range(steps):
+        begun = time.perf_counter()
         peer.step()
-    return 1000 * (time.perf_counter() - begun) / steps
+        times.append(time.perf_counter() - begun)
+    return 1000 * statistics.median(times)
 
 
 def main() -> None:

@@ -147,11 +147,15 @@ def chosen_rate(
 
 
 def times(wanted: Wanted) -> Iterator[Cell]:
-    """The measurements of step times.  Cells of one launch follow one another, repeat by repeat."""
+    """The measurements of step times.  Cells of one launch follow one another, repeat by repeat.
+
+    Forwards and backwards in turn: a machine that becomes slower hits all arms alike.
+    """
     places = itertools.product(wanted.outlines(), wanted.workers, wanted.links, _engines(wanted))
     for task, workers, link, engine in places:
+        order = [*_timed(wanted, task, engine)]
         for repeat in range(wanted.repeats):
-            for arm, method in _timed(wanted, task, engine):
+            for arm, method in order if repeat % 2 == 0 else order[::-1]:
                 yield Cell(
                     "time", task.name, arm.name, engine, workers, link, method, repeat=repeat
                 )

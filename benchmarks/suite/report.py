@@ -76,7 +76,7 @@ def machines(found: Sequence[dict[str, Any]]) -> str:
 
 def accuracies(records: Sequence[Record], task: Outline, workers: int) -> str:
     """A table by arm: the final metric, and the steps until it equals uncompressed training."""
-    target = arithmetic.target_of(records, task, workers)
+    targets = arithmetic.targets_of(records, task, workers)
     rows = []
     for name in ARMS:
         runs = arithmetic.tests_of(records, task.name, name, workers)
@@ -85,7 +85,7 @@ def accuracies(records: Sequence[Record], task: Outline, workers: int) -> str:
         elif not runs:
             rows.append([f"`{name}`", NOT_RUN, *[""] * 5])
         else:
-            rows.append([f"`{name}`", *_ends(task, runs), *_reached(task, runs, target)])
+            rows.append([f"`{name}`", *_ends(task, runs), *_reached(task, runs, targets)])
     columns = ["arm", task.metric, "± of a run", "runs", "rate", "bytes a step"]
     return markdown([*columns, "steps to accuracy"], rows)
 
@@ -100,11 +100,12 @@ def _ends(task: Outline, runs: Sequence[Record]) -> list[str]:
     return [_number(statistics.mean(ends)), spread, *tail]
 
 
-def _reached(task: Outline, runs: Sequence[Record], target: float | None) -> list[str]:
-    if target is None:
+def _reached(task: Outline, runs: Sequence[Record], targets: arithmetic.Targets) -> list[str]:
+    runs = arithmetic.with_target(runs, targets)
+    if not runs:
         return [NOT_RUN]
-    steps = arithmetic.typical_steps(task, runs, target)
-    reached = sum(math.isfinite(arithmetic.steps_to(task, run, target)) for run in runs)
+    steps = arithmetic.typical_steps(task, runs, targets)
+    reached = sum(math.isfinite(arithmetic.steps_to(task, run, targets)) for run in runs)
     said = "not reached" if math.isinf(steps) else f"{steps:.0f}"
     return [said if reached == len(runs) else f"{said} ({reached} of {len(runs)} runs)"]
 
@@ -140,8 +141,8 @@ def link_name(link: str) -> str:
 
 def seconds(records: Sequence[Record], task: Outline, workers: int) -> str:
     """By link: seconds to the target accuracy in plain processes, and how much sooner than bf16."""
-    target = arithmetic.target_of(records, task, workers)
-    if target is None:
+    targets = arithmetic.targets_of(records, task, workers)
+    if not targets:
         return "Not run."
     rows = []
     for arm in ARMS:
@@ -151,7 +152,7 @@ def seconds(records: Sequence[Record], task: Outline, workers: int) -> str:
         for link in LINKS:
             place = Place(task.name, "group", workers, link)
             own, half = (
-                arithmetic.time_to_accuracy(records, place, name, target) for name in (arm, "bf16")
+                arithmetic.time_to_accuracy(records, place, name, targets) for name in (arm, "bf16")
             )
             cells.append(_seconds(own, half))
         rows.append([f"`{arm}`", *cells])

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import os
+import statistics
 import time
 from typing import Any
 
@@ -61,6 +62,7 @@ if ENGINE == "strategy":
 else:
     RANK = grace_tf.init(timeout=300).rank
 
+HERE = machine(WORKERS, 1, "of trainings") | {"keras": keras.__version__}
 UNTIMED = 2  # steps at the begin of each round
 HELD: list[grace_tf.Aggregator] = []  # each counts only as long as it lives
 
@@ -189,6 +191,7 @@ def trained(cell: Cell) -> dict[str, Any]:
         verbose=0,
     )
     found = {"curve": clock.curve, "data": task.data, "bytes": bytes_of(model, cell)}
+    found["first"] = round(clock.steps[0], 4)  # the seconds of the step that traces
     if cell.arm == "auto":
         found["choice"] = grace_tf.explain(model.optimizer).as_dict()["choice"]
     if RANK == 0:
@@ -208,25 +211,24 @@ def timed() -> None:
         if key not in models:
             models[key] = compiled(cell, task, 1_000_000)
             models[key].fit(data, steps_per_epoch=UNTIMED, shuffle=False, verbose=0)
-        clock = Clock()
-        models[key].fit(data, steps_per_epoch=count, callbacks=[clock], shuffle=False, verbose=0)
-        mean = sum(clock.steps[UNTIMED:]) / args.timed_steps
-        found = {"ms": round(1000 * mean, 3), "bytes": bytes_of(models[key], cell)}
-        write(cell, found)
+    for cell in CELLS:  # once all are traced, so that no tracing disturbs a measurement
+        model, clock = models[cell.arm, cell.method], Clock()
+        model.fit(data, steps_per_epoch=count, callbacks=[clock], shuffle=False, verbose=0)
+        middle = statistics.median(clock.steps[UNTIMED:])
+        write(cell, {"ms": round(1000 * middle, 3), "bytes": bytes_of(model, cell)})
 
 
 def write(cell: Cell, found: dict[str, Any]) -> None:
     if RANK == 0:
-        weights = {"tensorflow": tf.__version__, "keras": keras.__version__}
-        append(args.out, {**cell.record(), **found, **weights})
+        versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        machine_of = {name: HERE[name] for name in ("cpu", "isa", "date") if name in HERE}
+        append(args.out, {**cell.record(), **found, **versions, **machine_of})
 
 
 def main() -> None:
     kept_memory.keep()  # also for the arms without grace_tf
-    if RANK == 0:
-        here = machine(WORKERS, 1, "of trainings") | {"keras": keras.__version__}
-        if here not in Results(args.out).machines:
-            append(args.out, here)
+    if RANK == 0 and HERE not in Results(args.out).machines:
+        append(args.out, HERE)
     if CELLS[0].kind == "time":
         timed()
         return
