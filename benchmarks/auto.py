@@ -109,7 +109,8 @@ def show(records: list[dict]) -> None:
     print_table(sentence, [*columns, "choice at the end", "followed after"], rows)
 
 
-def launch(place: dict, options: argparse.Namespace) -> None:
+def launch(place: dict, options: argparse.Namespace) -> bool:
+    """Runs a place; returns whether its workers have succeeded."""
     link = [] if place["link"] == "unshaped" else ["--link", place["link"]]
     run = [sys.executable, "-m", "grace_tf", "run", "-np", str(place["workers"]), *link]
     sizes = ["--turn", str(options.turn), "--slice", str(options.slice), "--out", options.out]
@@ -118,7 +119,7 @@ def launch(place: dict, options: argparse.Namespace) -> None:
     if place["disturbed"] == "nice":
         hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        subprocess.run([*run, *own], check=True, cwd=ROOT)
+        return subprocess.run([*run, *own], cwd=ROOT).returncode == 0
     finally:
         if hog is not None:
             hog.kill()
@@ -232,7 +233,7 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
         return
     # Step i is the first after a pause where i is a multiple of `turn`.
     warm = [seconds for i, seconds in enumerate(clock.steps) if i % turn >= UNTIMED]
-    others = (len(clock.steps) - 1) * sum(warm) / len(warm)
+    further = (len(clock.steps) - 1) * sum(warm) / len(warm)
     record = {
         "kind": "auto",
         **place,
@@ -240,7 +241,7 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
             method: {"first": each.first, "step": each.seconds / each.counted}
             for method, each in others.items()
         },
-        "auto": {"first": clock.steps[0], "others": others},
+        "auto": {"first": clock.steps[0], "others": further},
         "choice": grace_tf.explain(auto.model.optimizer).as_dict()["choice"],
         "changes": [[i, s] for i, s in enumerate(stages) if not i or s != stages[i - 1]],
     }
@@ -300,6 +301,7 @@ def main() -> None:
         return
     options.out = str(Path(options.out).resolve())
     known = [tuple(record[name] for name in KEY) for record in read(options.out)]
+    failed: list[tuple] = []
     if not options.table:
         places = itertools.product(
             options.tasks, options.workers, options.links, options.disturbed, [options.steps]
@@ -308,9 +310,11 @@ def main() -> None:
             changes = place[KEY.index("disturbed")] == "change"
             if changes and place[KEY.index("link")] == "unshaped":
                 continue  # it would change the interface of this machine
-            if place not in known:
-                launch(dict(zip(KEY, place)), options)
+            if place not in known and not launch(dict(zip(KEY, place)), options):
+                failed.append(place)
     show(read(options.out))
+    if failed:
+        raise SystemExit(f"These places have failed: {failed}.")
 
 
 if __name__ == "__main__":
