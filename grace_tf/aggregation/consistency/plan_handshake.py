@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,22 +156,24 @@ def _told(value: Any) -> Any:
 
 def digest_of_arrays(arrays: Sequence[np.ndarray]) -> int:
     """A 56-bit digest of arrays: shapes, dtypes and bits."""
-    hashed = hashlib.blake2b(digest_size=7)
-    for array in arrays:
-        array = np.ascontiguousarray(array)
-        hashed.update(f"{array.dtype}{array.shape}".encode())
-        hashed.update(array.view(np.uint8).data if array.ndim else array.tobytes())
-    return int.from_bytes(hashed.digest(), "little")
+    return _digest((each.dtype, each.shape, [each.tobytes()]) for each in arrays)
 
 
 def digest_of_variables(variables: Sequence[tf.Variable]) -> int:
     """The `digest_of_arrays` of the variables' values, read in pieces of 16 MiB."""
+    return _digest(
+        (each.dtype.as_numpy_dtype, each.shape, (box.read().data for box in boxes(each)))
+        for each in variables
+    )
+
+
+def _digest(arrays: Iterable[tuple[Any, Any, Iterable[Any]]]) -> int:
+    """A digest of arrays that are given as (dtype, shape, the bytes in pieces)."""
     hashed = hashlib.blake2b(digest_size=7)
-    for variable in variables:
-        dtype = np.dtype(variable.dtype.as_numpy_dtype)
-        hashed.update(f"{dtype}{tuple(variable.shape)}".encode())
-        for box in boxes(variable):
-            hashed.update(box.read().data)
+    for dtype, shape, pieces in arrays:
+        hashed.update(f"{np.dtype(dtype)}{tuple(shape)}".encode())
+        for piece in pieces:
+            hashed.update(piece)
     return int.from_bytes(hashed.digest(), "little")
 
 
