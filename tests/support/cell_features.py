@@ -25,6 +25,7 @@ from cell_engine import (
     wrapped,
 )
 from models import KERAS_3, loss_scaled, replicas_of
+from tensorflow.python.ops import control_flow_util
 from this_keras import keras
 
 from grace_tf.keras import aggregator_of, own_path
@@ -50,12 +51,15 @@ def fit(engine, method):
 
 
 class Product(keras.layers.Layer):
-    """The sum of x · w, whose gradient is x."""
+    """The sum of x · w, whose gradient is x; lists whether XLA compiles it."""
 
     def build(self, shape):
         self.w = self.add_weight(name="w", shape=shape[1:], initializer="zeros")
+        self.compiled = []
 
     def call(self, x):
+        graph = tf.compat.v1.get_default_graph()
+        self.compiled.append(control_flow_util.GraphOrParentsInXlaContext(graph))
         return tf.reduce_sum(x * self.w, list(range(1, len(x.shape))))[:, None]
 
 
@@ -66,17 +70,31 @@ EXACT = {".*qsgd/.*": "qsgd", ".*topk/.*": "topk:ratio=0.1", ".*eden/.*": "eden"
 
 def known_bits(engine, method):
     """The digests of the weights after a training with exact gradients."""
+    return digests(exactly_trained(engine, method))
 
+
+def xla(engine, method):
+    """The same training where XLA compiles what lies before the exchange."""
+    if not KERAS_3 and engine.strategy is not None:
+        # The exchange of `none` is Keras' own there, and Keras 2 has XLA compile it, which only
+        # XLA for GPUs can.
+        method = "mixed"
+    made = exactly_trained(engine, method, jit_compile=True)
+    compiled = [layer.compiled[-1] for layer in made.layers if isinstance(layer, Product)]
+    return {**told(made), "compiled": compiled}
+
+
+def exactly_trained(engine, method, **keywords):
     def sgd():
         return wrapped(
             keras.optimizers.SGD(0.5, momentum=0.5), EXACT if method == "mixed" else method
         )
 
     names = [pattern[2:-3] for pattern in EXACT]
-    return digests(trained_on_known_gradients(engine, sgd, names))
+    return trained_on_known_gradients(engine, sgd, names, **keywords)
 
 
-def trained_on_known_gradients(engine, sgd, names):
+def trained_on_known_gradients(engine, sgd, names, **keywords):
     """A trained model that has one variable for each name; its gradients are exactly its inputs.
 
     Half of a gradient is exact too, and so is its product with a rate that is a power of two.
@@ -86,7 +104,7 @@ def trained_on_known_gradients(engine, sgd, names):
         x = keras.Input((6, 4))
         return keras.Model(x, keras.layers.Add()([Product(name=name)(x) for name in names]))
 
-    made = engine.compiled(sgd, make, loss=lambda wanted, given: given[:, 0])
+    made = engine.compiled(sgd, make, loss=lambda wanted, given: given[:, 0], **keywords)
     draws = np.random.default_rng(7).normal(size=[STEPS, engine.workers, 1, 6, 4])
     batches = [[(x, x[:, 0, :1]) for x in step] for step in draws.astype(np.float32)]
     engine.fit(made, batches, epochs=1)
@@ -376,6 +394,7 @@ CELLS = {
     "lossscale": lossscale,
     "overflow": overflow,
     "accumulation": accumulation,
+    "xla": xla,
     "steps_per_execution": steps_per_execution,
     "ema": ema,
     "clipping": clipping,

@@ -25,6 +25,7 @@ CELLS = {
     "lossscale": "LossScaleOptimizer, one worker overflows",
     "overflow": "LossScaleOptimizer, a gradient overflows as `fp16`",
     "accumulation": "`gradient_accumulation_steps`",
+    "xla": "`jit_compile=True`",
     "steps_per_execution": "`steps_per_execution`",
     "ema": "`use_ema`",
     "clipping": "`clipnorm`, `global_clipnorm`, `clipvalue`",

@@ -40,10 +40,12 @@ def install(keras: Flavour) -> None:
 
 
 def can_be_split(model: Any) -> bool:
-    """Whether the model's optimizer or strategy compresses, in a step that can be split."""
-    if not _is_own(model, "train") or (_has_replicas(model) and _sums_over_replicas(model)):
+    """Whether the model's optimizer exchanges, or its strategy compresses, in such a step."""
+    replicas = _has_replicas(model)
+    if not _is_own(model, "train") or (replicas and _sums_over_replicas(model)):
         return False
-    exchanging = [each for each in _aggregating(model) if several() or not each.dense]
+    exchange = several() is not None or replicas
+    exchanging = [each for each in _aggregating(model) if exchange or not each.dense]
     return bool(exchanging) or compresses(model.distribute_strategy)
 
 
