@@ -110,7 +110,7 @@ def show(records: list[dict]) -> None:
 
 
 def launch(place: dict, options: argparse.Namespace) -> bool:
-    """Runs a place; returns whether its workers have succeeded."""
+    """Starts the workers of a place and waits for them; returns whether all of them succeeded."""
     link = [] if place["link"] == "unshaped" else ["--link", place["link"]]
     run = [sys.executable, "-m", "grace_tf", "run", "-np", str(place["workers"]), *link]
     sizes = ["--turn", str(options.turn), "--slice", str(options.slice), "--out", options.out]
@@ -258,7 +258,7 @@ def followed(stages: list[int], at: int, seconds: list[float]) -> int | None:
     """The steps after the change until a method within 5 % of the fastest is trained with, and in
     four of five steps from then on; None where that does not happen.
 
-    The fifth is for comparisons with another method, which go on to the end.
+    The other steps may be comparisons with another method: `auto` makes them until the end.
 
     Args:
       stages: the method of each step, as a number.

@@ -149,7 +149,7 @@ def chosen_rate(
 def times(wanted: Wanted) -> Iterator[Cell]:
     """The measurements of step times.  Cells of one launch follow one another, repeat by repeat.
 
-    Forwards and backwards in turn: a machine that becomes slower hits all arms alike.
+    Every second repeat has the reverse order, so a machine that slows down affects all arms alike.
     """
     places = itertools.product(wanted.outlines(), wanted.workers, wanted.links, _engines(wanted))
     for task, workers, link, engine in places:

@@ -48,7 +48,7 @@ void CheckUncast(const std::vector<int64_t>& lengths, int turn) {
   const int64_t total = TotalOf(lengths);
   const Guarded<uint16_t> halves(total, 1);
   std::mt19937 random(turn);
-  // In every third turn all numbers are finite: no exponent is all ones without bit 14.
+  // In every third turn bit 14 is cleared. Then no exponent is all ones, so all numbers are finite.
   for (int64_t i = 0; i < total; ++i) halves.data()[i] = random() & (turn % 3 ? 0xffff : 0xbfff);
   const DeviceList theirs(lengths), ours(lengths);
   const std::vector<DecodeOutput> list = ours.Targets();

@@ -17,7 +17,7 @@ def network(size, cost, **keywords):
 @pytest.mark.parametrize("kind", [*KINDS, "max"])
 @pytest.mark.parametrize("size", [2, 3, 8, 1024])
 def test_a_worker_sends_what_the_transports_count(kind, size):
-    # Transports record a sum of 16-bit elements (`half_sum`) as "sum", like every other sum.
+    # A transport records each sum as "sum"; only the network model has a name for sums of 16 bits.
     record = CollectiveRecord("sum" if kind == "half_sum" else kind, "float32", 3000)
     assert Collective(kind, record.nbytes).sent(size) == record.sent(size)
 

@@ -42,7 +42,7 @@ def spaces():
     """The modules in which optimizers are public."""
     if KERAS_3:
         return {"": optimizers}
-    # LossScaleOptimizer of Keras 2 is no Optimizer, so it is not found here; tests below wrap it.
+    # In Keras 2 LossScaleOptimizer is not a subclass of Optimizer, so tests below wrap it instead.
     found = {"": optimizers, "legacy.": optimizers.legacy}
     return {**found, "addons.": addons()} if HAS_ADDONS else found
 

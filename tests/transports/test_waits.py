@@ -209,7 +209,7 @@ class WaitsTest(tf.test.TestCase):
 
 
 class Call:
-    """A frame, or what its variables hold."""
+    """Stands for a frame, or for an object that a variable of a frame refers to."""
 
 
 class FramesTest(tf.test.TestCase):

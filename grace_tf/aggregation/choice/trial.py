@@ -24,8 +24,8 @@ GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
 # pays for comparisons with what it gains; a baseline gains nothing.
 DISTANT, NEAR = 2.0, 1.25
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
-# All arms are looked at again where a step takes this many times as long, or as short, as in the
-# watch before.  A first watch has none before it, so it is measured against the comparison's time.
+# All arms are looked at again where the time of a step has grown or shrunk by this factor since the
+# last watch.  The first watch uses the time that the comparison has measured.
 DRIFT = 1.3
 WATCHES = (50, 50, 100, 300)  # steps before each comparison with the rival; the last repeats
 SWITCHES = 3  # how often a rival may take the place of the chosen arm

@@ -72,7 +72,7 @@ class EpochMeans:
             logs[name] = self._last[name]
 
     def _take(self, where: int, logs: Any, statistics: Sequence[Any]) -> bool:
-        """Replaces logs and statistics by means over workers; False if nothing is averaged."""
+        """Averages logs and statistics over workers; returns False where nothing is averaged."""
         connected = several()
         if connected is None or not _wanted(self.model):
             return False
