@@ -261,7 +261,7 @@ class Steps:
         def over() -> bool:
             return len(ends) == line.size or bool(line.left) or line.broken is not None
 
-        # The lifeline reports a silent worker sooner, so the warning is about one that still answers.
+        # The lifeline reports a silent worker sooner, so the warning is about one that answers.
         line.until(over, line.patience + SILENT)
         if not over():
             _LOG.warning(
