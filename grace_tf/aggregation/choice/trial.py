@@ -180,8 +180,8 @@ class Trial:
         if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
-        # Only once: where steps between those of other arms always take another time, no later
-        # comparison would agree with its watch either, and each would start another one.
+        # Only for the first choice: if steps are always slower during comparisons than in watches,
+        # every watch would disagree with its comparison and start the next comparison.
         self._watches, self._expected = 0, middle[arm] if self._first else 0.0
         self._first = False
         return self._watch()

@@ -40,7 +40,7 @@ def install(keras: Flavour) -> None:
 
 
 def can_be_split(model: Any) -> bool:
-    """Whether the model's optimizer exchanges, or its strategy compresses, in such a step."""
+    """Whether the model's step compresses or exchanges gradients, and can be split."""
     replicas = _has_replicas(model)
     if not _is_own(model, "train") or (replicas and _sums_over_replicas(model)):
         return False

@@ -161,7 +161,7 @@ class Waits:
             self._dropped.clear()
 
     def look(self) -> None:
-        """Tells the others about a long wait; ends it at the timeout, or where it cannot succeed."""
+        """Tells the others about a long wait; ends it at the timeout, or if it cannot succeed."""
         longest = self._longest()
         if longest >= self._pause:
             self._lifeline.tell("waits", self._place())
