@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--exchange", default="auto", help="as for wrap")
-    parser.add_argument("--bucket-bytes", type=int, default=25 << 20, help="as for wrap")
+    parser.add_argument("--bucket-bytes", type=int, help="as for wrap")
     parser.add_argument("--horovod", action="store_true", help="the workers are Horovod's")
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--bf16", action="store_true", help='hierarchical="bf16"')
-    parser.add_argument("--bucket-bytes", type=int, default=25 << 20, help="as for wrap")
+    parser.add_argument("--bucket-bytes", type=int, help="as for wrap")
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")
     args = parser.parse_args()

@@ -52,7 +52,7 @@ def counted(wanted: plan.Wanted, results: Results, parts: Sequence[str]) -> list
         rounds["choosing rates"] = [*plan.tuning(wanted)]
         rounds["test runs"] = [*plan.tests(wanted, results.records)]
     if "times" in parts:
-        rounds["step times"] = [*plan.times(wanted)]
+        rounds["step times"] = [*plan.times(wanted, results.records)]
     return [
         [name, str(len(cells)), str(len(cells) - len(results.missing(cells)))]
         for name, cells in rounds.items()
@@ -89,7 +89,8 @@ def _obey(options: argparse.Namespace) -> None:
             _run("choosing rates", cells, results, options.again)
             _run("test runs", [*plan.tests(wanted, results.records)], results, options.again)
         if "times" in options.only:
-            _run("step times", [*plan.times(wanted)], results, options.again)
+            cells = [*plan.times(wanted, results.records)]
+            _run("step times", cells, results, options.again)
     print_table("Cells", ["", "cells", "done"], counted(wanted, results, options.only))
 
 

@@ -161,7 +161,7 @@ def main() -> None:
 
 def _measure(options: argparse.Namespace, results: Results, ask: Callable) -> None:
     asked = wanted(options)
-    cells = [*plan.times(asked)]
+    cells = [*plan.times(asked, results.records)]
     known = read(Path(options.advice))
     left = [place for place in places(asked) if place not in known]
     with progress("step times", len(results.missing(cells)) + len(left)) as shown:

@@ -87,11 +87,11 @@ def step_times(records: Iterable[Record]) -> dict[tuple[Place, str, str], float]
 
 
 def bytes_sent(records: Iterable[Record]) -> dict[tuple[Place, str, str], int]:
-    """Bytes that a worker hands over in a step, by (place, arm, method), where they are known."""
+    """Bytes that a worker sends in a step, by (place, arm, method), where they are known."""
     return {
-        (Place(r["task"], r["engine"], r["workers"], r["link"]), r["arm"], r["method"]): r["bytes"]
+        (Place(r["task"], r["engine"], r["workers"], r["link"]), r["arm"], r["method"]): r["sent"]
         for r in records
-        if r["kind"] == "time" and r.get("bytes") is not None
+        if r["kind"] == "time" and r.get("sent") is not None
     }
 
 

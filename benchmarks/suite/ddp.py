@@ -99,7 +99,10 @@ def main() -> None:
             milliseconds(peers[cell.arm], FIRST_COMPRESSED)
         ms = milliseconds(peers[cell.arm], args.timed_steps)
         if rank == 0:
-            append(args.out, {**cell.record(), "ms": float(np.round(ms, 3)), "bytes": None})
+            append(
+                args.out,
+                {**cell.record(), "ms": float(np.round(ms, 3)), "bytes": None, "sent": None},
+            )
     dist.destroy_process_group()
 
 

@@ -24,6 +24,7 @@ REPEATS = 5
 # Whole runs over a link, whose times must be those of steps × step time.
 WHOLE = tuple(itertools.product(("100mbit", "1gbit"), ("none", "bf16", "eden")))
 WHOLE_TASK, WHOLE_WORKERS, WHOLE_SEED = "vision", 2, 1
+TRAINED_BY = "group"  # the engine of all trainings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def tuning(wanted: Wanted) -> Iterator[Cell]:
 def tests(wanted: Wanted, results: Iterable[dict[str, Any]]) -> Iterator[Cell]:
     """The runs that count, of all arms whose rate the results have chosen; `auto` over every link.
 
-    The whole runs over a link that check the product of steps and step time are among them.
+    The whole runs over a link, which check the product of steps and step time, are in `times`.
     """
     records = list(results)
     for workers, task in itertools.product(wanted.workers, wanted.outlines()):
@@ -113,15 +114,6 @@ def tests(wanted: Wanted, results: Iterable[dict[str, Any]]) -> Iterator[Cell]:
             links = dict.fromkeys(["", *wanted.links]) if arm.name == "auto" else [""]
             for link, seed in itertools.product(links, wanted.seeds):
                 yield _training(task, arm, workers, link, rate, seed, steps)
-            for link in whole_links(wanted, task.name, arm.name, workers):
-                yield _training(task, arm, workers, link, rate, WHOLE_SEED, steps)
-
-
-def whole_links(wanted: Wanted, task: str, arm: str, workers: int) -> list[str]:
-    """The links over which such a training is one of the whole runs."""
-    if (task, workers) != (WHOLE_TASK, WHOLE_WORKERS):
-        return []
-    return [link for link, name in WHOLE if name == arm and link in wanted.links]
 
 
 def chosen_rate(
@@ -146,15 +138,20 @@ def chosen_rate(
     return max(good, key=lambda rate: min(task.sign * metric for metric in good[rate]))
 
 
-def times(wanted: Wanted) -> Iterator[Cell]:
+def times(wanted: Wanted, results: Iterable[dict[str, Any]] = ()) -> Iterator[Cell]:
     """The measurements of step times.  Cells of one launch follow one another, repeat by repeat.
 
     Every second repeat has the reverse order, so a machine that slows down affects all arms alike.
+    For the same reason a link's whole runs stand between two halves of its repeats.  An arm has
+    none until the results have chosen its rate.
     """
+    records = list(results)
     places = itertools.product(wanted.outlines(), wanted.workers, wanted.links, _engines(wanted))
     for task, workers, link, engine in places:
         order = [*_timed(wanted, task, engine)]
         for repeat in range(wanted.repeats):
+            if repeat == wanted.repeats // 2 and engine == TRAINED_BY:
+                yield from _whole(wanted, task, workers, link, records)
             for arm, method in order if repeat % 2 == 0 else order[::-1]:
                 yield Cell(
                     "time", task.name, arm.name, engine, workers, link, method, repeat=repeat
@@ -179,6 +176,19 @@ def _timed(wanted: Wanted, task: Outline, engine: str) -> Iterator[tuple[Arm, st
             yield PEERS[name], ""
 
 
+def _whole(
+    wanted: Wanted, task: Outline, workers: int, link: str, records: list[dict[str, Any]]
+) -> Iterator[Cell]:
+    """The whole runs over a link."""
+    if (task.name, workers) != (WHOLE_TASK, WHOLE_WORKERS):
+        return
+    steps = wanted.steps_of(task)
+    for arm in wanted.trained(task):
+        rate = chosen_rate(records, task, arm, workers, steps)
+        if (link, arm.name) in WHOLE and rate is not None:
+            yield _training(task, arm, workers, link, rate, WHOLE_SEED, steps)
+
+
 def _tuning(task: Outline, arm: Arm, workers: int, steps: int) -> Iterator[Cell]:
     for rate, seed in itertools.product(arm.rates(task.optimizer), TUNING_SEEDS):
         yield _training(task, arm, workers, "", rate, seed, steps)
@@ -187,4 +197,4 @@ def _tuning(task: Outline, arm: Arm, workers: int, steps: int) -> Iterator[Cell]
 def _training(
     task: Outline, arm: Arm, workers: int, link: str, rate: float, seed: int, steps: int
 ) -> Cell:
-    return Cell("train", task.name, arm.name, "group", workers, link, "", rate, seed, steps)
+    return Cell("train", task.name, arm.name, TRAINED_BY, workers, link, "", rate, seed, steps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,17 +214,34 @@ def failures(records: Sequence[Record]) -> str:
 
 def choices(records: Sequence[Record], task: Outline, workers: int) -> str:
     """What auto chose over each link, how good the runs became, and how long a step took."""
+    whole = {r["seed"]: r for r in arithmetic.tests_of(records, task.name, "none", workers)}
     rows = []
     for link in LINKS:
         runs = arithmetic.tests_of(records, task.name, "auto", workers, link)
         if not runs:
-            rows.append([link_name(link), NOT_RUN, "", ""])
+            rows.append([link_name(link), NOT_RUN, "", "", ""])
             continue
         ends = _ends(task, runs)[0]
         steps = f"{1000 * statistics.median(r['seconds'] / (r['steps'] - 1) for r in runs):.0f}"
         said = "; ".join(dict.fromkeys(run["choice"].split(",")[0] for run in runs))
-        rows.append([link_name(link), said, ends, steps])
-    return markdown(["link", "its choice", task.metric, "ms a step, comparing included"], rows)
+        rows.append([link_name(link), said, ends, _beside(task, runs, whole), steps])
+    columns = ["link", "its choice", task.metric, "less that of `none`"]
+    return markdown([*columns, "ms a step, comparing included"], rows)
+
+
+def _beside(task: Outline, runs: Sequence[Record], whole: Mapping[int, Record]) -> str:
+    """The mean difference from the runs of `whole` with the same seeds.
+
+    After it stand whether that is within the tolerance of the task, and the number of runs.
+    """
+    pairs = [(r["metric"], whole[r["seed"]]["metric"]) for r in runs if r["seed"] in whole]
+    pairs = [(own, other) for own, other in pairs if None not in (own, other)]
+    if not pairs:
+        return NOT_RUN
+    own, other = (statistics.mean(each) for each in zip(*pairs))
+    fine = "as good" if task.reaches(own, task.target(other)) else "worse"
+    digits = 2 if abs(other) >= 10 else 4
+    return f"{own - other:+.{digits}f}, {fine} ({len(pairs)} runs)"
 
 
 _TABLES: dict[str, Callable[[Sequence[Record], Outline, int], str]] = {

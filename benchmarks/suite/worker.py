@@ -3,10 +3,10 @@
 Started by the runner, as `python -m grace_tf run -np N python -m benchmarks.suite.worker …`.
 Worker 0 appends the record of each cell to the file of results as soon as the cell ends.
 
-A training begins with the same weights in all arms, draws the same batches, and its learning rate
-falls by a cosine.  After every `every` steps worker 0 measures the metric, which the clock leaves
-out.  The clock runs between the ends of steps, and from the begin of an epoch's first step; it
-leaves out the very first step, which traces.
+A training begins with the same weights in all arms and draws the same batches.  Its learning rate
+rises for some steps and then falls by a cosine.  After every `every` steps worker 0 measures the
+metric, which the clock leaves out.  The clock runs between the ends of steps, and from the begin of
+an epoch's first step; it leaves out the very first step, which traces.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ else:
 
 HERE = machine(WORKERS, 1, "of trainings") | {"keras": keras.__version__}
 UNTIMED = 2  # steps at the begin of each round
+WARM_UP = 20  # steps in which the learning rate rises from 0, a tenth of shorter trainings
 HELD: list[grace_tf.Aggregator] = []  # each counts only as long as it lives
 
 
@@ -118,7 +119,10 @@ def optimizer_of(cell: Cell, steps: int) -> Any:
     rate = cell.rate or arm.rates(outline.optimizer)[0]
     if arm.name == ALONE.name:
         rate = 0.0  # so that weights stay equal, as grace_tf demands at the end of each epoch
-    schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
+    rising = max(1, min(WARM_UP, steps // 10))
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, steps - rising, warmup_target=rate, warmup_steps=rising
+    )
     if kind == "adam":
         made = keras.optimizers.Adam(schedule)
     else:
@@ -169,11 +173,12 @@ def dataset(cell: Cell, task: Any) -> tf.data.Dataset:
     return made.with_options(options)
 
 
-def bytes_of(model: keras.Model, cell: Cell) -> int | None:
-    """Bytes that a worker has handed over in its last step; None where nothing counts them."""
+def bytes_of(model: keras.Model, cell: Cell) -> dict[str, int | None]:
+    """Bytes that a worker hands to collectives and sends in a step; None where nothing counts."""
     if ALL[cell.arm].method is None:
-        return None
-    return aggregator_of(model.optimizer).bytes_per_step
+        return {"bytes": None, "sent": None}
+    metrics = aggregator_of(model.optimizer).metrics()
+    return {name: int(metrics[name]) for name in ("bytes", "sent")}
 
 
 def trained(cell: Cell) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def trained(cell: Cell) -> dict[str, Any]:
         shuffle=False,
         verbose=0,
     )
-    found = {"curve": clock.curve, "data": task.data, "bytes": bytes_of(model, cell)}
+    found = {"curve": clock.curve, "data": task.data, **bytes_of(model, cell)}
     found["first"] = round(clock.steps[0], 4)  # the seconds of the step that traces
     if cell.arm == "auto":
         found["choice"] = grace_tf.explain(model.optimizer).as_dict()["choice"]
@@ -215,7 +220,7 @@ def timed() -> None:
         model, clock = models[cell.arm, cell.method], Clock()
         model.fit(data, steps_per_epoch=count, callbacks=[clock], shuffle=False, verbose=0)
         middle = statistics.median(clock.steps[UNTIMED:])
-        write(cell, {"ms": round(1000 * middle, 3), "bytes": bytes_of(model, cell)})
+        write(cell, {"ms": round(1000 * middle, 3), **bytes_of(model, cell)})
 
 
 def write(cell: Cell, found: dict[str, Any]) -> None:
@@ -226,7 +231,7 @@ def write(cell: Cell, found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    kept_memory.keep()  # also for the arms without grace_tf
+    kept_memory.keep_beside_generators()  # also for the arms without grace_tf
     if RANK == 0 and HERE not in Results(args.out).machines:
         append(args.out, HERE)
     if CELLS[0].kind == "time":

@@ -10,6 +10,8 @@ import ctypes
 import functools
 import os
 
+import tensorflow as tf
+
 # (the variable by which a user chooses, the number of the parameter in malloc.h, bytes)
 _PARAMETERS = (
     ("MALLOC_TRIM_THRESHOLD_", -1, 1 << 30),
@@ -29,6 +31,38 @@ def keep() -> bool:
     names = [name for name, _, _ in _PARAMETERS]
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(map(os.environ.get, names)):
         return False
+    return _told()
+
+
+@functools.cache
+def keep_beside_generators() -> bool:
+    """`keep`, also where a data set comes from a Python generator; TensorFlow must have begun.
+
+    TensorFlow lets glibc return every piece of 128 KiB and more where the first such data set of a
+    process is made, because of memory that grew with Python 3.11 (tensorflow/tensorflow#65675).
+    With the values of `keep` it grows by less than a quarter and then no more.  TensorFlow does
+    this once, so here it makes such a data set first, which takes 10 ms.
+    """
+    if not keep():
+        return False
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            _make_a_generator()
+    return _told()
+
+
+def _make_a_generator() -> None:
+    """Makes what TensorFlow's `from_generator` makes, and draws nothing from it."""
+    nothing = tf.function(lambda: tf.zeros([], tf.int32), autograph=False).get_concrete_function()
+    functions = {f"{name}_func": nothing for name in ("init", "next", "finalize")}
+    inputs = {f"{name}_other_args": [] for name in functions}
+    with tf.device("CPU:0"):
+        tf.raw_ops.GeneratorDataset(
+            **functions, **inputs, output_types=[tf.int32], output_shapes=[[]]
+        )
+
+
+def _told() -> bool:
     mallopt = _mallopt()
     return mallopt is not None and all([mallopt(number, size) for _, number, size in _PARAMETERS])
 

@@ -125,6 +125,7 @@ class Reduction:
         own_way,
         optimizer_info: Callable[[], OptimizerInfo],
     ) -> list[tf.Tensor]:
+        kept_memory.keep_beside_generators()
         context = tf.distribute.get_replica_context()
         if context is None:
             raise RuntimeError(

@@ -28,7 +28,7 @@ def wrap(
     hierarchical: bool | str = False,
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
-    bucket_bytes: int = 25 << 20,
+    bucket_bytes: int | None = None,
     seed: int = 0,
     check_every: int = 100,
     average_logs: bool = True,
@@ -52,7 +52,8 @@ def wrap(
       exchange: "auto", or the way of payloads where possible: "gather", "two_hop" or "sum".
       hierarchical: True adds up gradients inside each host ("bf16": as bfloat16), compresses sums.
       min_elements, exclude: smaller variables, and those of these patterns, travel dense.
-      bucket_bytes: bytes of gradients that travel together; changes results only with two hops.
+      bucket_bytes: bytes of gradients that travel together; None: a quarter of all payloads, but at
+        least 512 KiB, and at most 25 MiB of gradients.  Changes results only with two hops.
       seed: of all random draws, 0 … 2^32 − 1; the same on every worker.  Optimizers of one program
         draw the same noise for the same seed: give each its own where it must be independent.
       check_every: workers compare weights after 1, 2, 4, 8 … steps, then every so many; 0: never.

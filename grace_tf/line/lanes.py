@@ -42,7 +42,13 @@ class Lane:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the gradient."""
         return self.spec.shape.num_elements() * tf.as_dtype(self.dtype).size
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of the payload of one worker, if the compressor compresses this lane alone."""
+        return self.compressor.nbytes(self.spec)
 
 
 def lane_of(

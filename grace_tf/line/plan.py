@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from grace_tf.transports.base import CollectiveRecord
 from grace_tf.transports.rows import MESSAGES, NAMES
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
+# Of buckets without `bucket_bytes`: the most bytes of gradient; and the payloads that are worth an
+# exchange of their own, which are the fourth part of all, but at least so many bytes.
+_MOST, _PARTS, _LEAST = 25 << 20, 4, 512 << 10
 _KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums inside a host
 
 
@@ -204,7 +208,7 @@ def make_plan(
     no route, or are not wanted by their compressor.  Gradients at the positions `rows` are sparse
     and follow the rules of sparse_policy.py, where `static` says what needs a static number of
     rows.  For memories that stages of a schedule share see lanes.py.  Buckets are filled in
-    backward order up to `bucket_bytes`.
+    backward order: see `_fill`.
     """
     lanes, sparse, by_rows = [], (), []
     for i, (path, spec, ordinal) in enumerate(zip(paths, specs, ordinals)):
@@ -217,7 +221,7 @@ def make_plan(
             lanes.append(lane)
     merged = settings.granularity == "model"
     buckets = []
-    for bucket in _fill(lanes, None if merged else settings.bucket_bytes):
+    for bucket in _fill(lanes, math.inf if merged else settings.bucket_bytes):
         groups: dict[Any, list[Lane]] = {}
         for lane in bucket:
             kind = (lane.compressor, lane.memory, lane.spec.dtype, lane.claimed)
@@ -257,15 +261,27 @@ def _row_groups(lanes: Sequence[Lane]) -> tuple[LaneGroup, ...]:
     return tuple(LaneGroup(tuple(group), by_rows=True) for group in groups.values())
 
 
-def _fill(lanes: Sequence[Lane], limit: int | None) -> list[list[Lane]]:
+def _fill(lanes: Sequence[Lane], limit: float | None) -> list[list[Lane]]:
+    """The lanes of each bucket, in backward order, as many as have `limit` bytes of gradient.
+
+    Without a limit a bucket has at most `_MOST` bytes of gradient, and is closed as soon as its
+    payloads are worth an exchange of their own.  So the exchange of a small model also begins
+    before the end of backward, and what remains to be sent then is only a part of it.
+    """
+    if limit is None:
+        payloads = [lane.payload_nbytes for lane in lanes]
+        limit, enough = _MOST, max(sum(payloads) / _PARTS, _LEAST)
+    else:
+        payloads, enough = [0] * len(lanes), 1
     buckets: list[list[Lane]] = []
-    room = 0
-    for lane in reversed(lanes):
-        if not buckets or (limit is not None and lane.nbytes > room):
+    room, held = 0.0, 0
+    for lane, payload in zip(reversed(lanes), reversed(payloads)):
+        if not buckets or lane.nbytes > room or held >= enough:
             buckets.append([])
-            room = limit or 0
+            room, held = limit, 0
         buckets[-1].append(lane)
         room -= lane.nbytes
+        held += payload
     return buckets
 
 

@@ -34,7 +34,7 @@ class Settings:
     granularity: str = "auto"
     min_elements: int = 1024
     exclude: tuple[str, ...] = ()
-    bucket_bytes: int = 25 << 20
+    bucket_bytes: int | None = None
     seed: int = 0
     check_every: int = 100
     exchange: str = "auto"
@@ -46,7 +46,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_choice("grace_tf", "granularity", self.granularity, ("auto", "variable", "model"))
         check_integer("grace_tf", "min_elements", self.min_elements, 0)
-        check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
+        if self.bucket_bytes is not None:
+            check_integer("grace_tf", "bucket_bytes", self.bucket_bytes, 1)
         check_integer("grace_tf", "seed", self.seed, 0, 2**32 - 1)
         check_integer("grace_tf", "check_every", self.check_every, 0, 2**63 - 1)
         check_choice("grace_tf", "exchange", self.exchange, ("auto", "gather", "two_hop", "sum"))
@@ -183,7 +184,7 @@ def settings(
     granularity: str = "auto",
     min_elements: int = 1024,
     exclude: str | Sequence[str] = (),
-    bucket_bytes: int = 25 << 20,
+    bucket_bytes: int | None = None,
     seed: int = 0,
     check_every: int = 100,
     exchange: str = "auto",

@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import grace_tf
 from grace_tf.aggregation import kept_memory
@@ -24,17 +25,22 @@ def new_pages():
 
 @pytest.mark.skipif(kept_memory._mallopt() is None, reason="the C library is not glibc")
 @pytest.mark.skipif(any(map(os.environ.get, VARIABLES)), reason="the user has chosen")
-def test_memory_is_kept():
-    assert kept_memory.keep()
+def test_memory_is_kept_also_after_a_data_set_of_a_python_generator():
+    assert kept_memory.keep_beside_generators()
+    made = tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([]))
+    assert len([*made]) == 1
     for _ in range(3):
         last = new_pages()
     assert last < 1000  # of 20480
 
 
-def test_an_aggregator_keeps_memory():
+def test_an_aggregator_keeps_memory_and_its_step_also_beside_generators():
     with mock.patch.object(kept_memory, "keep") as keep:
-        grace_tf.Aggregator("none")
+        aggregator = grace_tf.Aggregator("none")
     keep.assert_called_once_with()
+    with mock.patch.object(kept_memory, "keep_beside_generators") as beside:
+        aggregator([tf.ones([3])], [tf.Variable(tf.ones([3]))])
+    beside.assert_called_once_with()
 
 
 @pytest.mark.parametrize("name", VARIABLES)

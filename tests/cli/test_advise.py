@@ -12,12 +12,12 @@ from launch import launch
 
 from grace_tf.__main__ import WRONG_ARGUMENT, main
 from grace_tf.advice.network import KINDS, Collective, Cost, Network
-from grace_tf.advice.timeline import Compute
 from grace_tf.aggregation.measure import codec, link
 from grace_tf.cli import describe
-from grace_tf.cli.advise import codecs, command, errors, picture, probe, situation
+from grace_tf.cli.advise import codecs, errors, picture, probe, situation
+from grace_tf.cli.advise import subject as advised
 from grace_tf.cli.advise.gradients import drawn
-from grace_tf.cli.advise.subject import Subject, parse_shapes, subject
+from grace_tf.cli.advise.subject import parse_shapes, subject
 from grace_tf.core import registry
 
 SHAPES = [(3, 3, 16, 64), (64,), (64, 500), (500,)]
@@ -112,7 +112,7 @@ def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
     chosen = subject(model, None)
     assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
     meet = mock.Mock()
-    assert chosen.compute(1, meet).seconds > 0
+    assert chosen.compute(1, meet, list).seconds > 0
     # Workers on one host begin each step and each forward pass together.
     assert meet.call_count == 6
     first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
@@ -211,18 +211,32 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
     assert sizes == [[2 * (6 << 20) + flag], [2 * (4 << 20) + flag]]
 
 
-def test_of_all_workers_the_largest_forward_pass_and_step_count():
-    own = Subject("a model", [], None, lambda repeats, meet: Compute(1.0, 4.0))
-    options = mock.Mock(compute_ms=None)
-    with mock.patch.object(probe, "largest", lambda group, numbers: [3.0, 7.0]):
-        found = command._compute(options, own, mock.Mock(), lambda: None)
-    assert (found.forward, found.backward) == (3.0, 4.0)
+def slowest(times):
+    """The slower of this worker and of another one, which takes 5, 1 and 1 seconds."""
+    return [max(pair) for pair in zip(times, (5.0, 1.0, 1.0), strict=True)]
+
+
+def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_step(tmp_path):
+    (tmp_path / "models.py").write_text(MODEL)
+    chosen = subject(f"{tmp_path / 'models.py'}:small", None)
+    # Steps and forward passes in turn, of which the first two of each do not count.
+    times = iter([9.0, 9.0, 9.0, 9.0, 2.0, 0.1, 3.0, 0.2, 4.0, 0.3])
+    with mock.patch.object(advised, "duration", lambda function: next(times)):
+        found = chosen.compute(3, lambda: None, slowest)
+    assert (found.forward, found.seconds) == (1.0, 4.0)
+
+
+def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_codec():
+    times = iter([9.0, 9.0, 0.5, 2.0, 0.5, 3.0, 0.5, 4.0])
+    with mock.patch.object(codec, "duration", lambda function: next(times)):
+        (bucket,) = codecs.measure("bf16", drawn([(100, 40)]), 2, 3, agree=slowest)
+    assert (bucket.encode, bucket.encode + bucket.decode) == (1.0, 4.0)
 
 
 def test_many_workers_are_extrapolated_from_few():
     """A gather of 1024 payloads would not fit in memory."""
     with mock.patch.object(codec.Step, "seconds", autospec=True) as seconds:
-        seconds.side_effect = lambda step, repeats, meet: (1.0, 1.0 + step._size)
+        seconds.side_effect = lambda step, repeats, meet, agree: (1.0, 1.0 + step._size)
         (one,) = codecs.measure("topk:ratio=0.01", drawn([(1000, 40)]), 1024, 1)
         assert one.encode + one.decode == pytest.approx(1.0 + 1024)
         assert {call.args[0]._size for call in seconds.call_args_list} == {2, 8}

@@ -144,6 +144,18 @@ class BucketsTest(tf.test.TestCase):
         made = plan(((10,), (20,), (30,)), "fp16", min_elements=1, bucket_bytes=1)
         self.assertEqual(positions(made), [[[2]], [[1]], [[0]]])
 
+    def test_without_bucket_bytes_a_bucket_ends_with_a_quarter_of_the_payloads(self):
+        kernels = ((512, 1024),) * 6  # of 2 MiB
+        for spec, found in (
+            ("none", [[5, 4], [3, 2], [1, 0]]),  # 3 MiB and more
+            ("qsgd", [[5, 4], [3, 2], [1, 0]]),  # 512 KiB and more, which are more than a quarter
+            ("topk", [[5, 4, 3, 2, 1, 0]]),  # all payloads have less than 512 KiB
+        ):
+            self.assertEqual(positions(plan(kernels, spec)), [[each] for each in found])
+        # Three have more than 25 MiB of gradient.
+        made = plan(((3 << 10, 1 << 10),) * 4)
+        self.assertEqual(positions(made), [[[3, 2]], [[1, 0]]])
+
     def test_groups_share_compressor_memory_and_dtype(self):
         routes = {"a.*": "topk", "b.*": "randomk", ".*": "topk:ratio=0.01"}
         made = plan(((9,), (9,), (9,), (9,)), routes, ["a1", "b1", "c", "a2"], min_elements=1)

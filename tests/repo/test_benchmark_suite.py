@@ -36,7 +36,7 @@ def run_of(arm, seed, metrics, rate=0.03, link="", **more):
 def time_of(arm, method, ms, repeat=0, sent=None, **more):
     place = {"task": "vision", "engine": "group", "workers": 2, "link": "100mbit", **more}
     cell = Cell("time", arm=arm, method=method, repeat=repeat, **place)
-    return {**cell.record(), "ms": ms, "bytes": sent}
+    return {**cell.record(), "ms": ms, "bytes": 1000, "sent": sent}
 
 
 def tuned(arm, metrics):
@@ -105,10 +105,26 @@ def test_auto_and_six_others_have_whole_runs_over_links():
     records = []
     for cell in plan.tuning(wanted):
         records.append({**cell.record(), "metric": 50.0})
-    cells = [c for c in plan.tests(wanted, records) if c.link]
-    assert len([c for c in cells if c.arm != "auto"]) == 6
-    assert {c.link for c in cells if c.arm == "auto"} == {link for link in plan.LINKS if link}
-    assert {c.seed for c in cells if c.arm == "auto"} == set(plan.SEEDS)
+    of_auto = [c for c in plan.tests(wanted, records) if c.link]
+    assert {c.arm for c in of_auto} == {"auto"}
+    assert {c.link for c in of_auto} == {link for link in plan.LINKS if link}
+    assert {c.seed for c in of_auto} == set(plan.SEEDS)
+    others = [c for c in plan.times(wanted, records) if c.kind == "train"]
+    assert {(c.link, c.arm) for c in others} == set(plan.WHOLE) and len(others) == 6
+
+
+def test_whole_runs_stand_between_two_halves_of_the_repeats_over_their_link():
+    wanted = Wanted(["vision"], ["bf16"], [2], ["group"], ["1gbit"], repeats=2)
+    records = [{**cell.record(), "metric": 50.0} for cell in plan.tuning(wanted)]
+    cells = [*plan.times(wanted, records)]
+    assert [(c.kind, c.arm, c.repeat) for c in cells] == [
+        ("time", "bf16", 0),
+        ("time", ALONE.name, 0),
+        ("train", "bf16", 0),
+        ("time", ALONE.name, 1),
+        ("time", "bf16", 1),
+    ]
+    assert "train" not in {c.kind for c in plan.times(wanted, records[:-1])}
 
 
 def test_arms_that_a_task_leaves_out_have_no_cells():
@@ -268,8 +284,8 @@ def test_two_workers_time_all_cells_of_a_launch_also_that_without_exchange(tmp_p
     launch(ROOT / "benchmarks" / "suite" / "worker.py", *words).succeeded()
     results = Results(out)
     assert results.missing(cells) == [] and len(results.machines) == 1
-    sent = {r["arm"]: r["bytes"] for r in results.records}
-    assert sent["none"] > 4 * 900_000 and sent[ALONE.name] is None
+    sent = {r["arm"]: (r["bytes"], r["sent"]) for r in results.records}
+    assert min(sent["none"]) > 4 * 900_000 and sent[ALONE.name] == (None, None)
     assert all(r["ms"] > 0 for r in results.records)
 
 

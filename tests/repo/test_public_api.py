@@ -16,7 +16,7 @@ KEYWORDS = {
     "hierarchical": False,
     "min_elements": 1024,
     "exclude": (),
-    "bucket_bytes": 25 << 20,
+    "bucket_bytes": None,
     "seed": 0,
     "check_every": 100,
     "average_logs": True,

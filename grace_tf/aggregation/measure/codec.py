@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from grace_tf.advice.network import Collective
 from grace_tf.advice.timeline import Bucket, ready_shares
-from grace_tf.aggregation.measure.link import duration
+from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.aggregation.state.state import State
 from grace_tf.line.exchange import Share, exchange
 from grace_tf.line.lanes import Lane
@@ -75,12 +75,14 @@ class Step:
         kinds = {each.kind for _, each in self._handed}
         return "gather" in kinds and "all_to_all" not in kinds
 
-    def seconds(self, repeats: int, meet: Callable[[], None] = lambda: None) -> tuple[float, float]:
+    def seconds(
+        self, repeats: int, meet: Callable[[], None] = lambda: None, agree: Agree = list
+    ) -> tuple[float, float]:
         """Returns two medians, in seconds.
 
         The first is of the work before the first collective of each bucket, the second is of the
         whole step. `meet` is called before each of these measurements: in it all workers wait for
-        each other.
+        each other.  Of each repeat the slowest worker counts.
         """
         encode = self._traced(self._to_the_first_collectives)
         times: list[list[float]] = [[], []]
@@ -89,7 +91,7 @@ class Step:
                 meet()
                 each = duration(lambda f=function: f(*self._grads))
                 taken += [each] if repeat >= 0 else []
-        encoded, whole = map(statistics.median, times)
+        encoded, whole = (statistics.median(agree(each)) for each in times)
         return min(encoded, whole), whole
 
     def buckets(self, encode: float, decode: float) -> list[Bucket]:

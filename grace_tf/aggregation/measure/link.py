@@ -1,8 +1,8 @@
 """What exchanges take between workers, by kind of collective, from a few that carry nothing.
 
-A transport comes in; the seconds of a hop and of a byte go out: the shortest time of a small
-buffer, and the slope to a large one.  Repeats are interleaved, so that a moment in which the
-machine is busy hits all kinds alike.
+A transport comes in; the seconds of a hop and of a byte go out: the time of a small buffer, and the
+slope to a large one.  Repeats are interleaved, so that a moment in which the machine is busy hits
+all kinds alike.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from grace_tf.transports.base import Transport
 # The largest of all workers' numbers, place by place; it waits for all of them.
 Agree = Callable[[Sequence[float]], Sequence[float]]
 
-Least = dict[tuple[str, int], float]  # the shortest seconds by kind and bytes
-
 
 def costs(
     transport: Transport,
@@ -32,6 +30,7 @@ def costs(
     seconds: float = math.inf,
     meet: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
+    of_repeats: Callable[[Sequence[float]], float] = min,
 ) -> dict[str, Cost]:
     """The costs by kind, the same on all workers; all of them must call it, eagerly.
 
@@ -41,8 +40,10 @@ def costs(
       repeats: of each size, beside one that warms up.
       seconds: how long it may take.  Later repeats are left out, and sizes after the second.
       meet: called before each collective; all workers wait in it for each other.
+      of_repeats: which of their times counts.  The shortest says what the network can do; the
+        median, what a step has to expect.
     """
-    began, least = clock(), {}
+    began, taken = clock(), {}
     for place, nbytes in enumerate(sizes):
         calls = _calls(transport, nbytes)
         found: dict[str, list[float]] = {kind: [] for kind in calls}
@@ -50,28 +51,28 @@ def costs(
             round_began = clock()
             for kind, call in calls.items():
                 meet()
-                taken = duration(call, clock)
+                each = duration(call, clock)
                 if repeat >= 0:
-                    found[kind].append(taken)
+                    found[kind].append(each)
             over, lasted = agree([clock() - began, clock() - round_began])
             if repeat >= 0 and over + lasted > seconds:
                 break
-        least.update({(kind, nbytes): min(times) for kind, times in found.items()})
+        taken.update({(kind, nbytes): of_repeats(times) for kind, times in found.items()})
         following = sizes[place + 1] / nbytes * lasted if place + 1 < len(sizes) else 0.0
         if place and over + 2 * following > seconds:
             break
-    slowest = agree(list(least.values()))
-    return fitted(dict(zip(least, slowest)), transport.size)
+    slowest = agree(list(taken.values()))
+    return fitted(dict(zip(taken, slowest)), transport.size)
 
 
-def fitted(least: Mapping[tuple[str, int], float], size: int) -> dict[str, Cost]:
-    """The costs of which a small and a large buffer took so many seconds, `least[kind, bytes]`."""
+def fitted(taken: Mapping[tuple[str, int], float], size: int) -> dict[str, Cost]:
+    """The costs of which a small and a large buffer took so many seconds, `taken[kind, bytes]`."""
     found = {}
     for kind in KINDS:
-        measured = sorted(nbytes for each, nbytes in least if each == kind)
+        measured = sorted(nbytes for each, nbytes in taken if each == kind)
         small, large = Collective(kind, measured[0]), Collective(kind, measured[-1])
-        hop = least[kind, small.nbytes] / small.hops(size)
-        rest = max(0.0, least[kind, large.nbytes] - least[kind, small.nbytes])
+        hop = taken[kind, small.nbytes] / small.hops(size)
+        rest = max(0.0, taken[kind, large.nbytes] - taken[kind, small.nbytes])
         found[kind] = Cost(hop, rest / (large.sent(size) - small.sent(size)))
     return found
 

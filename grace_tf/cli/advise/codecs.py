@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from grace_tf.advice.timeline import Bucket
 from grace_tf.aggregation.measure.codec import Step
+from grace_tf.aggregation.measure.link import Agree
 from grace_tf.line.plan import make_plan
 from grace_tf.line.settings import settings
 
@@ -24,19 +25,20 @@ def measure(
     size: int,
     repeats: int,
     meet: Callable[[], None] = lambda: None,
+    agree: Agree = list,
 ) -> list[Bucket]:
     """The buckets of a method between `size` workers with such gradients.
 
-    The times are this worker's. Workers that share a processor compress at the same time, so they
-    wait for each other in `meet`.
-    Where every worker decodes the payloads of all others, the work grows with their number: of more
-    than 8 workers it follows from what 2 and 8 take.
+    Workers that share a processor compress at the same time, so they wait for each other in `meet`.
+    Of each repeat the slowest worker counts, which `agree` tells.  Where every worker decodes the
+    payloads of all others, the work grows with their number: of more than 8 workers it follows from
+    what 2 and 8 take.
     """
     traced = _step(spec, grads, size)
     if size <= _SOME or not traced.gathers_all:
-        encode, whole = traced.seconds(repeats, meet)
+        encode, whole = traced.seconds(repeats, meet, agree)
     else:
-        few, some = (_step(spec, grads, n).seconds(repeats, meet) for n in (_FEW, _SOME))
+        few, some = (_step(spec, grads, n).seconds(repeats, meet, agree) for n in (_FEW, _SOME))
         each = max(0.0, some[1] - few[1]) / (_SOME - _FEW)
         encode, whole = some[0], some[1] + (size - _SOME) * each
     return traced.buckets(encode, max(0.0, whole - encode))

@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import tensorflow as tf
 
@@ -25,7 +26,6 @@ from grace_tf.cli.tables import progress
 from grace_tf.core.specs import name_of
 from grace_tf.line.optimizer_settings import to_begin_with
 from grace_tf.line.settings import settings
-from grace_tf.transports.group import Group
 from grace_tf.transports.world.world import expected_size, init
 
 Codecs = Mapping[str, Sequence[Bucket]]  # by spec
@@ -47,12 +47,15 @@ def main(options: argparse.Namespace) -> int:
     with progress("advise", 2 + 2 * len(specs)) as shown:
         situation = asked.measured(group)
         shown.advance("measured what exchanges take")
-        meet = group.barrier if group else lambda: None
-        compute = _compute(options, chosen, group, meet)
+        meet, agree = (group.barrier, partial(probe.largest, group)) if group else (_alone, list)
+        if options.compute_ms is not None:
+            compute = Compute.of(options.compute_ms / 1e3)
+        else:
+            compute = chosen.compute(options.repeats, meet, agree)
         shown.advance("measured the step")
         grads, found, facts = drawn(chosen.shapes), {}, {}
         for spec in specs:
-            found[spec] = codecs.measure(spec, grads, situation.size, options.repeats, meet)
+            found[spec] = codecs.measure(spec, grads, situation.size, options.repeats, meet, agree)
             shown.advance(f"timed {spec}")
         del grads
         for spec in specs:
@@ -128,21 +131,8 @@ def _checked(options: argparse.Namespace) -> list[str]:
     return specs
 
 
-def _compute(
-    options: argparse.Namespace, chosen: Subject, group: Group | None, meet: Callable[[], None]
-) -> Compute:
-    """The times of the slowest workers, since in every step the others wait for them.
-
-    The forward pass is that of the worker with the longest one.  The whole step is that of the
-    worker with the longest one, which may be another worker.
-    """
-    if options.compute_ms is not None:
-        return Compute.of(options.compute_ms / 1e3)
-    own = chosen.compute(options.repeats, meet)
-    if group is None:
-        return own
-    forward, whole = probe.largest(group, [own.forward, own.seconds])
-    return dataclasses.replace(own, forward=forward, backward=whole - forward)
+def _alone() -> None:
+    """What a process without others waits for."""
 
 
 def _write(

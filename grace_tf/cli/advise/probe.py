@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import io
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 
@@ -50,7 +51,11 @@ def loopback() -> dict[str, Cost]:
 def costs(group: Group) -> dict[str, Cost]:
     """The costs between the processes of a group, the same on all; all of them must call it."""
     agree = functools.partial(largest, group)
-    return link.costs(group, agree, (SMALL, LARGE), _REPEATS, meet=group.barrier)
+    return link.costs(
+        *(group, agree, (SMALL, LARGE), _REPEATS),
+        meet=group.barrier,
+        of_repeats=statistics.median,
+    )
 
 
 def largest(group: Group, numbers: Sequence[float]) -> list[float]:

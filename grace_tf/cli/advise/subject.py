@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from grace_tf.advice.timeline import Compute
 from grace_tf.aggregation.already_aggregated import mark
-from grace_tf.aggregation.measure.link import duration
+from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.cli.advise.gradients import STATED, drawn
 from grace_tf.cli.models import MODELS
 from grace_tf.transports.world.current_workers import several
@@ -34,8 +34,9 @@ class Subject:
     Attributes:
       name: for people.
       shapes: of its variables, in order.
-      compute: measures its step without any exchange, given a number of repeats and a function in
-        which all workers wait for each other; None where it cannot run.
+      compute: measures its step without any exchange, given a number of repeats, a function in
+        which all workers wait for each other, and one that tells the times of the slowest worker;
+        None where it cannot run.
       gradients: worker w's own, of the variables at some positions.
       stated: what these gradients are, for people.
       own: whether they are the model's.
@@ -44,7 +45,7 @@ class Subject:
     name: str
     shapes: Shapes
     gradients: Callable[[Sequence[int], int], list[tf.Tensor]]
-    compute: Callable[[int, Callable[[], None]], Compute] | None = None
+    compute: Callable[[int, Callable[[], None], Agree], Compute] | None = None
     stated: str = STATED
     own: bool = False
 
@@ -117,7 +118,7 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
     def forward():
         return model(x, training=True)
 
-    def compute(repeats: int, meet: Callable[[], None]) -> Compute:
+    def compute(repeats: int, meet: Callable[[], None], agree: Agree) -> Compute:
         whole, ahead = [], []
         if several():
             # Between workers a plain optimizer is refused unless its gradients are reduced
@@ -132,8 +133,9 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
             if repeat >= 0:
                 whole.append(step)
                 ahead.append(only)
-        forwards = min(statistics.median(ahead), statistics.median(whole))
-        return Compute(forwards, statistics.median(whole) - forwards)
+        # In every step the others wait for the slowest worker of this step.
+        step, only = (statistics.median(agree(each)) for each in (whole, ahead))
+        return Compute(min(only, step), step - min(only, step))
 
     def gradients(positions: Sequence[int], worker: int) -> list[tf.Tensor]:
         # Each worker has other rows of the batch, drawn again and again.

@@ -1,5 +1,6 @@
 """What exchanges and codecs take, as "auto" measures it before the first step."""
 
+import statistics
 from unittest import mock
 
 import pytest
@@ -36,10 +37,10 @@ class Wire:
 
         return run
 
-    def costs(self, agree=list, seconds=1e9, repeats=5):
+    def costs(self, agree=list, seconds=1e9, repeats=5, **keywords):
         with mock.patch.object(link, "_call", self.call):
-            sizes = foresight.SIZES
-            return link.costs(self, agree, sizes, repeats, seconds, clock=lambda: self.now)
+            given = foresight.SIZES, repeats, seconds
+            return link.costs(self, agree, *given, clock=lambda: self.now, **keywords)
 
 
 def test_the_costs_are_those_of_the_network():
@@ -66,6 +67,19 @@ def test_the_slowest_worker_counts():
     """The other worker's network is ten times as slow, and its clock ends the repeats."""
     found = Wire().costs(agree=lambda numbers: [10 * each for each in numbers])
     assert found["sum"].byte == pytest.approx(10 * COSTS["sum"].byte)
+
+
+@pytest.mark.parametrize("of_repeats, slow", [(min, 1), (statistics.median, 3)])
+def test_of_the_repeats_the_shortest_or_the_median_counts(of_repeats, slow):
+    wire = Wire()
+    paces = iter([3, 1, 7, 9] * len(foresight.SIZES))
+
+    def agree(numbers):  # between two rounds; the first of each size is the warm-up
+        wire.slow = next(paces, 1)
+        return numbers
+
+    found = wire.costs(agree, repeats=3, of_repeats=of_repeats)
+    assert found["sum"].byte == pytest.approx(slow * COSTS["sum"].byte)
 
 
 def plan_of(spec, shapes, **keywords):
