@@ -31,7 +31,7 @@ def keep() -> bool:
     names = [name for name, _, _ in _PARAMETERS]
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(map(os.environ.get, names)):
         return False
-    return _told()
+    return _tell()
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def keep_beside_generators() -> bool:
     with tf.init_scope():
         if tf.executing_eagerly():
             _make_a_generator()
-    return _told()
+    return _tell()
 
 
 def _make_a_generator() -> None:
@@ -62,7 +62,7 @@ def _make_a_generator() -> None:
         )
 
 
-def _told() -> bool:
+def _tell() -> bool:
     mallopt = _mallopt()
     return mallopt is not None and all([mallopt(number, size) for _, number, size in _PARAMETERS])
 

@@ -65,9 +65,8 @@ def wrap(
     keywords.update(min_elements=min_elements, exclude=exclude, bucket_bytes=bucket_bytes)
     keywords.update(hierarchical=hierarchical, check_every=check_every, average_logs=average_logs)
     wanted = settings(compressor, **keywords, **hyperparameters)
-    inner = _plain(optimizer)
     refuse_parameter_servers(tf.distribute.get_strategy())
-    attach(inner, wanted)
+    attach(_plain(optimizer), wanted)
     return optimizer
 
 
