@@ -153,7 +153,7 @@ class BucketsTest(tf.test.TestCase):
         ):
             self.assertEqual(positions(plan(kernels, spec)), [[each] for each in found])
         # Three have more than 25 MiB of gradient.
-        made = plan(((3 << 10, 1 << 10),) * 4)
+        made = plan(((3 << 10, 1 << 10),) * 4, "topk")
         self.assertEqual(positions(made), [[[3, 2]], [[1, 0]]])
 
     def test_groups_share_compressor_memory_and_dtype(self):
