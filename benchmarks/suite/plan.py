@@ -141,9 +141,9 @@ def chosen_rate(
 def times(wanted: Wanted, results: Iterable[dict[str, Any]] = ()) -> Iterator[Cell]:
     """The measurements of step times.  Cells of one launch follow one another, repeat by repeat.
 
-    Every second repeat has the reverse order, so a machine that slows down affects all arms alike.
-    For the same reason a link's whole runs stand between two halves of its repeats.  An arm has
-    none until the results have chosen its rate.
+    The order is reversed in every second repeat, so that a machine which becomes slower affects all
+    arms alike.  For the same reason the whole runs over a link come between the two halves of its
+    repeats.  An arm has whole runs only after the results have chosen its rate.
     """
     records = list(results)
     places = itertools.product(wanted.outlines(), wanted.workers, wanted.links, _engines(wanted))

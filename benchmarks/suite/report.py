@@ -230,9 +230,9 @@ def choices(records: Sequence[Record], task: Outline, workers: int) -> str:
 
 
 def _beside(task: Outline, runs: Sequence[Record], whole: Mapping[int, Record]) -> str:
-    """The mean difference from the runs of `whole` with the same seeds.
+    """By how much the runs differ from those of `whole` with the same seeds, on average.
 
-    After it stand whether that is within the tolerance of the task, and the number of runs.
+    The text also says whether that is within the tolerance of the task, and how many runs it is of.
     """
     pairs = [(r["metric"], whole[r["seed"]]["metric"]) for r in runs if r["seed"] in whole]
     pairs = [(own, other) for own, other in pairs if None not in (own, other)]

@@ -47,7 +47,7 @@ class Lane:
 
     @property
     def payload_nbytes(self) -> int:
-        """Bytes of the payload of one worker, if the compressor compresses this lane alone."""
+        """Bytes of one worker's payload for this lane, compressed without other lanes."""
         return self.compressor.nbytes(self.spec)
 
 

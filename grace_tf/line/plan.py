@@ -25,8 +25,8 @@ from grace_tf.transports.base import CollectiveRecord
 from grace_tf.transports.rows import MESSAGES, NAMES
 
 _ROUNDS, _KINDS, _DTYPES = 32, tuple(wire.KINDS.values()), 32
-# Of buckets without `bucket_bytes`: the most bytes of gradient; and the payloads that are worth an
-# exchange of their own, which are the fourth part of all, but at least so many bytes.
+# Where `bucket_bytes` is None: a bucket has at most _MOST bytes of gradient.  It ends when it has
+# one of _PARTS equal parts of all payloads, and at least _LEAST bytes of them.
 _MOST, _PARTS, _LEAST = 25 << 20, 4, 512 << 10
 _KEYS_OF_A_BUCKET = (_ROUNDS + 1) * len(_KINDS) * _DTYPES  # one more for sums inside a host
 
@@ -262,11 +262,12 @@ def _row_groups(lanes: Sequence[Lane]) -> tuple[LaneGroup, ...]:
 
 
 def _fill(lanes: Sequence[Lane], limit: float | None) -> list[list[Lane]]:
-    """The lanes of each bucket, in backward order, as many as have `limit` bytes of gradient.
+    """Divides the lanes into buckets, in backward order.
 
-    Without a limit a bucket has at most `_MOST` bytes of gradient, and is closed as soon as its
-    payloads are worth an exchange of their own.  So the exchange of a small model also begins
-    before the end of backward, and what remains to be sent then is only a part of it.
+    A bucket takes lanes until `limit` bytes of gradient are reached.  A lane that is larger is a
+    bucket by itself.  Where `limit` is None, it is `_MOST`, and a bucket also ends as soon as its
+    payloads are large enough for an exchange: a part of all payloads, and `_LEAST` bytes.  So the
+    exchange of a small model, too, begins while backward still runs.
     """
     if limit is None:
         payloads = [lane.payload_nbytes for lane in lanes]

@@ -212,7 +212,7 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
 
 
 def slowest(times):
-    """The slower of this worker and of another one, which takes 5, 1 and 1 seconds."""
+    """Each time, or the other worker's where that is longer: it takes 5, 1 and 1 seconds."""
     return [max(pair) for pair in zip(times, (5.0, 1.0, 1.0), strict=True)]
 
 

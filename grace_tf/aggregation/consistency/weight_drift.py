@@ -157,7 +157,7 @@ def compare_in_fit(
 
 
 # The comparison when the process ends.  Only worker 0 waits: it ends some seconds after the others.
-# A worker that ends later than another one has the digests of both.
+# Of two workers, the one that ends later knows both digests.
 
 _ends: dict[int, dict[str, int]] = {}  # by worker: digests by label and number of steps
 

@@ -29,10 +29,10 @@ def measure(
 ) -> list[Bucket]:
     """The buckets of a method between `size` workers with such gradients.
 
-    Workers that share a processor compress at the same time, so they wait for each other in `meet`.
-    Of each repeat the slowest worker counts, which `agree` tells.  Where every worker decodes the
-    payloads of all others, the work grows with their number: of more than 8 workers it follows from
-    what 2 and 8 take.
+    In `meet` all workers wait for each other, so that those on one processor compress at the same
+    time, as in a training.  `agree` returns the times of the slowest worker, repeat by repeat.
+    Where every worker decodes the payloads of all others, the work grows with their number: of more
+    than 8 workers it follows from what 2 and 8 take.
     """
     traced = _step(spec, grads, size)
     if size <= _SOME or not traced.gathers_all:

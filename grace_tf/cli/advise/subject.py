@@ -133,7 +133,7 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
             if repeat >= 0:
                 whole.append(step)
                 ahead.append(only)
-        # In every step the others wait for the slowest worker of this step.
+        # In a training, each step ends when its slowest worker has ended it.
         step, only = (statistics.median(agree(each)) for each in (whole, ahead))
         return Compute(min(only, step), step - min(only, step))
 

@@ -72,7 +72,7 @@ class EpochMeans:
             logs[name] = self._last[name]
 
     def _take(self, where: int, logs: Any, statistics: Sequence[Any]) -> bool:
-        """Averages logs and statistics over workers; returns False where nothing is averaged."""
+        """Averages logs and statistics over workers.  Returns False if it averaged nothing."""
         connected = several()
         if connected is None or not _wanted(self.model):
             return False

@@ -193,7 +193,7 @@ class Lifeline:
             self.lose(worker, peer.silence())
 
     def lose_the_absent(self, worker: int | None, how: str) -> None:
-        """Names the worker that the engine reports as lost as the cause of the error.
+        """Blames the worker that the engine reports as lost.
 
         Where the engine gives no number, worker 0 is blamed if this worker is not connected to it.
         """
