@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import KERAS_3, ROWS, compiled, data, fit, loss_scaled, replicas_of, sha, shas, slots
+from models import (
+    KERAS_3,
+    ROWS,
+    compiled,
+    data,
+    fit,
+    loss_scaled,
+    replicas_of,
+    scale_of,
+    sha,
+    shas,
+    slots,
+)
 from replicas import mirrored
 from this_keras import keras
 
@@ -116,9 +128,8 @@ def test_under_mixed_float16_a_step_in_which_one_replica_overflows_is_skipped_by
         made = compiled(lambda: grace_tf.wrap(SGD(0.1), method, min_elements=1), strategy)
         made.fit(x, y, batch_size=ROWS, shuffle=False, verbose=0)
         scaler = made.optimizer
-        now = scaler.dynamic_scale if KERAS_3 else scaler.loss_scale
         (end,) = set(shas(made, strategy))
-        return end, float(now.numpy()), aggregator_of(scaler).state.step
+        return end, scale_of(scaler), aggregator_of(scaler).state.step
 
     strategy = mirrored(2)
     x, y = data(4)

@@ -121,6 +121,39 @@ def nan_on_worker_1():
     }
 
 
+def one_overflows():
+    """A custom loop with loss scaling; worker 1 overflows as float16 in the third of five steps.
+
+    The weights also without that step, and the scale and the number of steps of each.
+    """
+    return [scaled_loop([1, 2, 1e8, 3, 4]), scaled_loop([1, 2, 3, 4])]
+
+
+def scaled_loop(factors):
+    """What a variable, the scale and the steps are after gradients of these factors.
+
+    They are those of worker 1; worker 0 has at most 4.
+    """
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([8]))
+        inner = grace_tf.wrap(keras.optimizers.SGD(0.1), "fp16", min_elements=1)
+        scaled = models.loss_scaled(inner, initial_scale=2.0**10)
+
+    def replica(factor):
+        with tf.GradientTape() as tape:
+            value = models.scaled_loss(scaled, factor * tf.reduce_sum(tf.range(8.0) * variable))
+        models.apply_scaled(scaled, [(tape.gradient(value, variable), variable)])
+
+    step = tf.function(lambda factor: strategy.run(replica, (factor,)))
+    for factor in factors:
+        step(tf.constant(factor if rank == 1 else min(factor, 4), tf.float32))
+    return {
+        "weights": variable.numpy().tolist(),
+        "scale": models.scale_of(scaled),
+        "step": aggregator_of(inner).state.step,
+    }
+
+
 def sentence(reduce):
     """What a step of `reduce(gradients, variables)` in the replica context raises."""
     with strategy.scope():
@@ -165,6 +198,7 @@ def train():
     say("embeddings", embeddings())
     say("rows", rows())
     say("nan", nan_on_worker_1())
+    say("overflow", one_overflows())
 
 
 differ() if DIFFER else train()

@@ -24,7 +24,7 @@ from cell_engine import (
     values,
     wrapped,
 )
-from models import KERAS_3, loss_scaled, replicas_of
+from models import KERAS_3, loss_scaled, replicas_of, scale_of
 from tensorflow.python.ops import control_flow_util
 from this_keras import keras
 
@@ -167,10 +167,9 @@ def lossscale(engine, method):
     batches[2][-1] = (x, y + np.float32(3e38))
     engine.fit(made, batches, epochs=1)
     outer, inner = made.optimizer, made.optimizer.inner_optimizer
-    now = outer.dynamic_scale if KERAS_3 else outer.loss_scale
     return {
         "shas": digests(made),
-        "scales": [scale, float(now.numpy())],
+        "scales": [scale, scale_of(outer)],
         "step": aggregator_of(inner).state.step,
     }
 
@@ -200,11 +199,10 @@ def overflow(engine, method):
         batches[2][-1] = (x, y + np.float32(1e8))
     made = train(batches)
     outer = made.optimizer
-    now = outer.dynamic_scale if KERAS_3 else outer.loss_scale
     return {
         "shas": digests(made),
         "without": digests(without),
-        "scales": [scale, float(now.numpy())],
+        "scales": [scale, scale_of(outer)],
         "iterations": int(outer.iterations.numpy()),
         "step": aggregator_of(outer).state.step,
     }

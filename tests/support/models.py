@@ -70,6 +70,22 @@ def loss_scaled(inner, **keywords):
     return keras.mixed_precision.LossScaleOptimizer(inner, **keywords)
 
 
+def scaled_loss(optimizer, loss):
+    return optimizer.scale_loss(loss) if KERAS_3 else optimizer.get_scaled_loss(loss)
+
+
+def apply_scaled(optimizer, pairs):
+    """Applies gradients of a scaled loss, as the loop of a user of this Keras does."""
+    grads, variables = zip(*pairs)
+    if not KERAS_3:
+        grads = optimizer.get_unscaled_gradients(grads)
+    optimizer.apply_gradients(zip(grads, variables))
+
+
+def scale_of(optimizer):
+    return float((optimizer.dynamic_scale if KERAS_3 else optimizer.loss_scale).numpy())
+
+
 def scope(strategy):
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 

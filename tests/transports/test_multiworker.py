@@ -30,6 +30,7 @@ class MultiWorkerTest(tf.test.TestCase):
         super().setUpClass()
         code, cls.workers, everything = trained()
         assert code == 0, everything[-4000:]
+        cls.said = [{k: v for r in worker for k, v in r.items()} for worker in cls.workers]
 
     def test_workers_end_with_the_same_bits_as_replicas(self):
         first, second = ([r for r in worker if "custom" in r] for worker in self.workers)
@@ -47,21 +48,29 @@ class MultiWorkerTest(tf.test.TestCase):
         self.assertLen({r["sha"] for r in first}, 6)
 
     def test_sparse_gradients_go_the_strategys_own_way(self):
-        first = self.workers[0][-3]["embeddings"]
-        for plain, *wrapped, messages in [worker[-3]["embeddings"] for worker in self.workers]:
+        first = self.said[0]["embeddings"]
+        for plain, *wrapped, messages in [said["embeddings"] for said in self.said]:
             self.assertEqual(wrapped, [plain] * 2)
             self.assertEqual(plain, first[0])
             self.assertEqual(messages, first[-1])  # whose rows are added up in another order
 
     def test_the_number_of_rows_may_change_and_be_none(self):
         """TensorFlow's own exchange of no rows at all ends the processes."""
-        for worker in self.workers:
-            for method, found in worker[-2]["rows"].items():
+        for said in self.said:
+            for method, found in said["rows"].items():
                 self.assertEqual(found, [[0.0, 40.0, 560.0, 48.0, 0.0]] * 2, method)
 
     def test_a_nan_on_one_worker_leaves_state_alone_on_both(self):
-        for worker in self.workers:
-            self.assertEqual(worker[-1], {"nan": {"untouched": True, "step": 2, "nan": True}})
+        for said in self.said:
+            self.assertEqual(said["nan"], {"untouched": True, "step": 2, "nan": True})
+
+    def test_a_custom_loop_skips_a_step_in_which_one_worker_overflows_on_both(self):
+        for said in self.said:
+            found, without = said["overflow"]
+            self.assertEqual(without["scale"], 2.0**10)
+            self.assertEqual(found, {**without, "scale": 2.0**9})
+            self.assertEqual(found["step"], 4)
+            self.assertEqual(found, self.said[0]["overflow"][0])
 
 
 class DifferTest(tf.test.TestCase):
