@@ -136,6 +136,7 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
     import numpy as np
 
     import grace_tf
+    from benchmarks.suite.optimizers import plain
     from grace_tf.aggregation.choice import foresight
     from grace_tf.cli.bench.machine import machine
     from grace_tf.compressors.auto import BASELINES, QUALITIES
@@ -165,12 +166,9 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
 
         def __init__(self, method: str) -> None:
             keras.utils.set_random_seed(1)
-            adam = outline.optimizer == "adam"
-            made = (
-                keras.optimizers.Adam(1e-4) if adam else keras.optimizers.SGD(0.001, momentum=0.9)
-            )
             self.model = task.build()
-            self.model.compile(grace_tf.wrap(made, method), task.losses(), jit_compile=False)
+            made = grace_tf.wrap(plain(outline.optimizer, 1e-4), method)
+            self.model.compile(made, task.losses(), jit_compile=False)
             self.first, self.seconds, self.counted = 0.0, 0.0, 0
 
         def begin(self) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 import keras
 import tensorflow as tf
 
+from benchmarks.suite.optimizers import plain
 from benchmarks.suite.tasks.outline import OUTLINES
 from grace_tf.cli.advise import add_arguments
 
@@ -23,9 +24,7 @@ def compiled(name: str, workers: int) -> tuple[keras.Model, tf.Tensor, tf.Tensor
     outline = OUTLINES[name]
     task = importlib.import_module(f"benchmarks.suite.tasks.{outline.module}").Task(outline, 1)
     model = task.build()
-    adam = outline.optimizer == "adam"
-    made = keras.optimizers.Adam() if adam else keras.optimizers.SGD(0.01, momentum=0.9)
-    model.compile(made, task.losses(), jit_compile=False)
+    model.compile(plain(outline.optimizer, 0.001), task.losses(), jit_compile=False)
     return model, *map(tf.constant, next(task.batches(0, workers)))
 
 

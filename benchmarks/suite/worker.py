@@ -46,6 +46,7 @@ import numpy as np  # noqa: E402
 
 import grace_tf  # noqa: E402
 from benchmarks.suite.arms import ALL, ALONE, PEERS  # noqa: E402
+from benchmarks.suite.optimizers import plain  # noqa: E402
 from benchmarks.suite.plan import TUNING_SEEDS  # noqa: E402
 from benchmarks.suite.results import Results, append  # noqa: E402
 from benchmarks.suite.tasks.outline import OUTLINES  # noqa: E402
@@ -123,10 +124,7 @@ def optimizer_of(cell: Cell, steps: int) -> Any:
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, steps - rising, warmup_target=rate, warmup_steps=rising
     )
-    if kind == "adam":
-        made = keras.optimizers.Adam(schedule)
-    else:
-        made = keras.optimizers.SGD(schedule, momentum=0.9 if kind == "momentum" else 0.0)
+    made = plain(kind, schedule)
     if cell.arm in PEERS:
         fp16 = cell.arm.endswith("fp16")
         compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none

@@ -60,8 +60,8 @@ SUITES = {
         ),
         "wrap",
         imports=(
-            r"^from tf_keras(?!\.src| import Sequential)(?=[. ])",
-            "from tf_keras.src",
+            r"^(from|import) tf_keras(?!\.src| import Sequential)(?=[. ])",
+            r"\1 tf_keras.src",
         ),
         legacy=True,
     ),
@@ -150,7 +150,7 @@ def outcomes_of(files, door, suite, arguments):
             told[test] = [outcome, reason]
         # A crash or an error in the file itself is an outcome as well.
         clean = ended in ("exit code 0", "exit code 1", "exit code 5")
-        told[together[0]] = ["ended" if clean else ended, "" if clean else last]
+        told[f"the run of {together[0]}"] = ["ended" if clean else ended, "" if clean else last]
         print(f"{door}: {' '.join(together)[:60]} …: {last}", flush=True)
     return told
 
