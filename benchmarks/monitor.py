@@ -1,7 +1,7 @@
 """What `grace_tf.keras.Monitor` costs a training, and whether its bytes are those on the network.
 
     python benchmarks/monitor.py --out alone.json
-    python -m grace_tf run -np 2 --link 1gbit benchmarks/monitor.py --out link.json
+    python -m grace_tf run -np 2 --link 1gbit benchmarks/monitor.py --hidden 6000 --out link.json
 
 Three equal models train with one method.  The first has no Monitor, the second measures one step
 of each `--every`, and the third measures every step.  Each trains `--every` steps in turn.  For
@@ -34,8 +34,8 @@ from grace_tf.keras import Monitor
 METHODS = ["none", "bf16", "qsgd", "topk:ratio=0.01", "powersgd:rank=4", "signsgd"]
 
 
-def build() -> keras.Model:
-    """A CNN of 1.7 million weights on images of 28 × 28."""
+def build(hidden: int) -> keras.Model:
+    """A CNN on images of 28 × 28, with 1611 weights for each unit of the hidden layer."""
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
@@ -44,7 +44,7 @@ def build() -> keras.Model:
             keras.layers.Conv2D(64, 3, activation="relu"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
-            keras.layers.Dense(1000, "relu"),
+            keras.layers.Dense(hidden, "relu"),
             keras.layers.Dense(10),
         ]
     )
@@ -54,17 +54,17 @@ class Trained:
     """A model that trains `steps` steps at a time, with these callbacks."""
 
     def __init__(
-        self, spec: str, steps: int, batch: int, callbacks: list[keras.callbacks.Callback]
+        self, spec: str, given: argparse.Namespace, callbacks: list[keras.callbacks.Callback]
     ) -> None:
         keras.utils.set_random_seed(1)
-        self._model, self._callbacks = build(), callbacks
+        self._model, self._callbacks = build(given.hidden), callbacks
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.optimizer = grace_tf.wrap(keras.optimizers.SGD(0.01), spec)
         self._model.compile(self.optimizer, loss, jit_compile=False)
         draw = np.random.default_rng(grace_tf.rank())
-        x = draw.normal(size=[batch, 28, 28, 1]).astype(np.float32)
-        y = draw.integers(0, 10, [batch])
-        self._data = tf.data.Dataset.from_tensors((x, y)).cache().repeat(steps)
+        x = draw.normal(size=[given.batch, 28, 28, 1]).astype(np.float32)
+        y = draw.integers(0, 10, [given.batch])
+        self._data = tf.data.Dataset.from_tensors((x, y)).cache().repeat(given.every)
 
     def turn(self) -> tuple[float, float, int]:
         """Seconds, the processor's seconds of this process, and bytes of the interface."""
@@ -76,12 +76,13 @@ class Trained:
         return wall, cpu, sent_bytes()[0] - sent
 
 
-def measure(spec: str, every: int, turns: int, batch: int) -> dict:
-    arms = [Trained(spec, every, batch, each) for each in ([], [Monitor(every)], [Monitor(1)])]
+def measure(spec: str, given: argparse.Namespace) -> dict:
+    every = given.every
+    arms = [Trained(spec, given, each) for each in ([], [Monitor(every)], [Monitor(1)])]
     for arm in arms:
         arm.turn()  # traces
     found: list[list[tuple[float, float, int]]] = [[] for _ in arms]
-    for number in range(turns):
+    for number in range(given.turns):
         for place in (0, 1, 2) if number % 2 else (2, 1, 0):
             found[place].append(arms[place].turn())
     plain, sometimes, always = found
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="as for Monitor")
     parser.add_argument("--turns", type=int, default=10, help="of each model")
     parser.add_argument("--batch", type=int, default=64, help="images a step and worker")
+    parser.add_argument("--hidden", type=int, default=1000, help="units of the hidden layer")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--label", default="", help="what the link is, for the record")
     parser.add_argument("--out")
@@ -120,13 +122,12 @@ def main() -> None:
     group = grace_tf.init(timeout=300)
     rows = []
     for spec in args.methods:
-        rows.append(measure(spec, args.every, args.turns, args.batch))
+        rows.append(measure(spec, args))
         if group.rank == 0:
             print(json.dumps(rows[-1]), flush=True)
     if group.rank == 0 and args.out:
-        here = machine(
-            group.size, args.every * args.turns, f"CNN of 1.7 million weights, batch {args.batch}"
-        )
+        model = f"CNN with a hidden layer of {args.hidden}, batch {args.batch}"
+        here = machine(group.size, args.every * args.turns, model)
         told = {"machine": here, "link": args.label, "every": args.every, "rows": rows}
         with open(args.out, "w") as file:
             json.dump(told, file, indent=1)
