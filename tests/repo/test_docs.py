@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from doc_blocks import anchors, blocks, links, script_of
 from doc_tables import (
+    DEMO,
     FAULTS,
     FIRST_STEP,
     GRACE,
@@ -32,6 +33,7 @@ from doc_tables import (
 from launch import launch
 
 import grace_tf
+from examples import mnist
 from grace_tf.__main__ import _parser, main
 from grace_tf.core import registry
 from grace_tf.core.specs import name_of, spec_of
@@ -48,6 +50,11 @@ PYTHON, COMMANDS = blocks("python"), blocks("sh")
 def test_the_tables_are_fresh(name):
     found = table_in(page_of(name).read_text(encoding="utf-8"), name)
     assert found == TABLES[name](), "stale; renew it by: python tests/support/doc_tables.py"
+
+
+def test_the_readme_says_what_the_kept_run_of_the_demo_said():
+    results = [json.loads(line) for line in DEMO.read_text(encoding="utf-8").splitlines()]
+    assert f"`{mnist.conclusion(results)}`" in README.read_text(encoding="utf-8")
 
 
 def test_one_bit_adam_is_within_two_percent_of_adam_at_a_twentieth_of_its_bytes():

@@ -30,6 +30,7 @@ LINK_HOROVOD = RESULTS / "link-1gbit-resnet50-horovod.json"
 LINK_EDEN = RESULTS / "link-1gbit-eden.json"
 LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
+DEMO = RESULTS / "demo.jsonl"
 STEPS = {
     "AVX2": RESULTS / "step-resnet50-avx2.jsonl",
     "AVX-512": RESULTS / "step-resnet50-avx512.jsonl",
