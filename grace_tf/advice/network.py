@@ -52,17 +52,26 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Seconds of each hop, of each byte that a worker sends, and of each byte at the two ends."""
+    """Seconds of each hop, of each byte that a worker sends, and of each byte at the two ends.
+
+    `busy_hop` and `busy_byte` are those of a hop and of a byte in which the worker's processors can
+    compute nothing else; 0 where they were not measured.
+    """
 
     hop: float
     byte: float
     ends: float = 0.0
+    busy_hop: float = 0.0
+    busy_byte: float = 0.0
 
     def occupied(self, collective: Collective, size: int) -> float:
         return collective.sent(size) * self.byte
 
     def beside(self, collective: Collective, size: int) -> float:
         return collective.hops(size) * self.hop + collective.sent(size) * self.ends
+
+    def busy(self, collective: Collective, size: int) -> float:
+        return collective.hops(size) * self.busy_hop + collective.sent(size) * self.busy_byte
 
 
 def over_link(link: Link, host: Cost) -> Cost:
@@ -75,7 +84,7 @@ def over_link(link: Link, host: Cost) -> Cost:
     """
     byte = max(host.byte, link.seconds_per_byte)
     ends = max(host.byte, link.seconds_per_byte + host.byte / 2) - byte
-    return Cost(2 * link.latency + host.hop, byte, ends)
+    return dataclasses.replace(host, hop=2 * link.latency + host.hop, byte=byte, ends=ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +118,10 @@ class Network:
             piece = Collective("gather", -(-collective.received(self.size) // self.per_host))
             seconds += self._inside(piece)
         return seconds
+
+    def busy(self, collective: Collective) -> float:
+        """The time in which it keeps the processors of a worker from all other work."""
+        return _of(self.across, collective.kind).busy(collective, self.size)
 
     def seconds_inside(self, nbytes: int) -> float:
         """The time in which the processes of a host add up so many bytes of gradient."""

@@ -9,8 +9,9 @@ stages, each of which works on one bucket at a time:
     decoded[i]  = max(sent[i] + the rest of their time, decoded[i-1]) + decode[i]
     step        = max(end of backward, decoded[last]) + update
 
-On a processor that computes both, encoding also delays the rest of backward.  What several rounds
-compute between their collectives counts as decoding.
+On a processor that computes both, encoding also delays the rest of backward, and so does what the
+collectives themselves take of the processor.  What several rounds compute between their collectives
+counts as decoding.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class Compute:
     """Seconds that a step computes apart from the exchange.
 
     `shared`: the processor that computes backward compresses, too.
+    `shares`: of backward, by variable in the model's order; empty where they are not known.
     """
 
     forward: float
     backward: float
     update: float = 0.0
     shared: bool = True
+    shares: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -69,6 +72,10 @@ class Bucket:
         """The rest of their time."""
         return sum(network.beside(each) for each in self.collectives)
 
+    def busy(self, network: Network) -> float:
+        """The time in which its collectives keep the processors from all other work."""
+        return sum(network.busy(each) for each in self.collectives)
+
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
@@ -89,13 +96,14 @@ def step_time(compute: Compute, buckets: Sequence[Bucket], network: Network) -> 
     for bucket in buckets:
         ready = compute.forward + bucket.ready * compute.backward + delay
         encoded = max(ready, encoded) + bucket.encode
-        delay += bucket.encode if compute.shared else 0.0
+        delay += bucket.encode + bucket.busy(network) if compute.shared else 0.0
         sent = max(encoded, sent) + bucket.occupied(network)
         decoded = max(sent + bucket.beside(network), decoded) + bucket.decode
     codec = sum(bucket.encode + bucket.decode for bucket in buckets)
     computed = compute.forward + compute.backward
-    # A processor that does both is busy for the sum of them.
-    busy = computed + (codec if compute.shared else 0.0)
+    # A processor that does all of it is busy for the sum.
+    beside = codec + sum(bucket.busy(network) for bucket in buckets)
+    busy = computed + (beside if compute.shared else 0.0)
     seconds = max(decoded, busy) + compute.update
     exchange = exchange_time(buckets, network)
     hidden = max(0.0, compute.seconds + codec + exchange - seconds)
@@ -111,17 +119,21 @@ def exchange_time(buckets: Sequence[Bucket], network: Network) -> float:
     return received
 
 
-def ready_shares(sizes: Sequence[int], buckets: Sequence[Sequence[int]]) -> list[float]:
+def equal_shares(sizes: Sequence[int]) -> list[float]:
+    """Each variable's share of backward, where only the elements of each are known.
+
+    Variables that are not smaller than the median one, as kernels are, share it alike.
+    """
+    median = sorted(sizes)[len(sizes) // 2] if sizes else 0
+    kernels = [size >= median for size in sizes]
+    return [kernel / sum(kernels) for kernel in kernels]
+
+
+def ready_shares(shares: Sequence[float], buckets: Sequence[Sequence[int]]) -> list[float]:
     """When each bucket's gradients are there, as shares of backward.
 
     Args:
-      sizes: the elements of each variable, in the model's order.
+      shares: each variable's own, in the model's order; backward computes the last one first.
       buckets: the positions of the variables of each bucket, in backward order.
-
-    Each variable that is larger than the median one, as kernels are, stands for an equal part of
-    backward, which computes the last variable first.
     """
-    median = sorted(sizes)[len(sizes) // 2] if sizes else 0
-    weights = [int(size >= median) for size in sizes]
-    total = sum(weights) or 1
-    return [sum(weights[min(positions) :]) / total if positions else 1.0 for positions in buckets]
+    return [min(1.0, sum(shares[min(positions) :])) if positions else 1.0 for positions in buckets]

@@ -45,12 +45,14 @@ def test_latency_counts_twice_for_each_hop_and_occupies_nothing():
 
 
 def test_the_machines_set_the_pace_where_the_link_is_faster():
-    host = Cost(1e-3, 4e-9)  # 2 Gbit/s
+    host = Cost(1e-3, 4e-9, busy_hop=2e-4, busy_byte=1e-9)  # 2 Gbit/s
     fast, slow = over_link(Link(1e11), host), over_link(Link(1e8), host)
     assert (fast.byte, fast.hop) == (host.byte, host.hop)
     assert fast.ends == pytest.approx(0.0)
     assert slow.byte == pytest.approx(8e-8)
     assert slow.ends == pytest.approx(2e-9)
+    # A slower link leaves the processors as much to do.
+    assert network(3, slow).busy(Collective("gather", 1000)) == pytest.approx(4e-4 + 2e-6)
 
 
 def test_one_worker_sends_nothing():

@@ -7,7 +7,14 @@ import pathlib
 import pytest
 
 from grace_tf.advice.network import KINDS, Collective, Cost, Network
-from grace_tf.advice.timeline import Bucket, Compute, exchange_time, ready_shares, step_time
+from grace_tf.advice.timeline import (
+    Bucket,
+    Compute,
+    equal_shares,
+    exchange_time,
+    ready_shares,
+    step_time,
+)
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
 A_SECOND = Collective("sum", 1000)  # on this network
@@ -52,10 +59,23 @@ def test_a_processor_that_compresses_delays_backward():
     assert step_time(apart, buckets, NETWORK).seconds == pytest.approx(10.0)
 
 
+def test_what_a_collective_takes_of_the_processor_delays_backward():
+    """Buckets of 1 s on the link, of which the processor is busy for a half."""
+    busy = Network(2, dict.fromkeys(KINDS, Cost(0.0, 1e-3, busy_byte=0.5e-3)))
+    buckets = [bucket(0.1), bucket(0.2)]
+    compute = Compute(0.0, 10.0)
+    assert step_time(compute, buckets, NETWORK).seconds == pytest.approx(10.0)
+    assert step_time(compute, buckets, busy).seconds == pytest.approx(11.0)
+    apart = dataclasses.replace(compute, shared=False)
+    assert step_time(apart, buckets, busy).seconds == pytest.approx(10.0)
+
+
 def test_kernels_share_backward_equally_and_the_last_comes_first():
     sizes = [900, 10, 900, 10, 900, 10, 900, 10]  # kernels and shifts
     buckets = [[7, 6], [5, 4, 3], [2, 1, 0]]
-    assert ready_shares(sizes, buckets) == [0.25, 0.5, 1.0]
+    assert ready_shares(equal_shares(sizes), buckets) == [0.25, 0.5, 1.0]
+    measured = [0.5, 0.0, 0.25, 0.0, 0.125, 0.0, 0.125, 0.0]
+    assert ready_shares(measured, buckets) == [0.125, 0.25, 1.0]
 
 
 def test_committed_measurements_take_their_wire_and_a_little_more():

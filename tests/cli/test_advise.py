@@ -1,5 +1,6 @@
 """The command `advise` on small models: what it measures and shows, not how fast anything is."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from launch import launch
+from this_keras import keras
 
 from grace_tf.__main__ import WRONG_ARGUMENT, main
 from grace_tf.advice.network import KINDS, Collective, Cost, Network
 from grace_tf.aggregation.measure import codec, link
 from grace_tf.cli import describe
-from grace_tf.cli.advise import codecs, errors, picture, probe, situation
-from grace_tf.cli.advise import subject as advised
+from grace_tf.cli.advise import codecs, errors, own_step, picture, probe, situation
 from grace_tf.cli.advise.gradients import drawn
 from grace_tf.cli.advise.subject import parse_shapes, subject
 from grace_tf.core import registry
@@ -113,8 +114,8 @@ def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
     assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
     meet = mock.Mock()
     assert chosen.compute(1, meet, list).seconds > 0
-    # Workers on one host begin each step and each forward pass together.
-    assert meet.call_count == 6
+    # Workers on one host begin each part of a step together: whole, forward, and to each variable.
+    assert meet.call_count == 3 * (2 + 4)
     first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
     assert [tuple(g.shape) for g in first] == [(200, 10), (8, 200)]
     np.testing.assert_array_equal(first[0], again[0])
@@ -213,17 +214,42 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
 
 def slowest(times):
     """Each time, or the other worker's where that is longer: it takes 5, 1 and 1 seconds."""
-    return [max(pair) for pair in zip(times, (5.0, 1.0, 1.0), strict=True)]
+    return [max(pair) for pair in zip(times, (5.0, 1.0, 1.0))]
 
 
 def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_step(tmp_path):
     (tmp_path / "models.py").write_text(MODEL)
     chosen = subject(f"{tmp_path / 'models.py'}:small", None)
-    # Steps and forward passes in turn, of which the first two of each do not count.
-    times = iter([9.0, 9.0, 9.0, 9.0, 2.0, 0.1, 3.0, 0.2, 4.0, 0.3])
-    with mock.patch.object(advised, "duration", lambda function: next(times)):
+    # Steps, forward passes and backward passes to four variables, of which two rounds do not count.
+    rounds = [9.0] * 12, [2.0, 0.1, *[0.4] * 4], [3.0, 0.2, *[0.5] * 4], [4.0, 0.3, *[0.6] * 4]
+    times = itertools.chain(*rounds)
+    with mock.patch.object(own_step, "duration", lambda function: next(times)):
         found = chosen.compute(3, lambda: None, slowest)
     assert (found.forward, found.seconds) == (1.0, 4.0)
+
+
+def test_short_steps_are_timed_several_in_a_row_since_the_first_after_a_pause_is_slow(tmp_path):
+    (tmp_path / "models.py").write_text(MODEL)
+    chosen = subject(f"{tmp_path / 'models.py'}:small", None)
+    # The second step of 40 ms tells that three of them take a tenth of a second.
+    times = itertools.chain([9.0] * 6, [0.04] * 6, [0.09, 0.03, 0.06, 0.05, 0.04, 0.03])
+    with mock.patch.object(own_step, "duration", lambda run: (run(), next(times))[1]):
+        with mock.patch.object(keras.Model, "train_on_batch", return_value=0.0) as step:
+            found = chosen.compute(1, lambda: None, list)
+    assert step.call_count == 1 + 1 + 3
+    assert (found.forward, found.seconds) == pytest.approx((0.01, 0.03))
+    # Of the time to the first variable a third more is needed for each but the last.
+    assert (found.backward, found.update) == pytest.approx((0.01, 0.01))
+    assert found.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0))
+
+
+def test_small_variables_between_the_timed_ones_take_no_part_of_backward():
+    sizes = [900, 30, 800, 30, 700, 30, 600, 30, 500, 30, 400, 30]
+    cuts = own_step.cuts_of(sizes)
+    assert cuts == [0, 2, 4, 6, 8]
+    # Noise has put two of them in another order.
+    shares = own_step.shares_of(sizes, cuts, [10.0, 6.0, 2.0, 3.0, 1.0])
+    assert shares == pytest.approx((0.4, 0, 0.3, 0, 0, 0, 0.2, 0, 0.05, 0, 0.05, 0))
 
 
 def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_codec():
@@ -270,8 +296,10 @@ def test_the_cost_is_fitted_from_a_small_and_a_large_buffer():
         for nbytes in (probe.SMALL, probe.LARGE):
             each = Collective(kind, nbytes)
             least[kind, nbytes] = each.hops(4) * cost.hop + each.sent(4) * cost.byte
-    found = link.fitted(least, 4)
+    found = link.fitted(least, {each: seconds / 4 for each, seconds in least.items()}, 4)
     for kind, cost in wanted.items():
+        assert found[kind].busy_byte == pytest.approx(found[kind].byte / 4)
+        assert found[kind].busy_hop == pytest.approx(found[kind].hop / 4)
         assert found[kind].byte == pytest.approx(cost.byte)
         assert found[kind].hop == pytest.approx(cost.hop, rel=0.02)
 
@@ -280,6 +308,7 @@ def test_two_processes_measure_what_an_exchange_takes_between_them():
     ((told,), nothing) = launch(probe.__file__).succeeded().answers()
     assert set(told) == set(KINDS)
     assert all(cost["hop"] > 0 and cost["byte"] >= 0 for cost in told.values())
+    assert all(0 < cost["busy_hop"] <= cost["hop"] for cost in told.values())
     assert not nothing
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from grace_tf.advice.network import Collective
-from grace_tf.advice.timeline import Bucket, ready_shares
+from grace_tf.advice.timeline import Bucket, equal_shares, ready_shares
 from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.aggregation.state.state import State
 from grace_tf.line.exchange import Share, exchange
@@ -94,12 +94,15 @@ class Step:
         encoded, whole = (statistics.median(agree(each)) for each in times)
         return min(encoded, whole), whole
 
-    def buckets(self, encode: float, decode: float) -> list[Bucket]:
-        """The plan's buckets; each takes a part of the codec's time as large as its gradients."""
+    def buckets(self, encode: float, decode: float, shares: Sequence[float] = ()) -> list[Bucket]:
+        """The plan's buckets; each takes a part of the codec's time as large as its gradients.
+
+        `shares` are the variables' of backward, where they are known.
+        """
         lanes = [_lanes(bucket) for bucket in self._plan.buckets]
         dense = [sum(lane.nbytes for lane in mine) for mine in lanes]
-        sizes = [grad.shape.num_elements() for grad in self._grads]
-        ready = ready_shares(sizes, [[lane.position for lane in mine] for mine in lanes])
+        shares = shares or equal_shares([grad.shape.num_elements() for grad in self._grads])
+        ready = ready_shares(shares, [[lane.position for lane in mine] for mine in lanes])
         return [
             Bucket(
                 ready[b],

@@ -20,6 +20,7 @@ from grace_tf.transports.base import Transport
 
 # The largest of all workers' numbers, place by place; it waits for all of them.
 Agree = Callable[[Sequence[float]], Sequence[float]]
+Taken = Mapping[tuple[str, int], float]  # seconds by kind and bytes
 
 
 def costs(
@@ -31,6 +32,7 @@ def costs(
     meet: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
     of_repeats: Callable[[Sequence[float]], float] = min,
+    busy: Callable[[], float] = lambda: 0.0,
 ) -> dict[str, Cost]:
     """The costs by kind, the same on all workers; all of them must call it, eagerly.
 
@@ -42,39 +44,53 @@ def costs(
       meet: called before each collective; all workers wait in it for each other.
       of_repeats: which of their times counts.  The shortest says what the network can do; the
         median, what a step has to expect.
+      busy: the seconds in which this worker's processors could compute nothing else, so far.
     """
-    began, taken = clock(), {}
+    began, taken, worked = clock(), {}, {}
     for place, nbytes in enumerate(sizes):
         calls = _calls(transport, nbytes)
         found: dict[str, list[float]] = {kind: [] for kind in calls}
+        used: dict[str, list[float]] = {kind: [] for kind in calls}
         for repeat in range(-1, repeats):  # the first round is the warm-up
             round_began = clock()
             for kind, call in calls.items():
                 meet()
+                before = busy()
                 each = duration(call, clock)
                 if repeat >= 0:
                     found[kind].append(each)
+                    used[kind].append(min(each, busy() - before))
             over, lasted = agree([clock() - began, clock() - round_began])
             if repeat >= 0 and over + lasted > seconds:
                 break
         taken.update({(kind, nbytes): of_repeats(times) for kind, times in found.items()})
+        worked.update({(kind, nbytes): of_repeats(times) for kind, times in used.items()})
         following = sizes[place + 1] / nbytes * lasted if place + 1 < len(sizes) else 0.0
         if place and over + 2 * following > seconds:
             break
-    slowest = agree(list(taken.values()))
-    return fitted(dict(zip(taken, slowest)), transport.size)
+    taken, worked = (dict(zip(each, agree(list(each.values())))) for each in (taken, worked))
+    return fitted(taken, worked, transport.size)
 
 
-def fitted(taken: Mapping[tuple[str, int], float], size: int) -> dict[str, Cost]:
-    """The costs of which a small and a large buffer took so many seconds, `taken[kind, bytes]`."""
+def fitted(taken: Taken, worked: Taken, size: int) -> dict[str, Cost]:
+    """The costs of which a small and a large buffer took so many seconds, and kept busy for some.
+
+    Both are by kind and bytes.
+    """
     found = {}
     for kind in KINDS:
-        measured = sorted(nbytes for each, nbytes in taken if each == kind)
-        small, large = Collective(kind, measured[0]), Collective(kind, measured[-1])
-        hop = taken[kind, small.nbytes] / small.hops(size)
-        rest = max(0.0, taken[kind, large.nbytes] - taken[kind, small.nbytes])
-        found[kind] = Cost(hop, rest / (large.sent(size) - small.sent(size)))
+        (hop, byte), (busy_hop, busy_byte) = (_line(kind, each, size) for each in (taken, worked))
+        found[kind] = Cost(hop, byte, busy_hop=busy_hop, busy_byte=busy_byte)
     return found
+
+
+def _line(kind: str, taken: Taken, size: int) -> tuple[float, float]:
+    """(seconds of a hop, seconds of a byte that a worker sends)."""
+    measured = sorted(nbytes for each, nbytes in taken if each == kind)
+    small, large = Collective(kind, measured[0]), Collective(kind, measured[-1])
+    rest = max(0.0, taken[kind, large.nbytes] - taken[kind, small.nbytes])
+    hop = taken[kind, small.nbytes] / small.hops(size)
+    return hop, rest / (large.sent(size) - small.sent(size))
 
 
 def duration(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:

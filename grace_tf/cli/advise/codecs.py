@@ -26,13 +26,15 @@ def measure(
     repeats: int,
     meet: Callable[[], None] = lambda: None,
     agree: Agree = list,
+    shares: Sequence[float] = (),
 ) -> list[Bucket]:
     """The buckets of a method between `size` workers with such gradients.
 
     In `meet` all workers wait for each other, so that those on one processor compress at the same
     time, as in a training.  `agree` returns the times of the slowest worker, repeat by repeat.
     Where every worker decodes the payloads of all others, the work grows with their number: of more
-    than 8 workers it follows from what 2 and 8 take.
+    than 8 workers it follows from what 2 and 8 take.  `shares` are the variables' of backward,
+    where they are known.
     """
     traced = _step(spec, grads, size)
     if size <= _SOME or not traced.gathers_all:
@@ -41,7 +43,7 @@ def measure(
         few, some = (_step(spec, grads, n).seconds(repeats, meet, agree) for n in (_FEW, _SOME))
         each = max(0.0, some[1] - few[1]) / (_SOME - _FEW)
         encode, whole = some[0], some[1] + (size - _SOME) * each
-    return traced.buckets(encode, max(0.0, whole - encode))
+    return traced.buckets(encode, max(0.0, whole - encode), shares)
 
 
 def _step(spec: str, grads: Sequence[tf.Tensor], size: int) -> Step:

@@ -55,7 +55,9 @@ def main(options: argparse.Namespace) -> int:
         shown.advance("measured the step")
         grads, found, facts = drawn(chosen.shapes), {}, {}
         for spec in specs:
-            found[spec] = codecs.measure(spec, grads, situation.size, options.repeats, meet, agree)
+            found[spec] = codecs.measure(
+                spec, grads, situation.size, options.repeats, meet, agree, compute.shares
+            )
             shown.advance(f"timed {spec}")
         del grads
         for spec in specs:

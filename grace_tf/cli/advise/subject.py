@@ -9,18 +9,17 @@ import dataclasses
 import importlib.util
 import json
 import pathlib
-import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from grace_tf.advice.timeline import Compute
-from grace_tf.aggregation.already_aggregated import mark
-from grace_tf.aggregation.measure.link import Agree, duration
+from grace_tf.aggregation.measure.link import Agree
+from grace_tf.cli.advise import own_step
 from grace_tf.cli.advise.gradients import STATED, drawn
 from grace_tf.cli.models import MODELS
-from grace_tf.transports.world.current_workers import several
 
 _FORM = "3,3,3,64;64;64,10, a file with one shape on each line, or a JSON list of lists"
 
@@ -114,40 +113,13 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     rows = tf.nest.flatten(x)[0].shape[0]
 
-    @tf.function(autograph=False)
-    def forward():
-        return model(x, training=True)
-
-    def compute(repeats: int, meet: Callable[[], None], agree: Agree) -> Compute:
-        whole, ahead = [], []
-        if several():
-            # Between workers a plain optimizer is refused unless its gradients are reduced
-            # elsewhere.  Here they are not, since a step without any exchange is what is timed.
-            mark(variables, compute)
-        for repeat in range(-2, repeats):  # the first two trace and warm up
-            # Workers that share a processor compute at the same time, as in a training.
-            meet()
-            step = duration(lambda: tf.constant(model.train_on_batch(x, y)))
-            meet()
-            only = duration(forward)
-            if repeat >= 0:
-                whole.append(step)
-                ahead.append(only)
-        # In a training, each step ends when its slowest worker has ended it.
-        step, only = (statistics.median(agree(each)) for each in (whole, ahead))
-        return Compute(min(only, step), step - min(only, step))
-
     def gradients(positions: Sequence[int], worker: int) -> list[tf.Tensor]:
         # Each worker has other rows of the batch, drawn again and again.
         chosen = tf.random.stateless_uniform([rows], [worker, 1], 0, rows, tf.int32)
         mine_x, mine_y = tf.nest.map_structure(lambda each: tf.gather(each, chosen), (x, y))
-        with tf.GradientTape() as tape:
-            loss = model.compute_loss(x=mine_x, y=mine_y, y_pred=model(mine_x, training=True))
-        wanted = [getattr(variables[i], "value", variables[i]) for i in positions]
-        values = [v() if callable(v) else v for v in wanted]
-        found = tape.gradient(loss, values)
-        return [tf.convert_to_tensor(each) for each in found]
+        return own_step.gradients(model, mine_x, mine_y, [variables[i] for i in positions])
 
     shapes = [tuple(variable.shape) for variable in variables]
     stated = "the model's own, at its weights as they are, each worker on other rows of the batch"
-    return Subject(name, shapes, gradients, compute, stated, own=True)
+    step = partial(own_step.compute, model, x, y)
+    return Subject(name, shapes, gradients, step, stated, own=True)

@@ -1,0 +1,121 @@
+"""The step of a Keras model without any exchange, timed in parts.
+
+A compiled model and a batch come in; a `Compute` goes out.  The parts are the forward pass, the
+backward pass as far as some of the variables, which says when their gradients are there, and the
+update, which is the rest of the step.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grace_tf.advice.timeline import Compute, equal_shares
+from grace_tf.aggregation.already_aggregated import mark
+from grace_tf.aggregation.measure.link import Agree, duration
+from grace_tf.transports.world.current_workers import several
+
+_IN_A_ROW, _MOST_IN_A_ROW = 0.1, 8  # seconds of runs that are timed together, and their number
+_PARTS = 6  # of backward; each is traced, which takes seconds for a large model
+
+
+def compute(
+    model: Any, x: Any, y: Any, repeats: int, meet: Callable[[], None], agree: Agree
+) -> Compute:
+    """The medians of so many repeats, in each of which the slowest worker counts.
+
+    Args:
+      model, x, y: compiled and built; a batch of one worker, as tensors.
+      meet: all workers wait for each other in it, so that those which share a processor compute at
+        the same time, as in a training.
+      agree: returns the times of the slowest worker.
+    """
+    variables = list(model.trainable_variables)
+    if several():
+        # Between workers a plain optimizer is refused unless its gradients are reduced elsewhere.
+        # Here they are not, since a step without any exchange is what is timed.
+        mark(variables, compute)
+    sizes = [math.prod(variable.shape) for variable in variables]
+    cuts = cuts_of(sizes)
+
+    def train() -> tf.Tensor:
+        return tf.constant(model.train_on_batch(x, y))
+
+    @tf.function(autograph=False)
+    def forward() -> tf.Tensor:
+        return model(x, training=True)
+
+    runs = [train, forward, *(_backward(model, x, y, variables[cut:]) for cut in cuts)]
+    taken: list[list[float]] = [[] for _ in runs]
+    count = 1
+    for repeat in range(-2, repeats):  # the first two trace and warm up
+        found = []
+        for run in runs:
+            meet()
+            found.append(_each(run, count))
+        if repeat >= 0:
+            for each, seconds in zip(taken, found):
+                each.append(seconds)
+        elif repeat == -1:
+            (slowest,) = agree(found[:1])
+            count = max(1, min(_MOST_IN_A_ROW, math.ceil(_IN_A_ROW / slowest)))
+    step, only, *upto = (statistics.median(agree(each)) for each in taken)
+    ahead = min(only, step)
+    back = min(max(upto[0], ahead), step) - ahead
+    shares = shares_of(sizes, cuts, [seconds - ahead for seconds in upto])
+    return Compute(ahead, back, step - ahead - back, shares=shares)
+
+
+def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[tf.Tensor]:
+    """Those of the model's own loss of a batch."""
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+    values = [getattr(variable, "value", variable) for variable in variables]
+    values = [value() if callable(value) else value for value in values]
+    return [tf.convert_to_tensor(each) for each in tape.gradient(loss, values)]
+
+
+def cuts_of(sizes: Sequence[int]) -> list[int]:
+    """The places of the largest variables, in the model's order; the first one always."""
+    largest = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    return sorted({0, *largest[: _PARTS - 1]})
+
+
+def _backward(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callable[[], Any]:
+    """The gradients of these variables: TensorFlow leaves out what they do not need."""
+
+    return tf.function(lambda: gradients(model, x, y, variables), autograph=False)
+
+
+def _each(run: Callable[[], Any], count: int) -> float:
+    """The seconds of one run, of so many that follow one another.
+
+    A run right after workers have waited for each other takes longer than one in a training.
+    """
+
+    def runs() -> Any:
+        for _ in range(count):
+            last = run()
+        return last
+
+    return duration(runs) / count
+
+
+def shares_of(sizes: Sequence[int], cuts: Sequence[int], seconds: Sequence[float]) -> tuple:
+    """Each variable's share of backward, of which `seconds[i]` go as far as the variable `cuts[i]`.
+
+    Of the variables between two cuts the large ones share alike.
+    """
+    whole = max(seconds[0], 1e-9)
+    reached = [min(max(each / whole, 0.0), 1.0) for each in seconds] + [0.0]
+    for place in reversed(range(len(cuts))):  # what noise has put in another order
+        reached[place] = max(reached[place], reached[place + 1])
+    found: list[float] = []
+    for begin, end, now, after in zip(cuts, [*cuts[1:], len(sizes)], reached, reached[1:]):
+        equal = equal_shares(sizes[begin:end])
+        found += [(now - after) * each / sum(equal) for each in equal]
+    return tuple(found)
