@@ -12,7 +12,7 @@ import dataclasses
 from grace_tf.core.schedule import warm_up
 
 RATES = {  # by kind of optimizer
-    "momentum": (0.01, 0.03, 0.1),
+    "momentum": (0.03, 0.1, 0.3),
     "adam": (0.001, 0.003, 0.01),
     "sgd": (0.3, 1.0, 3.0),
     "dgc": (0.01, 0.03, 0.1),
