@@ -305,7 +305,7 @@ def test_the_cost_is_fitted_from_a_small_and_a_large_buffer():
 
 
 def test_two_processes_measure_what_an_exchange_takes_between_them():
-    ((told,), nothing) = launch(probe.__file__).succeeded().answers()
+    ((told,), nothing) = launch(probe.__file__, "1").succeeded().answers()
     assert set(told) == set(KINDS)
     assert all(cost["hop"] > 0 and cost["byte"] >= 0 for cost in told.values())
     assert all(0 < cost["busy_hop"] <= cost["hop"] for cost in told.values())

@@ -3,7 +3,7 @@
 A group comes in; the costs of aggregation/measure/link.py go out.  `loopback` starts two processes
 of this module here and reads what they print.
 
-    python -m grace_tf.cli.advise.probe
+    python -m grace_tf.cli.advise.probe 1
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SMALL, LARGE = 4 << 10, 8 << 20  # bytes
 _REPEATS, _SECONDS = 7, 120.0
 
 
-def loopback() -> dict[str, Cost]:
-    """The costs between two processes of this machine.
+def loopback(per_host: int) -> dict[str, Cost]:
+    """The costs between two processes of this machine, as one host of `per_host` workers.
 
     Raises RuntimeError where they cannot exchange anything.
     """
     shown, complaints = io.StringIO(), io.StringIO()
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-m", __name__, str(per_host)]
     code = launcher.run(
         command, 2, timeout=_SECONDS, stdout=shown, stderr=complaints, prefix="auto"
     )
@@ -52,10 +52,13 @@ def loopback() -> dict[str, Cost]:
     return {kind: Cost(**cost) for kind, cost in json.loads(lines[-1]).items()}
 
 
-def costs(group: Group) -> dict[str, Cost]:
-    """The costs between the processes of a group, the same on all; all of them must call it."""
+def costs(group: Group, per_host: int) -> dict[str, Cost]:
+    """The costs between the processes of a group, the same on all; all of them must call it.
+
+    `per_host` workers share the processors of a host.
+    """
     agree = functools.partial(largest, group)
-    processors = len(os.sched_getaffinity(0)) / _sharing(group)
+    processors = len(os.sched_getaffinity(0)) / per_host
     return link.costs(
         *(group, agree, (SMALL, LARGE), _REPEATS),
         meet=group.barrier,
@@ -64,8 +67,8 @@ def costs(group: Group) -> dict[str, Cost]:
     )
 
 
-def _sharing(group: Group) -> int:
-    """The workers that share this one's processors, itself among them.
+def sharing(group: Group) -> int:
+    """The workers that share this one's processors, itself among them; all must call it.
 
     Behind emulated links each worker of a machine has another address, but the same name.
     """
@@ -84,7 +87,7 @@ def main() -> None:
     """One of the two processes of `loopback`."""
     kept_memory.keep()
     group = init(timeout=_SECONDS)
-    found = costs(group)
+    found = costs(group, int(sys.argv[1]))
     if group.rank == 0:
         print(json.dumps({kind: dataclasses.asdict(cost) for kind, cost in found.items()}))
 

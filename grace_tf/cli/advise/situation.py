@@ -64,7 +64,10 @@ class Wanted:
 
     def measured(self, group: Group | None) -> Situation:
         """The situation, with what exchanges take here, or between the group's processes."""
-        host = probe.loopback() if group is None else probe.costs(group)
+        if group is None:
+            host = probe.loopback(self.per_host)
+        else:
+            host = probe.costs(group, probe.sharing(group))
         return Situation(self.workers, self.per_host, self.link, host)
 
 
