@@ -3,16 +3,17 @@
 import doc_tables  # noqa: F401  with it the benchmarks can be imported
 
 from benchmarks.suite.arithmetic import Place
-from benchmarks.suite.arms import ARMS
+from benchmarks.suite.arms import ARMS, RATES
 from benchmarks.suite.plan import TUNING_SEEDS, Cell, Wanted
 from benchmarks.suite.tasks.outline import OUTLINES
 
 VISION = OUTLINES["vision"]
 SMALL = Wanted(["vision"], ["none", "bf16"], [2], ["group"], ["100mbit"], [1, 2], 2, 300)
+_, MIDDLE, HIGH = RATES[VISION.optimizer]
 PLACE = Place("vision", "group", 2, "100mbit")
 
 
-def run_of(arm, seed, metrics, rate=0.03, link="", **more):
+def run_of(arm, seed, metrics, rate=MIDDLE, link="", **more):
     """The record of a training with an evaluation every 100 steps, of half a second each."""
     cell = Cell("train", "vision", arm, "group", 2, link, "", rate, seed, 100 * len(metrics))
     curve = [[100 * i, 0.5 * i, metric] for i, metric in enumerate(metrics, 1)]

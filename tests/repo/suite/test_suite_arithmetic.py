@@ -4,7 +4,7 @@ import math
 
 import doc_tables  # noqa: F401  with it the benchmarks can be imported
 import pytest
-from suite_records import PLACE, VISION, run_of, time_of, tuned
+from suite_records import HIGH, MIDDLE, PLACE, VISION, run_of, time_of, tuned
 
 from benchmarks.suite import arithmetic
 from benchmarks.suite.arithmetic import Place
@@ -33,7 +33,7 @@ def test_tuning_runs_and_shorter_trainings_do_not_count_as_tests():
 
 def test_runs_with_a_rate_that_is_not_the_chosen_one_do_not_count():
     records = tuned("none", [(1, 1), (3, 3), (2, 2)])
-    records += [run_of("none", seed, [0, 0, 97], rate) for seed, rate in ((1, 0.1), (2, 0.03))]
+    records += [run_of("none", seed, [0, 0, 97], rate) for seed, rate in ((1, HIGH), (2, MIDDLE))]
     assert [r["seed"] for r in arithmetic.tests_of(records, "vision", "none", 2)] == [2]
 
 

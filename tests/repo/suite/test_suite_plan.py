@@ -3,7 +3,7 @@
 import json
 
 import doc_tables  # noqa: F401  with it the benchmarks can be imported
-from suite_records import SMALL, tuned
+from suite_records import MIDDLE, SMALL, tuned
 
 import grace_tf
 from benchmarks.suite import plan
@@ -34,21 +34,21 @@ def test_dgc_warms_up_in_the_first_fifth():
 def test_tests_begin_when_all_rates_of_an_arm_are_tried_and_take_the_best():
     records = tuned("none", [(90, 91), (95, 95), (95, 96)])
     assert {(c.arm, c.rate, c.seed) for c in plan.tests(SMALL, records)} == {
-        ("none", 0.03, 1),
-        ("none", 0.03, 2),
+        ("none", MIDDLE, 1),
+        ("none", MIDDLE, 2),
     }
     assert [*plan.tests(SMALL, records[:-1])] == []
 
 
 def test_a_rate_that_only_some_seeds_survive_is_not_chosen():
     records = tuned("none", [(90, 91), (93, 92), (97, 10)])
-    assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
+    assert {c.rate for c in plan.tests(SMALL, records)} == {MIDDLE}
 
 
 def test_a_run_that_failed_or_is_not_finite_rules_its_rate_out():
     records = tuned("none", [(None, 30), (10, 10), (20, 20)])
     records[-1] = {**{k: records[-1][k] for k in plan.FIELDS}, "error": "it raised"}
-    assert {c.rate for c in plan.tests(SMALL, records)} == {0.03}
+    assert {c.rate for c in plan.tests(SMALL, records)} == {MIDDLE}
     assert [*plan.tests(SMALL, tuned("none", [(None, None)] * 3))] == []
 
 
