@@ -88,7 +88,7 @@ test-keras3: $(VENV)/installed $(VENV)/tf_keras
 # Rooms and files of tests/ whose subject depends on TensorFlow and Keras: for every commit, and all.
 SEAM := aggregation keras transports native/test_ops_native.py repo/test_import.py
 SEAM_OF_ALL := aggregation compressors core keras line memories native ops testing transports \
-	repo/test_import.py repo/test_public_api.py cli/test_cli.py --ignore=compressors/test_corrupted.py
+	repo/test_import.py repo/test_public_api.py cli/test_cli.py cli/test_advise.py --ignore=compressors/test_corrupted.py
 
 test-keras2: $(VENV_TF215)/installed
 	$(call with_horovod,$(VENV_TF215))
@@ -97,7 +97,8 @@ test-keras2: $(VENV_TF215)/installed
 
 # What meets Keras: for every commit two files, and all.
 SEAM_OF_TF_KERAS := keras/files/test_keras_files.py keras/test_keras_optimizers.py
-SEAM_OF_TF_KERAS_ALL := aggregation keras line transports repo/test_import.py repo/test_public_api.py
+SEAM_OF_TF_KERAS_ALL := aggregation keras line transports repo/test_import.py repo/test_public_api.py \
+	cli/test_advise.py
 
 test-tfkeras: $(VENV)/installed $(VENV)/tf_keras
 	$(call with_horovod,$(VENV))

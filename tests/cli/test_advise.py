@@ -243,6 +243,15 @@ def test_short_steps_are_timed_several_in_a_row_since_the_first_after_a_pause_is
     assert found.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0))
 
 
+def test_a_table_of_embeddings_is_not_made_dense_where_backward_is_timed():
+    layers = [keras.layers.Embedding(5000, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+    model.compile("sgd", "mse")
+    x, y = tf.constant([[1, 2]]), tf.constant([[1.0]])
+    found = own_step.backward_to(model, x, y, model.trainable_variables)()
+    assert max(int(tf.size(each)) for each in found) == 2 * 4
+
+
 def test_small_variables_between_the_timed_ones_take_no_part_of_backward():
     sizes = [900, 30, 800, 30, 700, 30, 600, 30, 500, 30, 400, 30]
     cuts = own_step.cuts_of(sizes)

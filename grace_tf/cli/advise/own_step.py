@@ -17,6 +17,7 @@ import tensorflow as tf
 from grace_tf.advice.timeline import Compute, equal_shares
 from grace_tf.aggregation.already_aggregated import mark
 from grace_tf.aggregation.measure.link import Agree, duration
+from grace_tf.line.inputs import plain
 from grace_tf.transports.world.current_workers import several
 
 _IN_A_ROW, _MOST_IN_A_ROW = 0.1, 8  # seconds of runs that are timed together, and their number
@@ -49,7 +50,7 @@ def compute(
     def forward() -> tf.Tensor:
         return model(x, training=True)
 
-    runs = [train, forward, *(_backward(model, x, y, variables[cut:]) for cut in cuts)]
+    runs = [train, forward, *(backward_to(model, x, y, variables[cut:]) for cut in cuts)]
     taken: list[list[float]] = [[] for _ in runs]
     count = 1
     for repeat in range(-2, repeats):  # the first two trace and warm up
@@ -70,13 +71,11 @@ def compute(
     return Compute(ahead, back, step - ahead - back, shares=shares)
 
 
-def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[tf.Tensor]:
-    """Those of the model's own loss of a batch."""
+def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[Any]:
+    """Those of the model's own loss of a batch; of a table of embeddings the rows alone."""
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
-    values = [getattr(variable, "value", variable) for variable in variables]
-    values = [value() if callable(value) else value for value in values]
-    return [tf.convert_to_tensor(each) for each in tape.gradient(loss, values)]
+    return tape.gradient(loss, [plain(variable) for variable in variables])
 
 
 def cuts_of(sizes: Sequence[int]) -> list[int]:
@@ -85,10 +84,14 @@ def cuts_of(sizes: Sequence[int]) -> list[int]:
     return sorted({0, *largest[: _PARTS - 1]})
 
 
-def _backward(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callable[[], Any]:
-    """The gradients of these variables: TensorFlow leaves out what they do not need."""
+def backward_to(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callable[[], Any]:
+    """Computes the gradients of these variables; TensorFlow leaves out what they do not need."""
 
-    return tf.function(lambda: gradients(model, x, y, variables), autograph=False)
+    @tf.function(autograph=False)
+    def tensors() -> list[tf.Tensor]:
+        return tf.nest.flatten(gradients(model, x, y, variables), expand_composites=True)
+
+    return tensors
 
 
 def _each(run: Callable[[], Any], count: int) -> float:
