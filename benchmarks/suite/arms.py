@@ -19,6 +19,7 @@ RATES = {  # by kind of optimizer
     "dgc instead of adam": (0.03, 0.1, 0.3),
     "signs": (0.0003, 0.001, 0.003),
 }
+LARGEST_NORM = 1.0  # of all gradients together, after the exchange, where there is momentum
 DGC_RATIO, DGC_WARM = 0.01, 5  # the final ratio; its warm-up is a fifth of the steps
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-LARGEST_NORM = 1.0  # of all gradients together, after the exchange, where there is momentum
+from benchmarks.suite.arms import LARGEST_NORM
 
 
 def plain(kind: str, rate: Any) -> keras.optimizers.Optimizer:

@@ -115,19 +115,32 @@ class Network:
         """The rest of its time, in which another collective may use the link."""
         seconds = _of(self.across, collective.kind).beside(collective, self.size)
         if self.per_host > 1:
-            piece = Collective("gather", -(-collective.received(self.size) // self.per_host))
-            seconds += self._inside(piece)
+            seconds += self._inside(self._piece(collective))
         return seconds
 
     def busy(self, collective: Collective) -> float:
-        """The time in which it keeps the processors of a worker from all other work."""
-        return _of(self.across, collective.kind).busy(collective, self.size)
+        """The time in which it keeps the processors from all other work."""
+        own = Collective(collective.kind, -(-collective.nbytes // self.per_host))
+        seconds = _of(self.across, collective.kind).busy(own, self.size)
+        if self.per_host > 1:
+            seconds += _of(self.inside, "gather").busy(self._piece(collective), self.per_host)
+        return seconds
+
+    def busy_inside(self, nbytes: int) -> float:
+        """The same of what the processes of a host need to add up so many bytes of gradient."""
+        if self.per_host == 1:
+            return 0.0
+        return _of(self.inside, "sum").busy(Collective("sum", nbytes), self.per_host)
 
     def seconds_inside(self, nbytes: int) -> float:
         """The time in which the processes of a host add up so many bytes of gradient."""
         if self.per_host == 1:
             return 0.0
         return self._inside(Collective("sum", nbytes))
+
+    def _piece(self, collective: Collective) -> Collective:
+        """What each process of a host gives to the others of what it has received."""
+        return Collective("gather", -(-collective.received(self.size) // self.per_host))
 
     def _inside(self, collective: Collective) -> float:
         cost = _of(self.inside, collective.kind)

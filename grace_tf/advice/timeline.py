@@ -74,7 +74,8 @@ class Bucket:
 
     def busy(self, network: Network) -> float:
         """The time in which its collectives keep the processors from all other work."""
-        return sum(network.busy(each) for each in self.collectives)
+        inside = network.busy_inside(self.dense)
+        return inside + sum(network.busy(each) for each in self.collectives)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,14 +120,15 @@ def exchange_time(buckets: Sequence[Bucket], network: Network) -> float:
     return received
 
 
-def equal_shares(sizes: Sequence[int]) -> list[float]:
+def shares_by_size(sizes: Sequence[int]) -> list[float]:
     """Each variable's share of backward, where only the elements of each are known.
 
-    Variables that are not smaller than the median one, as kernels are, share it alike.
+    Variables that are not smaller than the median one, as kernels are, get equal shares.  The
+    others get none.
     """
     median = sorted(sizes)[len(sizes) // 2] if sizes else 0
-    kernels = [size >= median for size in sizes]
-    return [kernel / sum(kernels) for kernel in kernels]
+    count = sum(size >= median for size in sizes)
+    return [(size >= median) / count for size in sizes]
 
 
 def ready_shares(shares: Sequence[float], buckets: Sequence[Sequence[int]]) -> list[float]:

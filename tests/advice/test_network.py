@@ -59,6 +59,15 @@ def test_one_worker_sends_nothing():
     assert network(1, over_link(GBIT, FREE)).occupied(Collective("sum", 1000)) == 0.0
 
 
+def test_the_processes_of_a_host_move_a_piece_each_and_add_up_inside():
+    cost = dict.fromkeys(KINDS, Cost(0.0, 0.0, busy_byte=1e-9))
+    whole, hosts = Network(2, cost), Network(2, cost, 2, cost)
+    buffer = Collective("sum", 1000)  # of which a worker sends 1000 bytes, and a process 500
+    assert whole.busy(buffer) == pytest.approx(1000e-9)
+    assert hosts.busy(buffer) == pytest.approx((500 + 500) * 1e-9)  # and gathers its piece of it
+    assert (whole.busy_inside(4000), hosts.busy_inside(4000)) == pytest.approx((0.0, 4000e-9))
+
+
 def test_a_host_of_several_sends_once_and_adds_up_inside():
     inside = dict.fromkeys(KINDS, Cost(0.0, 1e-9))
     flat, hosts = (network(4, over_link(GBIT, FREE), per_host=k, inside=inside) for k in (1, 8))

@@ -10,9 +10,9 @@ from grace_tf.advice.network import KINDS, Collective, Cost, Network
 from grace_tf.advice.timeline import (
     Bucket,
     Compute,
-    equal_shares,
     exchange_time,
     ready_shares,
+    shares_by_size,
     step_time,
 )
 
@@ -73,7 +73,7 @@ def test_what_a_collective_takes_of_the_processor_delays_backward():
 def test_kernels_share_backward_equally_and_the_last_comes_first():
     sizes = [900, 10, 900, 10, 900, 10, 900, 10]  # kernels and shifts
     buckets = [[7, 6], [5, 4, 3], [2, 1, 0]]
-    assert ready_shares(equal_shares(sizes), buckets) == [0.25, 0.5, 1.0]
+    assert ready_shares(shares_by_size(sizes), buckets) == [0.25, 0.5, 1.0]
     measured = [0.5, 0.0, 0.25, 0.0, 0.125, 0.0, 0.125, 0.0]
     assert ready_shares(measured, buckets) == [0.125, 0.25, 1.0]
 

@@ -45,6 +45,22 @@ def wrong():
 """
 
 
+UNUSED = """
+import tensorflow as tf
+from this_keras import keras
+
+class Unused(keras.layers.Dense):
+    def build(self, shape):
+        super().build(shape)
+        self.spare = self.add_weight(shape=(3,), initializer="ones", name="spare")
+
+def make():
+    model = keras.Sequential([keras.Input((4,)), Unused(2)])
+    model.compile("sgd", "mse")
+    return model, tf.ones([4, 4]), tf.zeros([4, 2])
+"""
+
+
 @pytest.fixture
 def advise(capsys):
     """Runs the command with exchanges inside this machine that take what HOST says."""
@@ -214,7 +230,8 @@ def test_every_bucket_has_its_own_collectives_and_its_share_of_the_codec():
 
 def slowest(times):
     """Each time, or the other worker's where that is longer: it takes 5, 1 and 1 seconds."""
-    return [max(pair) for pair in zip(times, (5.0, 1.0, 1.0))]
+    others = (5.0, 1.0, 1.0) if len(times) > 1 else (5.0,)
+    return [max(pair) for pair in zip(times, others, strict=True)]
 
 
 def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_step(tmp_path):
@@ -250,6 +267,18 @@ def test_a_table_of_embeddings_is_not_made_dense_where_backward_is_timed():
     x, y = tf.constant([[1, 2]]), tf.constant([[1.0]])
     found = own_step.backward_to(model, x, y, model.trainable_variables)()
     assert max(int(tf.size(each)) for each in found) == 2 * 4
+
+
+def test_a_variable_without_gradient_is_timed_and_its_gradient_is_zero(tmp_path):
+    (tmp_path / "unused.py").write_text(UNUSED)
+    chosen = subject(f"{tmp_path / 'unused.py'}:make", None)
+    assert chosen.shapes[-1] == (3,)
+    before = [grad.numpy() for grad in chosen.gradients([0, 1, 2], 0)]
+    assert chosen.compute(2, lambda: None, list).seconds > 0
+    after = [grad.numpy() for grad in chosen.gradients([0, 1, 2], 0)]
+    assert not before[-1].any() and before[0].any()
+    for first, second in zip(before, after):  # the timed steps have left no trace
+        np.testing.assert_array_equal(first, second)
 
 
 def test_small_variables_between_the_timed_ones_take_no_part_of_backward():

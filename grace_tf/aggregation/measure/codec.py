@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from grace_tf.advice.network import Collective
-from grace_tf.advice.timeline import Bucket, equal_shares, ready_shares
+from grace_tf.advice.timeline import Bucket, ready_shares, shares_by_size
 from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.aggregation.state.state import State
 from grace_tf.line.exchange import Share, exchange
@@ -101,7 +101,7 @@ class Step:
         """
         lanes = [_lanes(bucket) for bucket in self._plan.buckets]
         dense = [sum(lane.nbytes for lane in mine) for mine in lanes]
-        shares = shares or equal_shares([grad.shape.num_elements() for grad in self._grads])
+        shares = shares or shares_by_size([grad.shape.num_elements() for grad in self._grads])
         ready = ready_shares(shares, [[lane.position for lane in mine] for mine in lanes])
         return [
             Bucket(

@@ -68,7 +68,8 @@ def costs(
         following = sizes[place + 1] / nbytes * lasted if place + 1 < len(sizes) else 0.0
         if place and over + 2 * following > seconds:
             break
-    taken, worked = (dict(zip(each, agree(list(each.values())))) for each in (taken, worked))
+    slowest = agree([*taken.values(), *worked.values()])
+    taken, worked = dict(zip(taken, slowest)), dict(zip(worked, slowest[len(taken) :]))
     return fitted(taken, worked, transport.size)
 
 

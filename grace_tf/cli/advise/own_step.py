@@ -1,8 +1,8 @@
 """The step of a Keras model without any exchange, timed in parts.
 
 A compiled model and a batch come in; a `Compute` goes out.  The parts are the forward pass, the
-backward pass as far as some of the variables, which says when their gradients are there, and the
-update, which is the rest of the step.
+backward pass up to certain variables, which says when their gradients are there, and the update,
+which is the rest of the step.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from grace_tf.advice.timeline import Compute, equal_shares
+from grace_tf.advice.timeline import Compute, shares_by_size
 from grace_tf.aggregation.already_aggregated import mark
 from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.line.inputs import plain
 from grace_tf.transports.world.current_workers import several
 
 _IN_A_ROW, _MOST_IN_A_ROW = 0.1, 8  # seconds of runs that are timed together, and their number
-_PARTS = 6  # of backward; each is traced, which takes seconds for a large model
+_PARTS = 6  # of backward at most; each is traced, which takes seconds for a large model
 
 
 def compute(
     model: Any, x: Any, y: Any, repeats: int, meet: Callable[[], None], agree: Agree
 ) -> Compute:
-    """The medians of so many repeats, in each of which the slowest worker counts.
+    """Times are medians over the repeats; in each repeat the time of the slowest worker counts.
+
+    The steps change the weights, so these are set back at the end.
 
     Args:
       model, x, y: compiled and built; a batch of one worker, as tensors.
@@ -50,6 +52,7 @@ def compute(
     def forward() -> tf.Tensor:
         return model(x, training=True)
 
+    weights = model.get_weights()
     runs = [train, forward, *(backward_to(model, x, y, variables[cut:]) for cut in cuts)]
     taken: list[list[float]] = [[] for _ in runs]
     count = 1
@@ -64,6 +67,7 @@ def compute(
         elif repeat == -1:
             (slowest,) = agree(found[:1])
             count = max(1, min(_MOST_IN_A_ROW, math.ceil(_IN_A_ROW / slowest)))
+    model.set_weights(weights)
     step, only, *upto = (statistics.median(agree(each)) for each in taken)
     ahead = min(only, step)
     back = min(max(upto[0], ahead), step) - ahead
@@ -72,7 +76,10 @@ def compute(
 
 
 def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[Any]:
-    """Those of the model's own loss of a batch; of a table of embeddings the rows alone."""
+    """Those of the model's own loss of a batch, None where it does not depend on a variable.
+
+    Of a table of embeddings they are the rows alone.
+    """
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
     return tape.gradient(loss, [plain(variable) for variable in variables])
@@ -89,7 +96,8 @@ def backward_to(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callabl
 
     @tf.function(autograph=False)
     def tensors() -> list[tf.Tensor]:
-        return tf.nest.flatten(gradients(model, x, y, variables), expand_composites=True)
+        found = [each for each in gradients(model, x, y, variables) if each is not None]
+        return tf.nest.flatten(found, expand_composites=True)
 
     return tensors
 
@@ -111,7 +119,7 @@ def _each(run: Callable[[], Any], count: int) -> float:
 def shares_of(sizes: Sequence[int], cuts: Sequence[int], seconds: Sequence[float]) -> tuple:
     """Each variable's share of backward, of which `seconds[i]` go as far as the variable `cuts[i]`.
 
-    Of the variables between two cuts the large ones share alike.
+    The large variables between two cuts get equal shares.
     """
     whole = max(seconds[0], 1e-9)
     reached = [min(max(each / whole, 0.0), 1.0) for each in seconds] + [0.0]
@@ -119,6 +127,5 @@ def shares_of(sizes: Sequence[int], cuts: Sequence[int], seconds: Sequence[float
         reached[place] = max(reached[place], reached[place + 1])
     found: list[float] = []
     for begin, end, now, after in zip(cuts, [*cuts[1:], len(sizes)], reached, reached[1:]):
-        equal = equal_shares(sizes[begin:end])
-        found += [(now - after) * each / sum(equal) for each in equal]
+        found += [(now - after) * each for each in shares_by_size(sizes[begin:end])]
     return tuple(found)

@@ -118,7 +118,11 @@ def _of_keras(name: str, model: Any, x: Any, y: Any) -> Subject:
         drawn_rows = tf.random.stateless_uniform([rows], [worker, 1], 0, rows, tf.int32)
         mine_x, mine_y = tf.nest.map_structure(lambda each: tf.gather(each, drawn_rows), (x, y))
         chosen = [variables[i] for i in positions]
-        return [tf.convert_to_tensor(g) for g in own_step.gradients(model, mine_x, mine_y, chosen)]
+        found = own_step.gradients(model, mine_x, mine_y, chosen)
+        return [
+            tf.zeros(v.shape) if grad is None else tf.convert_to_tensor(grad)
+            for grad, v in zip(found, chosen)
+        ]
 
     shapes = [tuple(variable.shape) for variable in variables]
     stated = "the model's own, at its weights as they are, each worker on other rows of the batch"
