@@ -119,6 +119,9 @@ def _gains(pyplot, folder: Path, task: Outline, gains: dict, computed: dict) -> 
     if computed:
         axis.plot([], [], ":", color="gray", label="as advise computes it")
     axis.set(xscale="log", yscale="log", xlabel="bit/s", ylabel="times as fast a step as none")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("")
+    axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
     axis.legend(fontsize="small")
     title = f"{task.name}, {WORKERS} workers: speed of a step against bandwidth"
     return _save(pyplot, figure, folder, f"benchmarks-{task.name}-speed.png"), title
