@@ -110,7 +110,7 @@ def show(records: list[dict]) -> None:
 
 
 def launch(place: dict, options: argparse.Namespace) -> bool:
-    """Runs the workers of a place.  Returns whether all of them succeeded."""
+    """Runs the workers of a place.  Returns True if all of them succeeded."""
     link = [] if place["link"] == "unshaped" else ["--link", place["link"]]
     run = [sys.executable, "-m", "grace_tf", "run", "-np", str(place["workers"]), *link]
     sizes = ["--turn", str(options.turn), "--slice", str(options.slice), "--out", options.out]

@@ -1,4 +1,7 @@
-"""The optimizers of the trainings, not yet wrapped: a kind of the outlines and arms comes in."""
+"""The optimizers of the suite's trainings, before `grace_tf.wrap`.
+
+The kind of an optimizer comes in, as an outline or an arm names it; the optimizer goes out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from benchmarks.suite.arms import LARGEST_NORM
 
 
 def plain(kind: str, rate: Any) -> keras.optimizers.Optimizer:
-    """The optimizer of a kind, with a learning rate or a schedule of it.
+    """The optimizer of this kind.  `rate` is a learning rate or a schedule.
 
     With momentum the gradients are clipped, so that a training with the best of the learning rates
     does not diverge by chance.

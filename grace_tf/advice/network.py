@@ -54,8 +54,8 @@ class Collective:
 class Cost:
     """Seconds of each hop, of each byte that a worker sends, and of each byte at the two ends.
 
-    `busy_hop` and `busy_byte` are those of a hop and of a byte in which the worker's processors can
-    compute nothing else; 0 where they were not measured.
+    `busy_hop` and `busy_byte` are seconds in which the worker's processors work for a hop and for a
+    byte, and so for nothing else.  They are 0 where they were not measured.
     """
 
     hop: float
@@ -119,7 +119,7 @@ class Network:
         return seconds
 
     def busy(self, collective: Collective) -> float:
-        """The time in which it keeps the processors from all other work."""
+        """The time in which the processors work for this collective, and so for nothing else."""
         own = Collective(collective.kind, -(-collective.nbytes // self.per_host))
         seconds = _of(self.across, collective.kind).busy(own, self.size)
         if self.per_host > 1:
@@ -127,7 +127,7 @@ class Network:
         return seconds
 
     def busy_inside(self, nbytes: int) -> float:
-        """The same of what the processes of a host need to add up so many bytes of gradient."""
+        """The time in which the processors of a host work to add up so many bytes of gradient."""
         if self.per_host == 1:
             return 0.0
         return _of(self.inside, "sum").busy(Collective("sum", nbytes), self.per_host)
@@ -139,7 +139,7 @@ class Network:
         return self._inside(Collective("sum", nbytes))
 
     def _piece(self, collective: Collective) -> Collective:
-        """What each process of a host gives to the others of what it has received."""
+        """The part of the result that each process of a host sends to the others of the host."""
         return Collective("gather", -(-collective.received(self.size) // self.per_host))
 
     def _inside(self, collective: Collective) -> float:

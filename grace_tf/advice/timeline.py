@@ -73,7 +73,7 @@ class Bucket:
         return sum(network.beside(each) for each in self.collectives)
 
     def busy(self, network: Network) -> float:
-        """The time in which its collectives keep the processors from all other work."""
+        """The time in which the processors work for its collectives, and so for nothing else."""
         inside = network.busy_inside(self.dense)
         return inside + sum(network.busy(each) for each in self.collectives)
 
@@ -102,7 +102,7 @@ def step_time(compute: Compute, buckets: Sequence[Bucket], network: Network) -> 
         decoded = max(sent + bucket.beside(network), decoded) + bucket.decode
     codec = sum(bucket.encode + bucket.decode for bucket in buckets)
     computed = compute.forward + compute.backward
-    # A processor that does all of it is busy for the sum.
+    # A processor that computes, compresses and sends is busy for the sum of these times.
     beside = codec + sum(bucket.busy(network) for bucket in buckets)
     busy = computed + (beside if compute.shared else 0.0)
     seconds = max(decoded, busy) + compute.update

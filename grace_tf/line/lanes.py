@@ -47,7 +47,7 @@ class Lane:
 
     @property
     def payload_nbytes(self) -> int:
-        """Bytes of one worker's payload for this lane, compressed without other lanes."""
+        """Bytes of one worker's payload of this lane, where the lane is compressed alone."""
         return self.compressor.nbytes(self.spec)
 
 

@@ -265,9 +265,9 @@ def _fill(lanes: Sequence[Lane], limit: float | None) -> list[list[Lane]]:
     """Divides the lanes into buckets, in backward order.
 
     A bucket takes lanes until `limit` bytes of gradient are reached.  A lane that is larger is a
-    bucket by itself.  Where `limit` is None, it is `_MOST`, and a bucket also ends as soon as its
-    payloads are large enough for an exchange: a part of all payloads, and `_LEAST` bytes.  So the
-    exchange of a small model, too, begins while backward still runs.
+    bucket by itself.  If `limit` is None, `_MOST` is the limit, and a bucket ends earlier when its
+    payloads have `_LEAST` bytes and one of `_PARTS` equal parts of all payloads.  So the exchange
+    of a small model also begins while the backward pass still runs.
     """
     if limit is None:
         payloads = [lane.payload_nbytes for lane in lanes]

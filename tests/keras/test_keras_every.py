@@ -42,7 +42,7 @@ def spaces():
     """The modules in which optimizers are public."""
     if KERAS_3:
         return {"": optimizers}
-    # Keras 2's LossScaleOptimizer is no subclass of Optimizer.  Tests below wrap it.
+    # Keras 2's LossScaleOptimizer is not a subclass of Optimizer.  Other tests here wrap it.
     found = {"": optimizers, "legacy.": optimizers.legacy}
     return {**found, "addons.": addons()} if HAS_ADDONS else found
 

@@ -124,15 +124,15 @@ def nan_on_worker_1():
 def one_overflows():
     """A custom loop with loss scaling; worker 1 overflows as float16 in the third of five steps.
 
-    The weights also without that step, and the scale and the number of steps of each.
+    Returns what `scaled_loop` returns of this training, and of the same training without that step.
     """
     return [scaled_loop([1, 2, 1e8, 3, 4]), scaled_loop([1, 2, 3, 4])]
 
 
 def scaled_loop(factors):
-    """What a variable, the scale and the steps are after gradients of these factors.
+    """Trains a variable for a step with each factor.  Returns its values, the scale and the steps.
 
-    They are those of worker 1; worker 0 has at most 4.
+    A factor multiplies the gradient of worker 1.  On worker 0 a factor above 4 counts as 4.
     """
     with strategy.scope():
         variable = tf.Variable(tf.zeros([8]))

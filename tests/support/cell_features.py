@@ -74,7 +74,7 @@ def known_bits(engine, method):
 
 
 def xla(engine, method):
-    """The same training as `known_bits`, with forward and backward passes that XLA compiles."""
+    """The training of `known_bits` again; here XLA compiles its forward and backward passes."""
     if not KERAS_3 and engine.strategy is not None:
         # The exchange of `none` is Keras' own there, and Keras 2 has XLA compile it, which only
         # XLA for GPUs can.

@@ -14,7 +14,7 @@ PLACE = Place("vision", "group", 2, "100mbit")
 
 
 def run_of(arm, seed, metrics, rate=MIDDLE, link="", **more):
-    """The record of a training with an evaluation every 100 steps, of half a second each."""
+    """The record of a training that was evaluated every 100 steps, which took half a second."""
     cell = Cell("train", "vision", arm, "group", 2, link, "", rate, seed, 100 * len(metrics))
     curve = [[100 * i, 0.5 * i, metric] for i, metric in enumerate(metrics, 1)]
     found = {"curve": curve, "metric": metrics[-1], "seconds": curve[-1][1], "bytes": 1000}
@@ -28,7 +28,7 @@ def time_of(arm, method, ms, repeat=0, sent=None, **more):
 
 
 def tuned(arm, metrics):
-    """The tuning runs of an arm: of each rate one with each seed, which end with these metrics."""
+    """The tuning runs of an arm: one for each rate and seed.  They end with these metrics."""
     rates = ARMS[arm].rates(VISION.optimizer)
     return [
         run_of(arm, seed, [0, 0, metric], rate)

@@ -74,9 +74,9 @@ def costs(
 
 
 def fitted(taken: Taken, worked: Taken, size: int) -> dict[str, Cost]:
-    """The costs of which a small and a large buffer took so many seconds, and kept busy for some.
+    """The costs by kind, from the times of a small and of a large buffer of each kind.
 
-    Both are by kind and bytes.
+    `taken` has the seconds that each took, and `worked` those in which the processors worked.
     """
     found = {}
     for kind in KINDS:

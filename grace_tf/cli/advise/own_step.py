@@ -20,7 +20,8 @@ from grace_tf.aggregation.measure.link import Agree, duration
 from grace_tf.line.inputs import plain
 from grace_tf.transports.world.current_workers import several
 
-_IN_A_ROW, _MOST_IN_A_ROW = 0.1, 8  # seconds of runs that are timed together, and their number
+_IN_A_ROW = 0.1  # seconds; short runs are timed together until they take as long
+_MOST_IN_A_ROW = 8  # runs that are timed together at most
 _PARTS = 6  # of backward at most; each is traced, which takes seconds for a large model
 
 
@@ -29,7 +30,8 @@ def compute(
 ) -> Compute:
     """Times are medians over the repeats; in each repeat the time of the slowest worker counts.
 
-    The steps change the weights, so these are set back at the end.
+    Timing runs real training steps, which change the weights.  At the end the weights are set back
+    to their first values.
 
     Args:
       model, x, y: compiled and built; a batch of one worker, as tensors.
@@ -76,9 +78,10 @@ def compute(
 
 
 def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[Any]:
-    """Those of the model's own loss of a batch, None where it does not depend on a variable.
+    """The gradients of the model's own loss on a batch.
 
-    Of a table of embeddings they are the rows alone.
+    The gradient is None where the loss does not depend on the variable.  For a table of embeddings
+    it has only the rows that the batch uses.
     """
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
@@ -86,7 +89,7 @@ def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[Any]
 
 
 def cuts_of(sizes: Sequence[int]) -> list[int]:
-    """The places of the largest variables, in the model's order; the first one always."""
+    """The positions of the largest variables, in the model's order, and always position 0."""
     largest = sorted(range(len(sizes)), key=lambda place: -sizes[place])
     return sorted({0, *largest[: _PARTS - 1]})
 
@@ -103,9 +106,9 @@ def backward_to(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callabl
 
 
 def _each(run: Callable[[], Any], count: int) -> float:
-    """The seconds of one run, of so many that follow one another.
+    """Runs the function `count` times in a row.  Returns the mean seconds of one run.
 
-    A run right after workers have waited for each other takes longer than one in a training.
+    The first run after a wait for the other workers is slower than a run in a training.
     """
 
     def runs() -> Any:
@@ -117,13 +120,15 @@ def _each(run: Callable[[], Any], count: int) -> float:
 
 
 def shares_of(sizes: Sequence[int], cuts: Sequence[int], seconds: Sequence[float]) -> tuple:
-    """Each variable's share of backward, of which `seconds[i]` go as far as the variable `cuts[i]`.
+    """Each variable's share of the time of the backward pass.
 
-    The large variables between two cuts get equal shares.
+    `seconds[i]` is the time until the gradient of variable `cuts[i]` is ready.  `cuts[0]` is 0, so
+    `seconds[0]` is the time of the whole backward pass.  The large variables between two cuts get
+    equal shares.
     """
     whole = max(seconds[0], 1e-9)
     reached = [min(max(each / whole, 0.0), 1.0) for each in seconds] + [0.0]
-    for place in reversed(range(len(cuts))):  # what noise has put in another order
+    for place in reversed(range(len(cuts))):  # noise may reverse the order of two times
         reached[place] = max(reached[place], reached[place + 1])
     found: list[float] = []
     for begin, end, now, after in zip(cuts, [*cuts[1:], len(sizes)], reached, reached[1:]):

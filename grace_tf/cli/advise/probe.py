@@ -36,7 +36,9 @@ _REPEATS, _SECONDS = 7, 120.0
 
 
 def loopback(per_host: int) -> dict[str, Cost]:
-    """The costs between two processes of this machine, as one host of `per_host` workers.
+    """The costs between two processes of this machine.
+
+    `per_host` is the number of workers on each host of the training that is asked about.
 
     Raises RuntimeError where they cannot exchange anything.
     """
@@ -54,13 +56,14 @@ def loopback(per_host: int) -> dict[str, Cost]:
 
 
 def costs(group: Group, per_host: int) -> dict[str, Cost]:
-    """The costs between the processes of a group, the same on all; all of them must call it.
+    """The costs between the processes of a group.  All processes must call it; all get the same.
 
-    `per_host` workers share the processors of a host.
+    `per_host` is the number of workers that share the processors of one host.
     """
     agree = functools.partial(largest, group)
     processors = len(os.sched_getaffinity(0)) / per_host
-    on_gpus = bool(tf.config.list_physical_devices("GPU"))  # there, they compute nothing else
+    # On GPUs the gradients are computed elsewhere, so work of the processors does not delay them.
+    on_gpus = bool(tf.config.list_physical_devices("GPU"))
     return link.costs(
         *(group, agree, (SMALL, LARGE), _REPEATS),
         meet=group.barrier,
@@ -70,9 +73,9 @@ def costs(group: Group, per_host: int) -> dict[str, Cost]:
 
 
 def sharing(group: Group) -> int:
-    """The workers that share this one's processors, itself among them; all must call it.
+    """The number of workers on this worker's machine, this one included.  All must call it.
 
-    Behind emulated links each worker of a machine has an address of its own.
+    Addresses do not tell it: behind emulated links each worker of a machine has another address.
     """
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_bytes() if boot.exists() else socket.gethostname().encode()

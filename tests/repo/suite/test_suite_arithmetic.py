@@ -1,4 +1,4 @@
-"""What benchmarks/suite calculates of its records."""
+"""What benchmarks/suite calculates from its records: means, steps and times to accuracy."""
 
 import math
 
