@@ -9,9 +9,9 @@ stages, each of which works on one bucket at a time:
     decoded[i]  = max(sent[i] + the rest of their time, decoded[i-1]) + decode[i]
     step        = max(end of backward, decoded[last]) + update
 
-On a processor that computes both, encoding also delays the rest of backward, and so does what the
-collectives themselves take of the processor.  What several rounds compute between their collectives
-counts as decoding.
+On a processor that computes both, encoding also delays the rest of backward, and so does the
+processor time of the collectives.  What several rounds compute between their collectives counts as
+decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Compute:
     """Seconds that a step computes apart from the exchange.
 
     `shared`: the processor that computes backward compresses, too.
-    `shares`: of backward, by variable in the model's order; empty where they are not known.
+    `shares`: each variable's share of the time of backward, in the model's order; empty where these
+    are not known.
     """
 
     forward: float

@@ -97,7 +97,7 @@ class Step:
     def buckets(self, encode: float, decode: float, shares: Sequence[float] = ()) -> list[Bucket]:
         """The plan's buckets; each takes a part of the codec's time as large as its gradients.
 
-        `shares` are the variables' of backward, where they are known.
+        `shares`: see `Compute.shares`.
         """
         lanes = [_lanes(bucket) for bucket in self._plan.buckets]
         dense = [sum(lane.nbytes for lane in mine) for mine in lanes]

@@ -33,8 +33,7 @@ def measure(
     In `meet` all workers wait for each other, so that those on one processor compress at the same
     time, as in a training.  `agree` returns the times of the slowest worker, repeat by repeat.
     Where every worker decodes the payloads of all others, the work grows with their number: of more
-    than 8 workers it follows from what 2 and 8 take.  `shares` are the variables' of backward,
-    where they are known.
+    than 8 workers it follows from what 2 and 8 take.  `shares`: see `Compute.shares`.
     """
     traced = _step(spec, grads, size)
     if size <= _SOME or not traced.gathers_all:

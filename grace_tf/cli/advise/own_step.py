@@ -28,8 +28,9 @@ _PARTS = 6  # of backward at most; each is traced, which takes seconds for a lar
 def compute(
     model: Any, x: Any, y: Any, repeats: int, meet: Callable[[], None], agree: Agree
 ) -> Compute:
-    """Times are medians over the repeats; in each repeat the time of the slowest worker counts.
+    """Times the parts of a step.
 
+    The times are medians over the repeats; in each repeat the time of the slowest worker counts.
     Timing runs real training steps, which change the weights.  At the end the weights are set back
     to their first values.
 
