@@ -57,7 +57,7 @@ def compute(
 
     weights = model.get_weights()
     runs = [train, forward, *(backward_to(model, x, y, variables[cut:]) for cut in cuts)]
-    taken: list[list[float]] = [[] for _ in runs]
+    taken: list[list[float]] = []  # by repeat
     count = 1
     for repeat in range(-2, repeats):  # the first two trace and warm up
         found = []
@@ -65,13 +65,12 @@ def compute(
             meet()
             found.append(_each(run, count))
         if repeat >= 0:
-            for each, seconds in zip(taken, found):
-                each.append(seconds)
+            taken.append(found)
         elif repeat == -1:
             (slowest,) = agree(found[:1])
             count = max(1, min(_MOST_IN_A_ROW, math.ceil(_IN_A_ROW / slowest)))
     model.set_weights(weights)
-    step, only, *upto = (statistics.median(agree(each)) for each in taken)
+    step, only, *upto = (statistics.median(agree(each)) for each in zip(*taken))
     ahead = min(only, step)
     back = min(max(upto[0], ahead), step) - ahead
     shares = shares_of(sizes, cuts, [seconds - ahead for seconds in upto])
