@@ -9,8 +9,10 @@ import json
 import pathlib
 
 import pytest
-from cell_engine import Engine, digest
+from cell_engine import Engine
 from cell_features import trained_on_known_gradients
+from digests import digest
+from models import on_replica
 from replicas import mirrored
 from this_keras import keras
 
@@ -34,7 +36,7 @@ def ends():
     made = trained_on_known_gradients(Engine(mirrored(2), 0, 2), sgd, METHODS)
     found = {}
     for name, variable in zip(METHODS, made.trainable_variables, strict=True):
-        (found[name],) = {digest([variable], replica) for replica in range(2)}
+        (found[name],) = {digest(on_replica([variable], replica)) for replica in range(2)}
     return found
 
 

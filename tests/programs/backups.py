@@ -7,7 +7,6 @@ With KILL, worker RANK is killed after so many steps, before its callbacks save 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -33,6 +32,7 @@ elif SURROUNDINGS == "mirrored":
 
 import models  # noqa: E402
 import numpy as np  # noqa: E402
+from digests import digest  # noqa: E402
 from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
@@ -44,13 +44,6 @@ if SURROUNDINGS == "group":
     rank = grace_tf.init(timeout=60).rank
 elif SURROUNDINGS == "mwms":
     rank = strategy.cluster_resolver.task_id
-
-
-def digest(arrays):
-    told = hashlib.sha256()
-    for array in arrays:
-        told.update(np.ascontiguousarray(array).tobytes())
-    return told.hexdigest()[:12]
 
 
 class ByStep(keras.Model):

@@ -15,7 +15,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 import tensorflow as tf  # noqa: E402
-from schedule_cases import digest, gradients_of  # noqa: E402
+from digests import digest  # noqa: E402
+from schedule_cases import gradients_of  # noqa: E402
 
 import grace_tf  # noqa: E402
 from grace_tf.aggregation.choice import foresight  # noqa: E402
@@ -55,7 +56,7 @@ class Training:
     def told(self):
         return {
             "arms": self.arms[SAVED - END :],
-            "bits": digest(self.variable.read_value()),
+            "bits": digest([self.variable.read_value()]),
             "looks": self.tuner._foresight.looks,
             "held": list(self.tuner._traced),
             "reason": self.tuner.reason,

@@ -20,7 +20,8 @@ if sys.argv[1] == "strategy":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else runs
 
 import models  # noqa: E402
-from schedule_cases import MIXED, SPEC, STEPS, digest, gradients_of  # noqa: E402
+from digests import digest  # noqa: E402
+from schedule_cases import MIXED, SPEC, STEPS, gradients_of  # noqa: E402
 from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
@@ -47,7 +48,7 @@ def aggregated(traced):
     bits, nbytes = [], []
     for i in range(STEPS):
         (total,) = step(*gradients_of(i, grace_tf.rank()))
-        bits.append(digest(total))
+        bits.append(digest([total]))
         nbytes.append(aggregate.bytes_per_step)
     return {"bits": bits, "bytes": nbytes, "step": aggregate.state.step}
 

@@ -8,10 +8,10 @@ that one training serves for all; and `plain`, not wrapped.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 
 import numpy as np
-from models import data, replicas_of
+from digests import digest
+from models import data, on_replica, replicas_of
 from this_keras import keras
 
 import grace_tf
@@ -118,17 +118,10 @@ def wrapped(sgd, method):
     return grace_tf.wrap(sgd, method, min_elements=1, seed=4)
 
 
-def digest(variables, replica):
-    told = hashlib.sha256()
-    for rows in map(replicas_of, variables):
-        told.update(rows[replica if len(rows) > 1 else 0].tobytes())
-    return told.hexdigest()[:12]
-
-
 def digests(made):
     """Of the trained weights, on each replica of this process."""
     count = max(len(replicas_of(v)) for v in made.trainable_variables)
-    return [digest(made.trainable_variables, i) for i in range(count)]
+    return [digest(on_replica(made.trainable_variables, i)) for i in range(count)]
 
 
 def values(variables):

@@ -1,13 +1,13 @@
 """A small model, its data and its trainings, for the tests of the Keras and tf.distribute doors."""
 
 import contextlib
-import hashlib
 import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import tensorflow as tf
+from digests import digest
 from this_keras import KERAS_3, keras
 
 ROWS = 24  # of a global batch: divisible by 1, 2 and 3 replicas
@@ -137,13 +137,15 @@ def replicas_of(variable):
     return [component.numpy() for component in getattr(plain, "values", (plain,))]
 
 
+def on_replica(variables, replica):
+    """The values of variables on one replica."""
+    rows = map(replicas_of, variables)
+    return [each[replica if len(each) > 1 else 0] for each in rows]
+
+
 def sha(made, replica=0):
     """A digest of the weights of one replica."""
-    digest = hashlib.sha256()
-    for variable in made.variables:
-        rows = replicas_of(variable)
-        digest.update(rows[replica if len(rows) > 1 else 0].tobytes())
-    return digest.hexdigest()[:12]
+    return digest(on_replica(made.variables, replica))
 
 
 def shas(made, strategy):

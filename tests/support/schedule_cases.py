@@ -1,7 +1,5 @@
 """What the tests of schedules share with the processes that they start."""
 
-import hashlib
-
 import numpy as np
 import tensorflow as tf
 
@@ -16,8 +14,3 @@ def gradients_of(step, worker=0, shape=(12, 10)):
     """The gradients of a worker in a step: one tensor."""
     draw = np.random.default_rng(100 * step + worker)
     return [tf.constant(draw.normal(size=shape), tf.float32)]
-
-
-def digest(tensor):
-    """Of the bits of a tensor."""
-    return hashlib.sha256(tensor.numpy().tobytes()).hexdigest()[:12]
