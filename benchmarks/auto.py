@@ -7,10 +7,10 @@
 Each place is a task of the suite, a number of workers and a link.  A training of `--steps` steps
 with "auto" is interrupted after every `--turn` steps: then equal models take `--slice` steps each,
 with every method that `auto` may choose, and with fp16.  So what disturbs the machine disturbs all
-of them.  The seconds of `auto` are those of its first step, in which it looks at the network and
-traces, and of all others, in which it also compares; those of another method are its first step and
-its mean step for each further one.  Of all of them the first steps after a pause do not count, and
-the pauses are hidden from the clock by which `auto` compares.
+of them.  The seconds of `auto` are those of its first step and of all others, in which it also
+compares, measures the network and traces the step again; those of another method are its first step
+and its mean step for each further one.  Of all of them the first steps after a pause do not count,
+and the pauses are hidden from the clock by which `auto` compares.
 
 Disturbances, which must not mislead it:
 

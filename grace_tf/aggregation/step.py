@@ -96,12 +96,15 @@ class Reduction:
 
     @property
     def outdated(self) -> bool:
-        """Whether "auto" wants steps to be traced anew, on all workers alike: see `renew`."""
+        """Whether "auto" wants to measure the network, on all workers alike: see `renew`."""
         return self._stages.tuner is not None and self._stages.tuner.outdated
 
-    def renew(self) -> None:
-        """Lets "auto" find anew what a step holds that is traced next; all workers call it."""
-        self._stages.tuner.renew()
+    def renew(self) -> bool:
+        """Lets "auto" select anew what a step holds; all workers call it between two steps.
+
+        Returns: whether the step must be traced again.
+        """
+        return self._stages.tuner.renew()
 
     def count_skipped(self, finite: tf.Tensor) -> None:
         """Tells the probe of a step that ends here if it is not finite, and else comes later."""

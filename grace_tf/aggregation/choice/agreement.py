@@ -42,14 +42,16 @@ class Agreement:
         key = (self.label, self._count)
         line.on(_TOPIC, _hear)
         line.tell(_TOPIC, [*key, [repr(float(each)) for each in measured]])
-        if not line.until(lambda: len(_heard[key]) == line.size - 1, line.patience):
-            line.check()
-            silent = next(w for w in range(line.size) if w != line.rank and w not in _heard[key])
-            raise RuntimeError(
-                f"Worker {silent} of {line.size} did not tell what it has measured within "
-                f"{line.patience:g} s: all workers must take the same steps."
-            )
+        line.until(lambda: len(_heard[key]) == line.size - 1, line.patience)
         with line.changed:
+            heard = _heard[key]
+            silent = [w for w in range(line.size) if w != line.rank and w not in heard]
+            if silent:
+                line.check()
+                raise RuntimeError(
+                    f"Worker {silent[0]} of {line.size} did not tell what it has measured within "
+                    f"{line.patience:g} s: all workers must take the same steps."
+                )
             return joined([measured, *_heard.pop(key).values()])
 
 

@@ -1,8 +1,11 @@
-"""`Foresight`: selects the arms of "auto" that the first step of a training contains.
+"""`Foresight`: selects the arms of "auto" that a traced step contains.
 
-Before the first trace it measures the exchanges between the workers, and then the codecs on this
-device.  The training waits meanwhile, so after a second of each kind it repeats fewer measurements.
-The workers agree on the measured values, so all of them trace the same arms.
+It measures the exchanges between the workers, and then the codecs on this device.  The training
+waits meanwhile, so after a second of each kind it repeats fewer measurements.  The workers agree on
+the measured values, so all of them trace the same arms.
+
+A step of `fit` can be traced again, so there this look is put off: the first trace contains the
+baselines alone, and their times show whether a look can pay.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from grace_tf.advice.network import Network
 from grace_tf.aggregation.choice import pruning
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.pruning import Foreseen
-from grace_tf.aggregation.choice.trial import FEWEST
 from grace_tf.aggregation.measure import link
 from grace_tf.aggregation.measure.codec import EagerStep, lasting
 from grace_tf.core.auto import Auto
@@ -41,34 +43,47 @@ class Foresight:
       agreement: between all workers.
 
     Attributes:
-      arms: the numbers of the selected arms, in ascending order; None before `look`.
+      arms: the numbers of the selected arms, in ascending order; None before `begin`.
       sentence: the reason, as text for users; "" if nothing was measured.
-      looks: how often the selection was made, the same on all workers.
+      looks: how often the network was measured, the same on all workers.
     """
 
     def __init__(self, choice: Auto, agreement: Agreement) -> None:
         self._choice, self._agreement = choice, agreement
+        self._plans: Sequence[Any] = ()
+        self._between: Callable[[], Transport] | None = None
         self.arms: tuple[int, ...] | None = None
         self.sentence, self.looks = "", 0
 
-    def look(
+    @property
+    def put_off(self) -> bool:
+        """Whether the arms are the baselines alone, since nothing was measured yet."""
+        return self._between is not None and not self.looks and self.arms == self._baselines
+
+    @property
+    def _baselines(self) -> tuple[int, ...]:
+        return tuple(range(self._choice.BASELINES))
+
+    def begin(
         self,
         plans: Sequence[Any],
         between: Callable[[], Transport] | None,
         saved: int,
         planned: int | None,
     ) -> None:
-        """Selects the arms.
+        """Selects the arms of a step that is traced for the first time.
 
-        All workers must call it in the same step.  The call may come while a step is traced.
+        All workers must call it in the same step.
 
         Args:
           plans: of all arms.
           between: returns a transport between the workers; None if there is none.
           saved: of a restored training, bit i says whether it had arm i; 0 for a new training.
-          planned: the number of steps of the training; None if it is not known.
+          planned: the number of steps that a call of `fit` takes; None if it is not known, or
+            outside `fit`, where nothing traces a step again.
         """
-        line, baselines = lifeline.current(), self._choice.BASELINES
+        self._plans, self._between = plans, between
+        line = lifeline.current()
         if line is None or line.size == 1:
             self.arms = (0,)
             return
@@ -80,21 +95,29 @@ class Foresight:
         )
         if saved and most == -least:
             self.arms = tuple(arm for arm in range(len(plans)) if saved >> arm & 1)
-            return
+        elif math.isinf(few):
+            self.look(None)
+        else:
+            self.arms = self._baselines
+
+    def look(self, steps: int | None) -> None:
+        """Measures and selects the arms.  All workers must call it in the same step.
+
+        The call may come while a step is traced.
+
+        Args:
+          steps: that the training takes from now on; None if nobody knows.
+        """
         self.looks += 1
-        # When it looks again, nobody knows how many of the planned steps are left.
-        steps = None if math.isinf(few) or self.looks > 1 else int(-few)
-        if steps is not None and steps < FEWEST:
-            self.arms = tuple(range(baselines))
-            return
-        foreseen = foresee(plans, between(), self._agreement.largest)
+        foreseen = foresee(self._plans, self._between(), self._agreement.largest)
         if foreseen is None:
-            self.arms = tuple(range(baselines + pruning.MOST))
+            self.arms = tuple(range(self._choice.BASELINES + pruning.MOST))
             return
-        self.arms = pruning.decide(foreseen, baselines, len(plans[0].paths), steps)
+        baselines, variables = self._choice.BASELINES, len(self._plans[0].paths)
+        self.arms = pruning.decide(foreseen, baselines, variables, steps)
         names = [str(stage.compressor) for stage in self._choice.stages]
         self.sentence = pruning.said(foreseen, self.arms, baselines, names)
-        if line.rank == 0:
+        if lifeline.current().rank == 0:
             _LOG.info("%s", self.sentence)
 
 

@@ -23,6 +23,8 @@ WORTH = 5  # percent that a method must be faster than the best baseline
 MOST = 2  # methods that are tried beside the baselines
 TRACING = 10_000  # microseconds for each variable and method, which the first step takes longer
 PAYS = 20  # times that must be saved in the rest of the training
+LOOK = 1.0  # seconds that it takes to measure the network and the codecs
+PAYS_LOOK, FREE_LOOK = 5, 200  # times, of what can be saved and of the rest of the training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,20 @@ def decide(
     return (*range(baselines), *sorted(arm for _, arm in sorted(worth)[:MOST]))
 
 
+def look_pays(none: float, half: float, steps: float) -> bool:
+    """Whether to measure the network in the rest of a training.
+
+    Half of the bytes show what all bytes are worth: the second half can save no more than the
+    first, since of an exchange beside the backward pass the end is what a step waits for.  In a
+    long training a look costs nothing that counts.
+
+    Args:
+      none, half: seconds of a step that sends all bytes, and of one that sends half of them.
+      steps: that are left.
+    """
+    return steps * (none - half) > PAYS_LOOK * LOOK or steps * half > FREE_LOOK * LOOK
+
+
 def said(
     foreseen: Sequence[Foreseen], arms: Sequence[int], baselines: int, names: Sequence[str]
 ) -> str:
@@ -76,6 +92,12 @@ def said(
     if tried:
         return f"auto tries {' and '.join(tried)}, since {rest}."
     return f"auto tries no method beside {' and '.join(names[:baselines])}, since {rest}."
+
+
+def said_of_baselines(none: float, half: float, names: Sequence[str]) -> str:
+    """Why nothing was measured, in one sentence; the arguments are as for `look_pays`."""
+    saved = f"save {seconds_text(none - half)}" if half < none else "save nothing"
+    return f"auto tries no method beside {names[0]} and {names[1]}: half of the bytes {saved}."
 
 
 def _part(foreseen: Sequence[Foreseen], arm: int, names: Sequence[str]) -> str:

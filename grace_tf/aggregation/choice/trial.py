@@ -75,7 +75,8 @@ class Trial:
         self.pruned: set[int] = set()
         self.slower = False
         self._alive = self._admitted
-        self._looks: dict[int, float] = {}
+        self._looks: dict[int, float] = {}  # seconds by arm
+        self._unseen: list[int] = []  # the arms of the last blocks of a look
         self._rounds: list[dict[int, float]] = []
         self._phase = ""
         self._behind = 0  # watches in a row in which the rival led
@@ -108,9 +109,20 @@ class Trial:
 
     def begin(self) -> list[Block]:
         """The first blocks: the last baseline warms up, then every arm has a block."""
-        self._phase, self._alive, self._rounds = "look", self._admitted, []
-        self.decision, self._behind = None, 0
-        return [Block(self._baselines - 1), *map(Block, self._alive)]
+        self._looks = {}
+        return self._look()
+
+    def widened(self) -> list[Block]:
+        """The next blocks of a training whose step has come to hold further arms.
+
+        The other arms are not looked at again, unless a watch has passed since then.
+        """
+        return self.begin() if self._phase == "watch" and self._watches else self._look()
+
+    def _look(self) -> list[Block]:
+        self._phase, self._rounds, self.decision, self._behind = "look", [], None, 0
+        self._unseen = [arm for arm in self._admitted if arm not in self._looks]
+        return [Block(self._baselines - 1), *map(Block, self._unseen)]
 
     def resume(self, arm: int, rival: int, watches: int, switches: int) -> list[Block]:
         """The blocks of a watch in which a training was saved."""
@@ -135,15 +147,15 @@ class Trial:
         if self._phase == "fixed":
             return self.begin()
         if self._phase == "look":
-            return self._looked(dict(zip(self._alive, seconds[1:])))
+            return self._looked(dict(zip(self._unseen, seconds[1:])))
         if self._phase == "compare":
             return self._compared(seconds)
         return self._watched(seconds)
 
     def _looked(self, found: dict[int, float]) -> list[Block]:
-        best = min(found.values())
-        self._looks = found
-        self._alive = [arm for arm in self._alive if found[arm] <= FAR * best]
+        self._looks = {**self._looks, **found}
+        best = min(self._looks[arm] for arm in self._admitted)
+        self._alive = [arm for arm in self._admitted if self._looks[arm] <= FAR * best]
         return self._next_round()
 
     def _next_round(self) -> list[Block]:
@@ -157,17 +169,18 @@ class Trial:
     def _compared(self, seconds: Sequence[float]) -> list[Block]:
         self._rounds.append(dict(zip(self._order, seconds)))
         if len(self._rounds) > 1:
-            middle = {arm: self._middle(arm) for arm in self._alive}
+            middle = {arm: self.middle(arm) for arm in self._alive}
             best = min(middle.values())
             self._alive = [arm for arm in self._alive if middle[arm] <= BEHIND * best]
         return self._next_round()
 
-    def _middle(self, arm: int) -> float:
+    def middle(self, arm: int) -> float:
+        """The median seconds of a step of this arm, as far as it was compared; else infinite."""
         measured = [found[arm] for found in self._rounds if arm in found]
         return statistics.median(measured) if measured else self._looks.get(arm, math.inf)
 
     def _decide(self) -> list[Block]:
-        middle = {arm: self._middle(arm) for arm in self._admitted}
+        middle = {arm: self.middle(arm) for arm in self._admitted}
         ranked = sorted(self._alive, key=middle.__getitem__)
         first = [arm for arm in ranked if arm < self._baselines]
         arm = ranked[0]
@@ -188,7 +201,7 @@ class Trial:
 
     def _gains(self, arm: int, baseline: int) -> bool:
         """Whether the median over the rounds gains `GAIN`, and the mean with 95 % confidence."""
-        if self._middle(baseline) < GAIN * self._middle(arm):
+        if self.middle(baseline) < GAIN * self.middle(arm):
             return False
         gains = [
             math.log(found[baseline] / found[arm])

@@ -23,6 +23,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from grace_tf.advice.quality import MOST_ERROR
+from grace_tf.aggregation.choice import pruning
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.foresight import Foresight
 from grace_tf.aggregation.choice.guard import Guard
@@ -49,8 +50,8 @@ class Tuner:
     Attributes:
       agreement: between all workers.
       largest: returns the largest residual, in gradients, that the theory of an arm allows.
-      outdated: whether the network should be measured again.  The step must then be traced again,
-        with the arms that are worth a trial: see `renew`.  Equal on all workers in each step.
+      outdated: whether the network should be measured, or measured again, before the next step:
+        see `renew`.  Equal on all workers in each step.
     """
 
     def __init__(self, choice: Auto, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -68,6 +69,8 @@ class Tuner:
         self._times: list[list[float]] = []  # of the steps of each block so far
         self._position = 0  # steps begun in `_blocks`
         self._skipped = 0  # of these, steps that a process before this one has taken
+        self._planned = math.inf  # steps of a call of `fit`, of the worker that plans fewest
+        self._taken = 0  # steps in this process
         self._last: float | None = None
         self._returned: tuple[int, ...] | None = None
 
@@ -80,8 +83,8 @@ class Tuner:
     ) -> Sequence[int]:
         """The numbers of the arms that a newly traced step contains, in ascending order.
 
-        The first call measures the network and the codecs, together with all other workers: see
-        foresight.py.  A restored training has the arms with which it was saved.
+        The first call selects them, together with all other workers: see foresight.py.  A restored
+        training has the arms with which it was saved.
 
         Args:
           plans: of all arms.
@@ -91,13 +94,27 @@ class Tuner:
         if self._foresight.arms is None:
             with tf.init_scope():
                 arm, *_, saved = state.choices[0].numpy().tolist()
-            self._foresight.look(plans, between, saved if arm >= 0 else 0, planned_steps())
-            self._trial.pruned = set(range(len(self._choice.stages))) - set(self._traced)
+            self._foresight.begin(plans, between, saved if arm >= 0 else 0, planned_steps())
+            self._prune()
         return self._traced
 
-    def renew(self) -> None:
-        """Makes the next call of `arms` measure the network again.  All workers must call it."""
-        self.outdated, self._foresight.arms, self._returned = False, None, None
+    def renew(self) -> bool:
+        """Measures the network between two steps.  All workers must call it.
+
+        Returns: whether the step must be traced again, since other arms are worth a trial.
+        """
+        with self._lock:
+            before, self.outdated = self._traced, False
+            self._foresight.look(None if self._foresight.looks else self._left())
+            if self._traced == before:
+                return False
+            self._prune()
+            self._go_on(self._trial.widened())
+            self._last = None  # the next step begins when the step is traced
+            return True
+
+    def _prune(self) -> None:
+        self._trial.pruned = set(range(len(self._choice.stages))) - set(self._traced)
 
     def number(self, state: State) -> tuple[tf.Tensor, tf.Tensor]:
         """(the arm of the step that begins, int32; whether this step is measured, bool).
@@ -171,7 +188,12 @@ class Tuner:
             str(self._choice.stages[arm].compressor) for arm in sorted(self._trial.left)
         )
         said = f" Excluded for a large error or residual: {left}." if left else ""
-        return f"{said} {self._foresight.sentence}".rstrip()
+        seen = self._foresight.sentence
+        if self._foresight.put_off and self._trial.timing:
+            names = [str(stage.compressor) for stage in self._choice.stages]
+            none, half = map(self._trial.middle, range(self._choice.BASELINES))
+            seen = pruning.said_of_baselines(none, half, names) if half < math.inf else ""
+        return f"{said} {seen}".rstrip()
 
     def _next(
         self, saved: np.ndarray, sample: np.ndarray, committed: int
@@ -198,7 +220,7 @@ class Tuner:
                 now = self._clock()
             arm = self._blocks[self._block(self._position)].arm
             measured = self._measures(self._position)
-            self._position += 1
+            self._position, self._taken = self._position + 1, self._taken + 1
             self._last = now
             left = sum(1 << each for each in self._trial.left)
             record = self._guard.saved(self._trial.watched)
@@ -211,11 +233,13 @@ class Tuner:
         arm, rival, watches, switches, position, left, *record, _ = saved
         self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
         line = lifeline.current()
-        if line is None or line.size == 1:
+        alone = line is None or line.size == 1
+        self._planned = math.inf if alone else self._fewest_planned()
+        if alone:
             blocks = self._trial.fixed(0, "alone")
         elif {arm, rival} <= set(self._traced):
             blocks = self._trial.resume(arm, rival, watches, switches)
-        elif self._fewest_planned() < FEWEST and self._foresight.looks < 2:
+        elif self._planned < FEWEST:
             # A program that calls fit once for each epoch takes more steps than one call plans.
             blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
         else:
@@ -240,11 +264,20 @@ class Tuner:
         arms = self._foresight.arms
         return range(len(self._choice.stages)) if arms is None else arms
 
+    def _left(self) -> float:
+        """The steps that are left.  A program that calls `fit` again is taken to be half-way."""
+        return max(self._planned - self._taken, self._taken)
+
     def _end_of_blocks(self) -> None:
-        few = not self._trial.timing
         self._go_on(self._trial.after(self.agreement.largest(self._seconds())))
-        more = len(self._traced) < len(self._choice.stages) and self._foresight.looks < _LOOKS
-        self.outdated = self.outdated or more and (few or self._trial.slower)
+        if self._foresight.put_off:
+            none, half = map(self._trial.middle, range(self._choice.BASELINES))
+            known = math.isfinite(none + half)
+            outdated = known and pruning.look_pays(none, half, self._left())
+        else:
+            more = len(self._traced) < len(self._choice.stages) and self._foresight.looks < _LOOKS
+            outdated = more and self._trial.slower
+        self.outdated = self.outdated or outdated
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)

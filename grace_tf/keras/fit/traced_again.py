@@ -18,10 +18,8 @@ def traced_again(model: Any, make: Callable[[Any], Any]) -> Callable | None:
     """
     aggregators = [each._grace for each in reducing(model.optimizer)]
     outdated = [each for each in aggregators if each is not None and each.outdated]
-    if not outdated:
+    if not any([each.renew() for each in outdated]):
         return None
-    for each in outdated:
-        each.renew()
     model.train_function = model.train_tf_function = None
     make(model)
     return model.train_function

@@ -160,6 +160,16 @@ class TunerTest(tf.test.TestCase):
                     line.broken = "worker 1 is gone" if step == 10 else line.broken
                     *_, saved = tuner._next(saved, NOTHING, step)
 
+    def test_numbers_that_come_just_after_the_wait_has_ended_count(self):
+        line = Clocks([()] * 2).lines[0]
+        line.until = lambda *_: False
+        heard = mock.patch.dict(agreement._heard, {("", 1): {1: [3.0]}})
+        with mock.patch.object(lifeline, "current", lambda: line), heard:
+            agree = Agreement()
+            self.assertEqual(agree.largest([2.0]), [3.0])
+            with self.assertRaisesRegex(RuntimeError, "Worker 1 of 2 did not tell"):
+                agree.largest([2.0])
+
     def test_a_saved_choice_goes_on_at_its_step_without_a_trial(self):
         times = (0.9, 0.5, 0.3, 0.2)
         clocks = Clocks([times] * 2)
@@ -339,21 +349,61 @@ class ArmsTest(tf.test.TestCase):
         comparing = [-1, -1, *7 * [0], 0b0111]
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), comparing), ((0, 1, EDEN), 1))
 
-    def test_few_planned_steps_trace_the_baselines_and_more_steps_look_again(self):
-        tuner = Tuner(grace_tf.get("auto"), lambda: 0.0)
-        self.assertEqual(self.arms(tuner, planned=50), ((0, 1), 0))
-        line, saved = types.SimpleNamespace(rank=0, size=2), START
+    def fit(self, seconds, planned, steps=1000, foreseen=BETTER):
+        """A training of `fit` on a simulated clock, whose step is traced again where auto says so.
+
+        Returns: its tuner, the arm of each step, and the steps before which it was measured.
+        """
+        now, saved, taken, looks = [0.0], START, [], []
+        tuner, line = Tuner(grace_tf.get("auto"), lambda: now[0]), Line(0, [])
+        line.size = 2
+        self.assertEqual(self.arms(tuner, planned=planned), ((0, 1), 0))
         with (
             mock.patch.object(lifeline, "current", lambda: line),
             mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
-            mock.patch.object(subject, "planned_steps", lambda: 50),
+            mock.patch.object(foresight, "foresee", lambda *_: foreseen),
+            mock.patch.object(subject, "planned_steps", lambda: planned),
         ):
-            for step in range(subject.FEWEST + 1):
-                self.assertFalse(tuner.outdated, step)
-                *_, saved = tuner._next(saved, NOTHING, step)
-        self.assertTrue(tuner.outdated)
-        tuner.renew()
-        self.assertEqual(self.arms(tuner, saved, planned=50), ((0, 1, EDEN), 1))
+            tuner._foresight._between = lambda: None
+            for step in range(steps):
+                if tuner.outdated:
+                    looks.append(step)
+                    self.assertEqual(tuner.renew(), len(tuner._traced) > 2)
+                    now[0] += 9.0
+                arm, _, saved = tuner._next(saved, NOTHING, step)
+                now[0] += seconds(int(arm), step)
+                taken.append(int(arm))
+        return tuner, taken, looks
+
+    def test_fit_looks_once_half_of_the_bytes_have_saved_time(self):
+        """A block each of bf16, none and bf16; then another warm-up, and of the new arm alone."""
+        tuner, taken, looks = self.fit(lambda arm, step: (0.09, 0.05, 9, 0.02)[arm], 1000)
+        self.assertEqual(looks, [13])
+        self.assertEqual(taken[:22], [*4 * [1], *4 * [0], *9 * [1], *5 * [EDEN]])
+        self.assertEqual(tuner.spec, "eden")
+        self.assertLess(taken.count(0), 40)
+
+    def test_fit_does_not_look_where_half_of_the_bytes_save_little(self):
+        tuner, taken, looks = self.fit(lambda arm, step: (0.0185, 0.018)[arm], 1000)
+        self.assertEqual(looks, [])
+        self.assertIn(
+            "auto tries no method beside none and bf16: half of the bytes save 0.5 ms.",
+            tuner.reason,
+        )
+
+    def test_a_long_training_looks_in_any_case_and_is_not_traced_again_for_nothing(self):
+        same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
+        (tuner, taken, looks) = self.fit(lambda arm, step: (0.2, 0.21)[arm], 1000, foreseen=same)
+        self.assertLen(looks, 1)
+        self.assertIn("since exchange and codec of qsgd:bits=8 take", tuner.reason)
+        self.assertEqual(tuner.spec, "none")
+
+    def test_short_calls_of_fit_look_once_they_are_a_long_training(self):
+        _, taken, looks = self.fit(lambda arm, step: (0.09, 0.05, 9, 0.02)[arm], 50)
+        self.assertEqual(looks, [subject.FEWEST + 13])
+        self.assertEqual({*taken[: subject.FEWEST]}, {1})
+        _, taken, looks = self.fit(lambda arm, step: (0.021, 0.02, 9, 0.01)[arm], 50)
+        self.assertEqual(looks, [])
 
     def test_where_nothing_can_be_measured_all_are_traced(self):
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), between=None), ((0, 1, 2, EDEN), 0))
@@ -374,8 +424,9 @@ class ArmsTest(tf.test.TestCase):
                 if tuner.outdated:
                     break
             self.assertBetween(step, 301, 300 + 600)
-            tuner.renew()
-            self.assertEqual(self.arms(tuner, saved, self.BETTER), ((0, 1, EDEN), 1))
+            with mock.patch.object(foresight, "foresee", lambda *_: self.BETTER):
+                self.assertTrue(tuner.renew())
+            self.assertEqual(self.arms(tuner, saved), ((0, 1, EDEN), 0))
             arms = []
             for later in range(step, step + 150):
                 arm, _, saved = tuner._next(saved, NOTHING, later)
@@ -429,8 +480,8 @@ def test_fit_traces_its_step_again_where_short_calls_become_a_long_training():
     told = launch("chooses.py", "short").succeeded().answers()
     ((mine,), (other,)) = told
     assert mine == other
-    assert (mine["held"], mine["looks"]) == ([0, 1, EDEN], 2)
-    assert "auto tries eden, since exchange and codec of eden take 0.2 ms" in mine["reason"]
+    assert (mine["held"], mine["looks"]) == ([0, 1, EDEN], 1)
+    assert "auto tries eden, since exchange and codec of eden take 0.2 s" in mine["reason"]
 
 
 def test_a_training_that_goes_on_has_the_same_bits_and_looks_at_no_network(tmp_path):
