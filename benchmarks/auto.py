@@ -15,7 +15,7 @@ and the pauses are hidden from the clock by which `auto` compares.
 Disturbances, which must not mislead it:
 
     nice      worker 1 has the lowest priority while another program keeps a processor busy
-    too fast  what it measures of the network before the first step is ten times too fast
+    too fast  what it measures of the network is ten times too fast
     too slow  the same, ten times too slow
     change    the link falls to 100 Mbit/s after a quarter of the steps; needs root and a link
 

@@ -94,6 +94,10 @@ class Reduction:
     def probe(self, probe: Probe | None) -> None:
         self._stages.probe = probe
 
+    def chooses_by(self, tuner: Any) -> bool:
+        """Whether this tuner is that of "auto" here."""
+        return self._stages.tuner is tuner
+
     @property
     def outdated(self) -> bool:
         """Whether "auto" wants to measure the network, on all workers alike: see `renew`."""

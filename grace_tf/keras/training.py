@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from grace_tf.aggregation.choice import tuner
+from grace_tf.aggregation.choice import rest
 from grace_tf.aggregation.consistency import initial_values, weight_drift
 from grace_tf.keras import optimizer_info
 from grace_tf.keras.classes import Wrapped, reducing
@@ -29,7 +29,7 @@ from grace_tf.keras.fit import configuration, rate_setters, steps
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.keras.fit.stopping import stopped_by
 from grace_tf.keras.fit.synchronised import refuse_unsynchronised
-from grace_tf.keras.fit.traced_again import traced_again
+from grace_tf.keras.fit.traced_again import call_of, traced_again
 from grace_tf.keras.flavours import Flavour, callback, flavour_of, is_a
 from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.replacing import in_place_of
@@ -295,11 +295,11 @@ def _make_train_function(original: Callable, self: Any, *args: Any, **kwargs: An
         taken = steps.now()
         if taken is None:
             return function(iterator)
-        again = traced_again(self, original)
-        if again is not None:
-            function, self.train_function = again, train_function
         taken.begin()
         try:
+            again = traced_again(self, original)
+            if again is not None:
+                function, self.train_function = again, train_function
             logs = function(iterator)
         except (tf.errors.OutOfRangeError, StopIteration):
             taken.take_back()
@@ -332,7 +332,7 @@ def _reset_metrics(original: Callable, self: Any) -> None:
 
 def install(keras: Flavour) -> None:
     """Wraps the methods of a Keras' Model."""
-    tuner.planned_steps = lambda: steps.now().planned if steps.now() is not None else None
+    rest.call_of = lambda tuner: call_of(trained_model(), tuner)
     initial_values.model_in_training = lambda: optimizer_info.values_of(trained_model())
     cls = keras.module.Model
     for held, names in (

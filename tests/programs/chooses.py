@@ -49,7 +49,7 @@ def looped():
 
 def fitted():
     """`fit` of 240 steps, in which the network is measured."""
-    pruning.look_pays = lambda *_: True
+    pruning.measuring_pays = lambda *_: True
     with strategy.scope():
         model, optimizer = compiled()
     model.fit(*data(), batch_size=8, epochs=2, verbose=0)
@@ -59,7 +59,7 @@ def fitted():
 def short():
     """Three times `fit` of 80 steps."""
     grace_tf.init()
-    pruning.look_pays = lambda *_: True
+    pruning.measuring_pays = lambda *_: True
     seen = [Foreseen(1000 * each, 1000 * each, 0) for each in (900, 500, 600, 200)]
     foresight.foresee = lambda plans, *rest: seen
     model, optimizer = compiled()
@@ -85,7 +85,7 @@ aggregate, weights = {"group": looped, "strategy": fitted, "short": short}[sys.a
 tuner = aggregate._stages.tuner
 answer = {
     "held": list(tuner._traced),
-    "looks": tuner._foresight.looks,
+    "measured": tuner._foresight.measured,
     "reason": tuner.reason,
     "agreements": tuner.agreement._count,
 }

@@ -1,7 +1,7 @@
 """A worker whose training with "auto" is saved while its choice is watched, and goes on from there.
 
 resumes_choice.py FOLDER     two plain processes; prints both ends of the training: what was taken
-in each step, a digest of the weights, and how often the network was looked at
+in each step, a digest of the weights, and how often the network was measured
 
 What a step takes is simulated, so the choice does not depend on the machine.
 """
@@ -23,7 +23,7 @@ from grace_tf.aggregation.choice import foresight  # noqa: E402
 from grace_tf.aggregation.choice.pruning import Foreseen  # noqa: E402
 
 SHAPE, SAVED, END = (48, 40), 60, 130
-SECONDS = (0.9, 0.5, 0.4, 0.35, 0.45, 0.3)  # none, bf16, qsgd:bits=8, eden, qsgd, powersgd
+SECONDS = (0.9, 0.44, 0.4, 0.35, 0.45, 0.3)  # none, bf16, qsgd:bits=8, eden, qsgd, powersgd
 
 
 class Training:
@@ -57,7 +57,7 @@ class Training:
         return {
             "arms": self.arms[SAVED - END :],
             "bits": digest([self.variable.read_value()]),
-            "looks": self.tuner._foresight.looks,
+            "measured": self.tuner._foresight.measured,
             "held": list(self.tuner._traced),
             "reason": self.tuner.reason,
         }

@@ -1,17 +1,16 @@
 """`Foresight`: selects the arms of "auto" that a traced step contains.
 
 It measures the exchanges between the workers, and then the codecs on this device.  The training
-waits meanwhile, so after a second of each kind it repeats fewer measurements.  The workers agree on
-the measured values, so all of them trace the same arms.
+waits meanwhile, so after a part of a second of each kind it repeats fewer measurements.  The
+workers agree on the measured values, so all of them trace the same arms.
 
-A step of `fit` can be traced again, so there this look is put off: the first trace contains the
-baselines alone, and their times show whether a look can pay.
+A step of `fit` can be traced again, so there the measurement is put off: the first trace contains
+the baselines alone, and their times show whether it can pay.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from grace_tf.advice.network import Network
 from grace_tf.aggregation.choice import pruning
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.pruning import Foreseen
+from grace_tf.aggregation.choice.trial import FEWEST
 from grace_tf.aggregation.measure import link
 from grace_tf.aggregation.measure.codec import EagerStep, lasting
 from grace_tf.core.auto import Auto
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("grace_tf")
 
 SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes
 REPEATS = 5
-LINK, CODECS = 1.0, 1.0  # seconds
+LINK, CODECS = 0.3, 0.2  # seconds
 
 
 class Foresight:
@@ -44,8 +44,9 @@ class Foresight:
 
     Attributes:
       arms: the numbers of the selected arms, in ascending order; None before `begin`.
+      put_off: whether the arms are the baselines alone, because nothing was measured yet.
       sentence: the reason, as text for users; "" if nothing was measured.
-      looks: how often the network was measured, the same on all workers.
+      measured: how often the network was measured, the same on all workers.
     """
 
     def __init__(self, choice: Auto, agreement: Agreement) -> None:
@@ -53,68 +54,62 @@ class Foresight:
         self._plans: Sequence[Any] = ()
         self._between: Callable[[], Transport] | None = None
         self.arms: tuple[int, ...] | None = None
-        self.sentence, self.looks = "", 0
+        self.put_off, self.sentence, self.measured = False, "", 0
 
-    @property
-    def put_off(self) -> bool:
-        """Whether the arms are the baselines alone, since nothing was measured yet."""
-        return self._between is not None and not self.looks and self.arms == self._baselines
+    def of(self, plans: Sequence[Any], between: Callable[[], Transport] | None) -> None:
+        """What a measurement is of.
 
-    @property
-    def _baselines(self) -> tuple[int, ...]:
-        return tuple(range(self._choice.BASELINES))
+        Args:
+          plans: of all arms, those of the step that was traced last.
+          between: returns a transport between the workers; None if there is none.
+        """
+        if between is not None or not self._plans:
+            self._plans, self._between = plans, between
 
-    def begin(
-        self,
-        plans: Sequence[Any],
-        between: Callable[[], Transport] | None,
-        saved: int,
-        planned: int | None,
-    ) -> None:
+    def begin(self, saved: int, planned: float, again: bool) -> None:
         """Selects the arms of a step that is traced for the first time.
 
         All workers must call it in the same step.
 
         Args:
-          plans: of all arms.
-          between: returns a transport between the workers; None if there is none.
           saved: of a restored training, bit i says whether it had arm i; 0 for a new training.
-          planned: the number of steps that a call of `fit` takes; None if it is not known, or
-            outside `fit`, where nothing traces a step again.
+          planned: the number of steps of this call of `fit`; infinite where it is not known.
+          again: whether the step can be traced again.
         """
-        self._plans, self._between = plans, between
-        line = lifeline.current()
+        line, baselines = lifeline.current(), tuple(range(self._choice.BASELINES))
         if line is None or line.size == 1:
             self.arms = (0,)
             return
-        if between is None:
-            self.arms = tuple(range(len(plans)))
+        if self._between is None:
+            self.arms = tuple(range(len(self._plans)))
             return
-        most, least, few = self._agreement.largest(
-            [saved, -saved, -math.inf if planned is None else -planned]
-        )
+        most, least, few, never = self._agreement.largest([saved, -saved, -planned, not again])
         if saved and most == -least:
-            self.arms = tuple(arm for arm in range(len(plans)) if saved >> arm & 1)
-        elif math.isinf(few):
-            self.look(None)
+            self.arms = tuple(arm for arm in range(len(self._plans)) if saved >> arm & 1)
+        elif never and -few >= FEWEST:
+            self.measure()
+            return
         else:
-            self.arms = self._baselines
+            self.arms = baselines
+        self.put_off = self.arms == baselines and not never
 
-    def look(self, steps: int | None) -> None:
+    def measure(self, steps: float | None = None, without: Sequence[int] = ()) -> None:
         """Measures and selects the arms.  All workers must call it in the same step.
 
         The call may come while a step is traced.
 
         Args:
           steps: that the training takes from now on; None if nobody knows.
+          without: baselines that are far behind, which the step need not contain.
         """
-        self.looks += 1
+        self.put_off, self.measured = False, self.measured + 1
         foreseen = foresee(self._plans, self._between(), self._agreement.largest)
         if foreseen is None:
             self.arms = tuple(range(self._choice.BASELINES + pruning.MOST))
             return
         baselines, variables = self._choice.BASELINES, len(self._plans[0].paths)
-        self.arms = pruning.decide(foreseen, baselines, variables, steps)
+        arms = pruning.decide(foreseen, baselines, variables, steps)
+        self.arms = tuple(arm for arm in arms if arm not in without)
         names = [str(stage.compressor) for stage in self._choice.stages]
         self.sentence = pruning.said(foreseen, self.arms, baselines, names)
         if lifeline.current().rank == 0:

@@ -1,8 +1,8 @@
 """Selects the methods of "auto" that a training tries, by predicted times.
 
 The predicted times of exchange and codec come in, the same on all workers.  The arms that a step
-contains go out, and a sentence with the reason.  All times are whole microseconds, and nothing
-depends on clocks or on the number of the worker, so all workers select the same arms.
+contains go out, and a sentence with the reason.  Nothing depends on clocks or on the number of the
+worker, so all workers select the same arms.
 
 The predicted step has an exchange and codecs, but no backward pass.  In a training the backward
 pass hides a part of the exchange, and never reduces the work of the codecs.  So a method that gains
@@ -21,10 +21,12 @@ from grace_tf.advice.verdict import seconds_text
 
 WORTH = 5  # percent that a method must be faster than the best baseline
 MOST = 2  # methods that are tried beside the baselines
-TRACING = 10_000  # microseconds for each variable and method, which the first step takes longer
+BEHIND = 1.25  # times the best method: such a method is not tried
+TRACING = 10_000  # microseconds for each variable and method, which a step takes that is traced
 PAYS = 20  # times that must be saved in the rest of the training
-LOOK = 1.0  # seconds that it takes to measure the network and the codecs
-PAYS_LOOK, FREE_LOOK = 5, 200  # times, of what can be saved and of the rest of the training
+# Seconds: what must be saved, or what the rest of the training must last, for a measurement to pay
+# that takes half a second, and for another trace.
+SAVED, LONG = 5.0, 200.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +45,15 @@ class Foreseen:
 
 
 def decide(
-    foreseen: Sequence[Foreseen], baselines: int, variables: int, steps: int | None
+    foreseen: Sequence[Foreseen], baselines: int, variables: int, steps: float | None
 ) -> tuple[int, ...]:
-    """The numbers of the arms that are traced: the baselines, and `MOST` others at most.
+    """The numbers of the arms that are worth a trial: the baselines, and `MOST` others at most.
 
     Args:
       foreseen: by arm.
-      baselines: the first arms, which are always traced.
+      baselines: the first arms, which always are.
       variables: of the model.
-      steps: of the training; None where nobody knows.
+      steps: that are left; None where nobody knows.
     """
     best = min(each.micros for each in foreseen[:baselines])
     pays = PAYS * TRACING * variables
@@ -62,21 +64,23 @@ def decide(
         and 100 * each.micros <= (100 - WORTH) * best
         and (steps is None or (best - each.micros) * steps > pays)
     ]
-    return (*range(baselines), *sorted(arm for _, arm in sorted(worth)[:MOST]))
+    least = min(worth, default=(0, 0))[0]
+    tried = [arm for micros, arm in sorted(worth)[:MOST] if micros <= BEHIND * least]
+    return (*range(baselines), *sorted(tried))
 
 
-def look_pays(none: float, half: float, steps: float) -> bool:
+def measuring_pays(none: float, half: float, steps: float) -> bool:
     """Whether to measure the network in the rest of a training.
 
-    Half of the bytes show what all bytes are worth: the second half can save no more than the
-    first, since of an exchange beside the backward pass the end is what a step waits for.  In a
-    long training a look costs nothing that counts.
+    The time that half of the bytes save is about the most that the other half can save, since a
+    step waits for that part of an exchange which the backward pass does not hide.  In a long
+    training the measurement costs nothing that counts.
 
     Args:
       none, half: seconds of a step that sends all bytes, and of one that sends half of them.
       steps: that are left.
     """
-    return steps * (none - half) > PAYS_LOOK * LOOK or steps * half > FREE_LOOK * LOOK
+    return steps * (none - half) > SAVED or steps * half > LONG
 
 
 def said(
@@ -95,7 +99,7 @@ def said(
 
 
 def said_of_baselines(none: float, half: float, names: Sequence[str]) -> str:
-    """Why nothing was measured, in one sentence; the arguments are as for `look_pays`."""
+    """Why nothing was measured, in one sentence; see `measuring_pays` for the arguments."""
     saved = f"save {seconds_text(none - half)}" if half < none else "save nothing"
     return f"auto tries no method beside {names[0]} and {names[1]}: half of the bytes {saved}."
 

@@ -23,6 +23,7 @@ GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
 # Times the chosen arm: a rival that is not compared again, of a method and of a baseline.  A method
 # pays for comparisons with what it gains; a baseline gains nothing.
 DISTANT, NEAR = 2.0, 1.25
+SELDOM = 1.5  # times the chosen arm: such a rival is compared in the long run only
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
 # All arms are looked at again where the time of a step has grown or shrunk by this factor since the
 # last watch.  The first watch uses the time that the comparison has measured.
@@ -66,14 +67,14 @@ class Trial:
     Attributes:
       left: the arms that are never used again. A baseline is never among them.
       pruned: the arms that the step does not hold.
-      slower: whether all arms are looked at again since steps have become slower.
+      drifted: whether all arms are looked at again since steps have become slower, or faster.
     """
 
     def __init__(self, arms: int, baselines: int) -> None:
         self._arms, self._baselines = arms, baselines
         self.left: set[int] = set()
         self.pruned: set[int] = set()
-        self.slower = False
+        self.drifted = False
         self._alive = self._admitted
         self._looks: dict[int, float] = {}  # seconds by arm
         self._unseen: list[int] = []  # the arms of the last blocks of a look
@@ -83,6 +84,7 @@ class Trial:
         self._expected = 0.0  # seconds of a step in the last watch, or in the first comparison
         self._first = True  # whether no arm was chosen so far
         self._watches = self._switches = 0
+        self._watched_once = False  # since all arms were looked at
         self.decision: Decision | None = None
 
     def fixed(self, arm: int, reason: str, steps: int = 1 << 62) -> list[Block]:
@@ -109,20 +111,20 @@ class Trial:
 
     def begin(self) -> list[Block]:
         """The first blocks: the last baseline warms up, then every arm has a block."""
-        self._looks = {}
-        return self._look()
+        self._looks, self._watched_once = {}, False
+        return [Block(self._baselines - 1), *self._look()]
 
     def widened(self) -> list[Block]:
         """The next blocks of a training whose step has come to hold further arms.
 
         The other arms are not looked at again, unless a watch has passed since then.
         """
-        return self.begin() if self._phase == "watch" and self._watches else self._look()
+        return self.begin() if self._watched_once else self._look()
 
     def _look(self) -> list[Block]:
         self._phase, self._rounds, self.decision, self._behind = "look", [], None, 0
         self._unseen = [arm for arm in self._admitted if arm not in self._looks]
-        return [Block(self._baselines - 1), *map(Block, self._unseen)]
+        return [*map(Block, self._unseen)]
 
     def resume(self, arm: int, rival: int, watches: int, switches: int) -> list[Block]:
         """The blocks of a watch in which a training was saved."""
@@ -143,11 +145,11 @@ class Trial:
 
         A block that was not timed as a whole has NaN; then nothing is decided.
         """
-        self.slower = False
+        self.drifted = False
         if self._phase == "fixed":
             return self.begin()
         if self._phase == "look":
-            return self._looked(dict(zip(self._unseen, seconds[1:])))
+            return self._looked(dict(zip(self._unseen, seconds[-len(self._unseen) :])))
         if self._phase == "compare":
             return self._compared(seconds)
         return self._watched(seconds)
@@ -188,14 +190,18 @@ class Trial:
             arm = next((a for a in ranked if a >= self._baselines and self._gains(a, first[0])), -1)
             arm = first[0] if arm < 0 else arm
         # The rival of a method is the best baseline, that of a baseline the best method.
-        others = range(self._baselines) if arm >= self._baselines else self._admitted
-        rival = min((a for a in others if a != arm), key=middle.__getitem__)
+        others = [a for a in self._admitted if a != arm]
+        if arm >= self._baselines:
+            others = [a for a in others if a < self._baselines]
+        rival = min(others, key=middle.__getitem__)
         if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
         # Only for the first choice: if steps are always slower during comparisons than in watches,
         # every watch would disagree with its comparison and start the next comparison.
-        self._watches, self._expected = 0, middle[arm] if self._first else 0.0
+        seldom = SELDOM * middle[arm] < middle[rival]
+        self._watches = len(WATCHES) - 1 if seldom else 0
+        self._expected = middle[arm] if self._first else 0.0
         self._first = False
         return self._watch()
 
@@ -229,13 +235,13 @@ class Trial:
         return self._next_round()
 
     def _watched(self, seconds: Sequence[float]) -> list[Block]:
-        self._watches += 1
+        self._watches, self._watched_once = self._watches + 1, True
         whole, *compared = seconds
         if any(map(math.isnan, seconds)):
             return self._watch()
         before, self._expected = self._expected, whole
         if before and not 1 / DRIFT < whole / before < DRIFT:
-            self.slower = whole > before
+            self.drifted = True
             return self.begin()
         if compared:
             # By chance alone both blocks of the rival are the faster ones once in six watches.

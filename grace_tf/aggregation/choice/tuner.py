@@ -23,21 +23,18 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from grace_tf.advice.quality import MOST_ERROR
-from grace_tf.aggregation.choice import pruning
+from grace_tf.aggregation.choice import pruning, rest
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.foresight import Foresight
 from grace_tf.aggregation.choice.guard import Guard
-from grace_tf.aggregation.choice.trial import FEWEST, Block, Decision, Trial
+from grace_tf.aggregation.choice.trial import FAR, FEWEST, Block, Decision, Trial
 from grace_tf.aggregation.state.state import State
 from grace_tf.core.auto import Auto
 from grace_tf.transports.base import Transport
 from grace_tf.transports.lifeline import lifeline
 
 _LOG = logging.getLogger("grace_tf")
-_LOOKS = 3  # how often a training measures the network at most
-
-# Returns the number of steps that the training is to take, or None.  grace_tf.keras sets it.
-planned_steps: Callable[[], int | None] = lambda: None  # noqa: E731
+_MOST_MEASURED = 3  # how often a training measures the network
 
 
 class Tuner:
@@ -50,8 +47,8 @@ class Tuner:
     Attributes:
       agreement: between all workers.
       largest: returns the largest residual, in gradients, that the theory of an arm allows.
-      outdated: whether the network should be measured, or measured again, before the next step:
-        see `renew`.  Equal on all workers in each step.
+      outdated: whether the network should be measured before the next step: see `renew`.  Equal
+        on all workers in each step.
     """
 
     def __init__(self, choice: Auto, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -69,7 +66,6 @@ class Tuner:
         self._times: list[list[float]] = []  # of the steps of each block so far
         self._position = 0  # steps begun in `_blocks`
         self._skipped = 0  # of these, steps that a process before this one has taken
-        self._planned = math.inf  # steps of a call of `fit`, of the worker that plans fewest
         self._taken = 0  # steps in this process
         self._last: float | None = None
         self._returned: tuple[int, ...] | None = None
@@ -91,10 +87,12 @@ class Tuner:
           between: returns a transport between the processes for eager collectives; None if there
             is none.
         """
+        self._foresight.of(plans, between)
         if self._foresight.arms is None:
             with tf.init_scope():
                 arm, *_, saved = state.choices[0].numpy().tolist()
-            self._foresight.begin(plans, between, saved if arm >= 0 else 0, planned_steps())
+            call = rest.call_of(self)
+            self._foresight.begin(saved if arm >= 0 else 0, call.steps, call.again)
             self._prune()
         return self._traced
 
@@ -105,13 +103,24 @@ class Tuner:
         """
         with self._lock:
             before, self.outdated = self._traced, False
-            self._foresight.look(None if self._foresight.looks else self._left())
+            if self._foresight.put_off:
+                none, half = self._baselines()
+                far = range(1 if none > FAR * half else 0)
+                self._foresight.measure(self._rest_of_training().at_most, without=far)
+            else:
+                self._foresight.measure()
             if self._traced == before:
+                self._follow()
                 return False
             self._prune()
             self._go_on(self._trial.widened())
             self._last = None  # the next step begins when the step is traced
             return True
+
+    def _baselines(self) -> tuple[float, float]:
+        """The seconds of a step without compression, and with half of the bytes."""
+        none, half = map(self._trial.middle, range(self._choice.BASELINES))
+        return none, half
 
     def _prune(self) -> None:
         self._trial.pruned = set(range(len(self._choice.stages))) - set(self._traced)
@@ -150,7 +159,7 @@ class Tuner:
         """The reason of the choice, as sentences for users."""
         decision = self._trial.decision
         if decision is None:
-            return f"auto still compares methods.{self._rest()}"
+            return f"auto still compares methods.{self._besides()}"
         if decision.reason == "alone":
             return f"auto: {self.spec}, since nothing crosses a network in this process."
         if decision.reason == "few steps":
@@ -158,7 +167,7 @@ class Tuner:
                 f"auto: {self.spec}, since fewer than {FEWEST} steps are too few to time methods."
             )
         if not decision.seconds:
-            return f"auto: {self.spec}, as saved.{self._rest()}"
+            return f"auto: {self.spec}, as saved.{self._besides()}"
         times = sorted((seconds, arm) for arm, seconds in decision.seconds.items())
         others = ", ".join(
             f"{self._choice.stages[arm].compressor} {_milliseconds(seconds)}"
@@ -167,7 +176,7 @@ class Tuner:
         )
         mine = _milliseconds(decision.seconds[decision.arm])
         said = f'auto: {self.spec}, a step takes {mine} ({others}); name "{self.spec}" to pin it.'
-        return said + self._rest()
+        return said + self._besides()
 
     @property
     def short_reason(self) -> str:
@@ -183,15 +192,15 @@ class Tuner:
         name = self._choice.stages[rival].compressor
         return f"auto: a step takes {mine}, with {name} {_milliseconds(others[rival])}"
 
-    def _rest(self) -> str:
+    def _besides(self) -> str:
         left = ", ".join(
             str(self._choice.stages[arm].compressor) for arm in sorted(self._trial.left)
         )
         said = f" Excluded for a large error or residual: {left}." if left else ""
         seen = self._foresight.sentence
-        if self._foresight.put_off and self._trial.timing:
+        if self._foresight.put_off and self._trial.timing and not self.outdated:
             names = [str(stage.compressor) for stage in self._choice.stages]
-            none, half = map(self._trial.middle, range(self._choice.BASELINES))
+            none, half = self._baselines()
             seen = pruning.said_of_baselines(none, half, names) if half < math.inf else ""
         return f"{said} {seen}".rstrip()
 
@@ -234,12 +243,11 @@ class Tuner:
         self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
         line = lifeline.current()
         alone = line is None or line.size == 1
-        self._planned = math.inf if alone else self._fewest_planned()
         if alone:
             blocks = self._trial.fixed(0, "alone")
         elif {arm, rival} <= set(self._traced):
             blocks = self._trial.resume(arm, rival, watches, switches)
-        elif self._planned < FEWEST:
+        elif rest.fewest_planned(rest.call_of(self), self.agreement) < FEWEST:
             # A program that calls fit once for each epoch takes more steps than one call plans.
             blocks = self._trial.fixed(self._choice.BASELINES - 1, "few steps", FEWEST)
         else:
@@ -253,34 +261,34 @@ class Tuner:
         self._last, self._decided = None, self._trial.decision
         self._tell()
 
-    def _fewest_planned(self) -> float:
-        """The steps that the training is to take, of the worker that plans fewest."""
-        planned = planned_steps()
-        (most,) = self.agreement.largest([-math.inf if planned is None else -planned])
-        return -most
-
     @property
     def _traced(self) -> Sequence[int]:
         arms = self._foresight.arms
         return range(len(self._choice.stages)) if arms is None else arms
 
-    def _left(self) -> float:
-        """The steps that are left.  A program that calls `fit` again is taken to be half-way."""
-        return max(self._planned - self._taken, self._taken)
+    def _rest_of_training(self) -> rest.Rest:
+        return rest.rest_of(rest.call_of(self), self._taken, self.agreement)
 
     def _end_of_blocks(self) -> None:
-        self._go_on(self._trial.after(self.agreement.largest(self._seconds())))
+        blocks = self._trial.after(self.agreement.largest(self._seconds()))
         if self._foresight.put_off:
-            none, half = map(self._trial.middle, range(self._choice.BASELINES))
+            none, half = self._baselines()
             known = math.isfinite(none + half)
-            outdated = known and pruning.look_pays(none, half, self._left())
+            outdated = known and pruning.measuring_pays(none, half, self._rest_of_training().about)
         else:
-            more = len(self._traced) < len(self._choice.stages) and self._foresight.looks < _LOOKS
-            outdated = more and self._trial.slower
+            others = len(self._traced) < len(self._choice.stages)
+            more = others and self._foresight.measured < _MOST_MEASURED
+            outdated = more and self._trial.drifted
         self.outdated = self.outdated or outdated
+        self._go_on(blocks)
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)
+        if not self.outdated:  # else the decision may be of one step
+            self._follow()
+
+    def _follow(self) -> None:
+        """Tells of a new decision."""
         if self._trial.decision is not self._decided:
             self._decided = self._trial.decision
             self._guard.forget(but=self._trial.watched)

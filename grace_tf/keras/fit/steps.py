@@ -89,6 +89,11 @@ class Steps:
         self._ended = False
         self._at_end: list[Callable[[], None]] = []
 
+    @property
+    def done(self) -> int:
+        """The batches that this worker has taken in the call, without those of a step under way."""
+        return self._done * self._width
+
     def __enter__(self) -> Steps:
         global _now
         _now = self

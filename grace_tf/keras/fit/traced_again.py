@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from grace_tf.aggregation.choice.rest import Call
 from grace_tf.keras.classes import reducing
+from grace_tf.keras.fit import steps
+
+
+def call_of(model: Any, tuner: Any) -> Call:
+    """The call of `fit` that trains this model and takes the steps of this tuner."""
+    taken = steps.now()
+    if taken is None:
+        return Call()
+    again = any(each.chooses_by(tuner) for each in _aggregators(model))
+    return Call(math.inf if taken.planned is None else taken.planned, taken.done, again)
+
+
+def _aggregators(model: Any) -> list[Any]:
+    """Those of the model's own optimizer; an Aggregator in a `train_step` is not among them."""
+    found = [] if model is None else [each._grace for each in reducing(model.optimizer)]
+    return [each for each in found if each is not None]
 
 
 def traced_again(model: Any, make: Callable[[Any], Any]) -> Callable | None:
@@ -16,8 +34,7 @@ def traced_again(model: Any, make: Callable[[Any], Any]) -> Callable | None:
     Args:
       make: `make_train_function` of Keras.
     """
-    aggregators = [each._grace for each in reducing(model.optimizer)]
-    outdated = [each for each in aggregators if each is not None and each.outdated]
+    outdated = [each for each in _aggregators(model) if each.outdated]
     if not any([each.renew() for each in outdated]):
         return None
     model.train_function = model.train_tf_function = None

@@ -20,7 +20,8 @@ def foreseen(*seconds):
 @pytest.mark.parametrize(
     "seconds, arms",
     [
-        ((1.0, 0.6, 0.4, 0.3, 0.2), (0, 1, 3, 4)),  # two of three, the best ones
+        ((1.0, 0.6, 0.24, 0.23, 0.2), (0, 1, 3, 4)),  # two of three, the best ones
+        ((1.0, 0.6, 0.4, 0.3, 0.2), (0, 1, 4)),  # a method that is far behind the best is not tried
         ((1.0, 0.6, 0.59, 0.58), (0, 1)),  # 3 % are not enough
         ((1.0, 0.6, 0.57, 0.7), (0, 1, 2)),  # 5 % are
         ((0.5, 0.6, 0.57, 0.55), (0, 1)),  # the best baseline counts, here none
@@ -54,7 +55,7 @@ def test_one_worker_with_slow_codecs_prunes_a_method_for_all():
 def test_measurements_that_are_30_percent_off_keep_a_method_that_is_far_better(seed):
     draws = np.random.default_rng(seed)
     seconds = np.array([8.4, 4.3, 2.2, 1.2]) * draws.uniform(0.7, 1.3, 4)
-    assert decide(foreseen(*seconds), 2, 10, None) == (0, 1, 2, 3)
+    assert 3 in decide(foreseen(*seconds), 2, 10, None)
 
 
 def trained(times, predicted, steps=1000, seed=None):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from launch import launch
 
 import grace_tf
-from grace_tf.aggregation.choice import agreement, foresight
+from grace_tf.aggregation.choice import agreement, foresight, rest
 from grace_tf.aggregation.choice import tuner as subject
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.pruning import Foreseen
@@ -131,20 +131,20 @@ class TunerTest(tf.test.TestCase):
         self.assertIn("nothing crosses a network", aggregate._stages.tuner.reason)
 
     def test_few_planned_steps_take_half_the_bytes_and_are_not_timed(self):
-        with mock.patch.object(subject, "planned_steps", lambda: 50):
+        with mock.patch.object(rest, "call_of", lambda tuner: rest.Call(50)):
             ((arms, tuner),) = [Clocks([(1, 1, 1, 1)] * 2).run(60)[0]]
         self.assertEqual(set(arms), {1})
         self.assertIn("too few", tuner.reason)
 
     def test_workers_that_plan_other_numbers_of_steps_take_the_same_arms(self):
         clocks = Clocks([(1, 1, 1, 1)] * 2)
-        planned = lambda: (190, 210)[clocks.here.line.rank]  # noqa: E731
-        with mock.patch.object(subject, "planned_steps", planned):
+        call = lambda tuner: rest.Call((190, 210)[clocks.here.line.rank])  # noqa: E731
+        with mock.patch.object(rest, "call_of", call):
             (mine, _), (other, _) = clocks.run(60)
         self.assertEqual(mine, other)
 
     def test_many_short_calls_of_fit_are_a_long_training(self):
-        with mock.patch.object(subject, "planned_steps", lambda: 50):
+        with mock.patch.object(rest, "call_of", lambda tuner: rest.Call(50)):
             ((arms, tuner),) = [Clocks([(0.9, 0.5, 0.3, 0.2)] * 2).run(subject.FEWEST + 150)[0]]
         self.assertEqual(set(arms[: subject.FEWEST]), {1})
         self.assertEqual(tuner.spec, "eden")
@@ -314,14 +314,14 @@ class ArmsTest(tf.test.TestCase):
     PLANS = [types.SimpleNamespace(paths=["v"], buckets=[1])] * 4
     BETTER = [Foreseen(each, each, 0) for each in (900, 500, 600, 200)]  # eden alone
 
-    def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, planned=None):
+    def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, call=None):
         line, told = types.SimpleNamespace(rank=0, size=2), mock.Mock(return_value=foreseen)
         state = types.SimpleNamespace(choices=[tf.constant(choice)])
         with (
             mock.patch.object(lifeline, "current", lambda: line),
             mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
             mock.patch.object(foresight, "foresee", told),
-            mock.patch.object(subject, "planned_steps", lambda: planned),
+            mock.patch.object(rest, "call_of", lambda tuner: call or rest.Call()),
         ):
             return tuner.arms(self.PLANS, between, state), told.call_count
 
@@ -349,61 +349,78 @@ class ArmsTest(tf.test.TestCase):
         comparing = [-1, -1, *7 * [0], 0b0111]
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), comparing), ((0, 1, EDEN), 1))
 
-    def fit(self, seconds, planned, steps=1000, foreseen=BETTER):
-        """A training of `fit` on a simulated clock, whose step is traced again where auto says so.
+    def fit(self, seconds, planned, foreseen=BETTER, total=1000):
+        """Calls of `fit` with so many planned steps each, on a simulated clock.
 
-        Returns: its tuner, the arm of each step, and the steps before which it was measured.
+        Returns: the tuner, the arm of each step, and the steps before which it has measured.
         """
-        now, saved, taken, looks = [0.0], START, [], []
+        now, saved, taken, measured = [0.0], START, [], []
         tuner, line = Tuner(grace_tf.get("auto"), lambda: now[0]), Line(0, [])
         line.size = 2
-        self.assertEqual(self.arms(tuner, planned=planned), ((0, 1), 0))
+        self.assertEqual(self.arms(tuner, call=rest.Call(planned, 0, True)), ((0, 1), 0))
         with (
             mock.patch.object(lifeline, "current", lambda: line),
             mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
             mock.patch.object(foresight, "foresee", lambda *_: foreseen),
-            mock.patch.object(subject, "planned_steps", lambda: planned),
         ):
-            tuner._foresight._between = lambda: None
-            for step in range(steps):
-                if tuner.outdated:
-                    looks.append(step)
-                    self.assertEqual(tuner.renew(), len(tuner._traced) > 2)
-                    now[0] += 9.0
-                arm, _, saved = tuner._next(saved, NOTHING, step)
-                now[0] += seconds(int(arm), step)
+            for step in range(total):
+                call = rest.Call(planned, step % planned, True)
+                with mock.patch.object(rest, "call_of", lambda tuner, call=call: call):
+                    if tuner.outdated:
+                        measured.append(step)
+                        self.assertEqual(tuner.renew(), max(tuner._traced) > 1)
+                        now[0] += 9.0
+                    arm, _, saved = tuner._next(saved, NOTHING, step)
+                now[0] += seconds[arm]
                 taken.append(int(arm))
-        return tuner, taken, looks
+        return tuner, taken, measured
 
-    def test_fit_looks_once_half_of_the_bytes_have_saved_time(self):
-        """A block each of bf16, none and bf16; then another warm-up, and of the new arm alone."""
-        tuner, taken, looks = self.fit(lambda arm, step: (0.09, 0.05, 9, 0.02)[arm], 1000)
-        self.assertEqual(looks, [13])
-        self.assertEqual(taken[:22], [*4 * [1], *4 * [0], *9 * [1], *5 * [EDEN]])
+    def test_fit_measures_the_network_once_half_of_the_bytes_have_saved_time(self):
+        """A block each of bf16, none and bf16; then, after one more step, of the new arm alone."""
+        with self.assertLogs("grace_tf", "INFO") as told:
+            tuner, taken, measured = self.fit((0.09, 0.05, 9, 0.02), 1000)
+        self.assertEqual(measured, [13])
+        self.assertEqual(taken[:20], [*4 * [1], *4 * [0], *5 * [1], *7 * [EDEN]])
         self.assertEqual(tuner.spec, "eden")
-        self.assertLess(taken.count(0), 40)
+        self.assertEqual(tuner._traced, (1, EDEN))  # without compression it is far behind
+        self.assertLess(taken.count(1), 40)
+        self.assertIn("auto tries eden", told.output[0])  # not that bf16 was chosen
+        self.assertLen(told.output, 2)
 
-    def test_fit_does_not_look_where_half_of_the_bytes_save_little(self):
-        tuner, taken, looks = self.fit(lambda arm, step: (0.0185, 0.018)[arm], 1000)
-        self.assertEqual(looks, [])
+    def test_fit_does_not_measure_where_half_of_the_bytes_save_little(self):
+        tuner, _, measured = self.fit((0.0185, 0.018), 1000)
+        self.assertEqual(measured, [])
         self.assertIn(
             "auto tries no method beside none and bf16: half of the bytes save 0.5 ms.",
             tuner.reason,
         )
 
-    def test_a_long_training_looks_in_any_case_and_is_not_traced_again_for_nothing(self):
+    def test_at_the_end_of_fit_no_measurement_pays(self):
+        self.assertLen(self.fit((0.06, 0.05, 9, 0.02), 1000)[2], 1)
+        self.assertEqual(self.fit((0.06, 0.05, 9, 0.02), 490)[2], [])
+
+    def test_a_long_training_measures_in_any_case_and_is_not_traced_again_for_nothing(self):
         same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
-        (tuner, taken, looks) = self.fit(lambda arm, step: (0.2, 0.21)[arm], 1000, foreseen=same)
-        self.assertLen(looks, 1)
+        tuner, _, measured = self.fit((0.2, 0.21), 2000, foreseen=same)
+        self.assertLen(measured, 1)
         self.assertIn("since exchange and codec of qsgd:bits=8 take", tuner.reason)
         self.assertEqual(tuner.spec, "none")
 
-    def test_short_calls_of_fit_look_once_they_are_a_long_training(self):
-        _, taken, looks = self.fit(lambda arm, step: (0.09, 0.05, 9, 0.02)[arm], 50)
-        self.assertEqual(looks, [subject.FEWEST + 13])
+    def test_short_calls_of_fit_measure_once_they_are_a_long_training(self):
+        """What such a measurement finds is not pruned for the few steps so far."""
+        many = types.SimpleNamespace(paths=["v"] * 200, buckets=[1])
+        with mock.patch.object(self, "PLANS", [many] * 4):
+            _, taken, measured = self.fit((0.09, 0.05, 9, 0.02), 50)
+        self.assertEqual(measured, [subject.FEWEST + 13])
         self.assertEqual({*taken[: subject.FEWEST]}, {1})
-        _, taken, looks = self.fit(lambda arm, step: (0.021, 0.02, 9, 0.01)[arm], 50)
-        self.assertEqual(looks, [])
+        self.assertIn(EDEN, taken)
+        self.assertEqual(self.fit((0.021, 0.02, 9, 0.01), 50)[2], [])
+
+    def test_a_step_that_nothing_traces_again_is_measured_before_its_first_trace(self):
+        """An Aggregator in a `train_step`, or a second optimizer; short calls trace the others."""
+        for steps, arms in ((1000, (0, 1, EDEN)), (50, (0, 1))):
+            found, _ = self.arms(Tuner(grace_tf.get("auto")), call=rest.Call(steps, 0, False))
+            self.assertEqual(found, arms)
 
     def test_where_nothing_can_be_measured_all_are_traced(self):
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), between=None), ((0, 1, 2, EDEN), 0))
@@ -472,7 +489,7 @@ def test_processes_choose_alike_and_keep_equal_weights(engine):
     assert mine == other
     # What is chosen depends on the machine; that they have agreed does not.
     assert mine["agreements"] > 1
-    assert mine["looks"] >= 1  # more often where the machine becomes slower
+    assert mine["measured"] >= 1  # more often where the machine becomes slower
     assert mine["held"][:2] == [0, 1] and len(mine["held"]) <= 4
 
 
@@ -480,15 +497,15 @@ def test_fit_traces_its_step_again_where_short_calls_become_a_long_training():
     told = launch("chooses.py", "short").succeeded().answers()
     ((mine,), (other,)) = told
     assert mine == other
-    assert (mine["held"], mine["looks"]) == ([0, 1, EDEN], 1)
+    assert (mine["held"], mine["measured"]) == ([0, 1, EDEN], 1)
     assert "auto tries eden, since exchange and codec of eden take 0.2 s" in mine["reason"]
 
 
-def test_a_training_that_goes_on_has_the_same_bits_and_looks_at_no_network(tmp_path):
+def test_a_training_that_goes_on_has_the_same_bits_and_measures_no_network(tmp_path):
     told = launch("resumes_choice.py", tmp_path).succeeded().answers()
     (whole, resumed), other = told
     assert [whole, resumed] == other
-    assert (whole["looks"], resumed["looks"]) == (1, 0)
+    assert (whole["measured"], resumed["measured"]) == (1, 0)
     assert whole["held"] == resumed["held"] == [0, 1, 3, 5]
     assert 5 in whole["arms"] and 1 in whole["arms"]  # a comparison with the rival too
     assert resumed["arms"] == whole["arms"]

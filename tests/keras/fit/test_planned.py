@@ -1,9 +1,19 @@
 """The number of steps that a call of `fit` plans, from which "auto" sees whether timing pays."""
 
+import types
+from unittest import mock
+
+import models
 import numpy as np
 import pytest
 import tensorflow as tf
+from this_keras import keras
 
+import grace_tf
+from grace_tf.aggregation.choice.rest import Call
+from grace_tf.keras import aggregator_of
+from grace_tf.keras.fit import steps
+from grace_tf.keras.fit.traced_again import call_of
 from grace_tf.keras.training import _planned
 
 ROWS = np.zeros([100, 2])
@@ -23,3 +33,17 @@ ROWS = np.zeros([100, 2])
 )
 def test_the_steps_of_all_epochs_are_counted_where_they_are_known(given, steps):
     assert _planned(given) == steps
+
+
+def test_only_the_step_of_the_models_own_optimizer_can_be_traced_again():
+    """An Aggregator in a `train_step`, or a second optimizer, is not asked between two steps."""
+    made = models.compiled(lambda: grace_tf.wrap(keras.optimizers.SGD(0.1), "auto"))
+    mine, other = aggregator_of(made.optimizer), grace_tf.Aggregator("auto")
+    tuners = [each._stages.tuner for each in (mine, other)]
+    assert [call_of(made, tuner) for tuner in tuners] == [Call(), Call()]  # no fit is under way
+    now = types.SimpleNamespace(planned=100, done=3)
+    with mock.patch.object(steps, "now", lambda: now):
+        assert [call_of(made, tuner) for tuner in tuners] == [Call(100, 3, True), Call(100, 3)]
+        now.planned = None
+        assert call_of(made, tuners[0]) == Call(done=3, again=True)
+        assert not call_of(None, tuners[0]).again
