@@ -23,15 +23,15 @@ from grace_tf.transports.process_group import local_rank
 from grace_tf.transports.ring import Ring
 from grace_tf.transports.tf_distribute import ReplicaContext, members
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 class MultiWorkerGroup(Group):
     """The processes of a strategy; made in one of its replicas, it carries that replica's step.
 
     A process waits for the others as long as the strategy's communication options say, or `timeout`
-    seconds (60) where they say nothing.  A handshake leaves some 20 bytes a word and process in the
-    coordination service's key-value store.
+    seconds (120) where they say nothing.  A handshake leaves some 20 bytes a word and process in
+    the coordination service's key-value store.
 
     The strategy itself gives variables equal values when they are made in its scope, so there is no
     `broadcast`.

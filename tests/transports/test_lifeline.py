@@ -1,5 +1,6 @@
 """The lifeline between workers of one process, over real connections."""
 
+import socket
 import threading
 from unittest import mock
 
@@ -14,6 +15,7 @@ from grace_tf.transports.lifeline import (
     versions,
 )
 from grace_tf.transports.lifeline.connections import Lifeline
+from grace_tf.transports.lifeline.peer import Peer
 from grace_tf.transports.lifeline.sockets import listen
 from grace_tf.transports.multi_worker import MultiWorkerGroup
 
@@ -53,6 +55,20 @@ class LifelineTest(LifelineCase):
         told = self.heard(made[2], "digest")
         self.wait(made[2], lambda: len(told) == 2)
         self.assertCountEqual(told, [[0, "first"], [1, "then"]])
+
+    def test_lines_that_a_paused_worker_accepts_late_are_whole(self):
+        here, there = socket.socketpair()
+        self.addCleanup(here.close)
+        self.addCleanup(there.close)
+        peer, other, found = Peer(here, 1), Peer(there, 0), []
+        here.settimeout(0.01)
+        lines = [b"%d %s" % (number, b"x" * 30_000) for number in range(40)]
+        for line in lines:
+            peer.send(line + b"\n")
+        while len(found) < len(lines):
+            peer.send(b"")
+            found += other.lines()
+        self.assertEqual(found, lines)
 
     def test_stop_gives_all_the_same_sentence_and_aborts_collectives(self):
         lines = self.lines(3)

@@ -28,7 +28,7 @@ from grace_tf.transports.lifeline.connections import Lifeline
 from grace_tf.transports.lifeline.secret import of_job
 from grace_tf.transports.lifeline.sockets import listen, on_one_machine
 
-PATIENCE = 60.0  # seconds, where a strategy's communication options have no timeout
+PATIENCE = 120.0  # seconds, where a strategy's communication options have no timeout
 _LEAST_PATIENCE = 10.0  # seconds that a process may be busy with tracing, and is not dead
 _KEY = "grace/lifeline"  # in the coordination service's store: worker 0's port and token
 

@@ -21,6 +21,7 @@ class Peer:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(_SENDING)
         self.connection, self.worker, self._left = connection, worker, left
+        self._unsent = b""  # of lines that the other has not accepted in time
         self.silent = 0.0
 
     def lines(self) -> list[bytes] | None:
@@ -41,9 +42,14 @@ class Peer:
         return whole
 
     def send(self, line: bytes) -> None:
-        """Sends a line; a lost connection shows later, when it is read."""
+        """Sends a line; a lost connection shows later, when it is read.
+
+        What a paused worker does not accept in time goes before the next line.
+        """
+        self._unsent += line
         with contextlib.suppress(OSError):
-            self.connection.sendall(line)
+            while self._unsent:
+                self._unsent = self._unsent[self.connection.send(self._unsent) :]
 
     def silence(self) -> str:
         """Words about a silent worker, which follow its name."""
