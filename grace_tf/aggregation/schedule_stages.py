@@ -74,8 +74,9 @@ class Stages:
 
     @property
     def handed(self) -> list[CollectiveRecord]:
-        """The collectives of the stage that ran last; before the first step, of the first stage."""
-        return list(self._handed.get(self.number, self._handed.get(0, [])))
+        """The collectives of the stage that ran last; before the first step, of the first held."""
+        first = next(iter(self._handed.values()), [])
+        return list(self._handed.get(self.number, first))
 
     @property
     def number(self) -> int:

@@ -87,7 +87,7 @@ class Foresight:
         if saved and most == -least:
             self.arms = tuple(arm for arm in range(len(self._plans)) if saved >> arm & 1)
         elif never and -few >= FEWEST:
-            self.measure()
+            self.measure(-few)
             return
         else:
             self.arms = baselines
@@ -100,7 +100,8 @@ class Foresight:
 
         Args:
           steps: that the training takes from now on; None if nobody knows.
-          without: baselines that are far behind, which the step need not contain.
+          without: baselines that are far behind.  The step does not contain them, unless only
+            baselines are worth a trial.
         """
         self.put_off, self.measured = False, self.measured + 1
         foreseen = foresee(self._plans, self._between(), self._agreement.largest)
@@ -108,8 +109,9 @@ class Foresight:
             self.arms = tuple(range(self._choice.BASELINES + pruning.MOST))
             return
         baselines, variables = self._choice.BASELINES, len(self._plans[0].paths)
-        arms = pruning.decide(foreseen, baselines, variables, steps)
-        self.arms = tuple(arm for arm in arms if arm not in without)
+        self.arms = pruning.decide(foreseen, baselines, variables, steps)
+        if len(self.arms) > baselines:
+            self.arms = tuple(arm for arm in self.arms if arm not in without)
         names = [str(stage.compressor) for stage in self._choice.stages]
         self.sentence = pruning.said(foreseen, self.arms, baselines, names)
         if lifeline.current().rank == 0:

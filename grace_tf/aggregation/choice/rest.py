@@ -34,10 +34,12 @@ class Rest(NamedTuple):
       about: a program that calls `fit` again and again, or does not know the number, is taken to be
         half-way.
       at_most: infinite where nobody knows.
+      again: whether the call of `fit` can trace its step again.
     """
 
     about: float
     at_most: float
+    again: bool
 
 
 # Returns the call of `fit` that takes the steps of a tuner.
@@ -55,4 +57,5 @@ def rest_of(call: Call, taken: int, agreement: Agreement) -> Rest:
     before, known = taken - call.done, math.isfinite(call.steps)
     about = max(call.steps - call.done, before) if known else taken
     at_most = call.steps - call.done if known and before <= 0 else math.inf
-    return Rest(*(-each for each in agreement.largest([-about, -at_most])))
+    fewest, most, never = agreement.largest([-about, -at_most, not call.again])
+    return Rest(-fewest, -most, not never)

@@ -119,7 +119,10 @@ class Trial:
 
         The other arms are not looked at again, unless a watch has passed since then.
         """
-        return self.begin() if self._watched_once else self._look()
+        if self._watched_once:
+            return self.begin()
+        self._first = True  # what was decided without these arms was no choice
+        return self._look()
 
     def _look(self) -> list[Block]:
         self._phase, self._rounds, self.decision, self._behind = "look", [], None, 0
@@ -193,7 +196,7 @@ class Trial:
         others = [a for a in self._admitted if a != arm]
         if arm >= self._baselines:
             others = [a for a in others if a < self._baselines]
-        rival = min(others, key=middle.__getitem__)
+        rival = min(others, key=middle.__getitem__, default=arm)
         if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
@@ -243,7 +246,9 @@ class Trial:
         if before and not 1 / DRIFT < whole / before < DRIFT:
             self.drifted = True
             return self.begin()
+        self._looks = {**self._looks, self.decision.arm: whole}
         if compared:
+            self._looks[self.decision.rival] = statistics.fmean(compared[1:3])
             # By chance alone both blocks of the rival are the faster ones once in six watches.
             ours, theirs = (compared[0], compared[3]), compared[1:3]
             leads = max(theirs) < min(ours) and LEAD * sum(theirs) < sum(ours)

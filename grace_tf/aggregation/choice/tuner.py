@@ -118,9 +118,13 @@ class Tuner:
             return True
 
     def _baselines(self) -> tuple[float, float]:
-        """The seconds of a step without compression, and with half of the bytes."""
+        """The seconds of a step without compression, and with half of the bytes.
+
+        A restored training may know only one of them, and takes the other one to be alike.
+        """
         none, half = map(self._trial.middle, range(self._choice.BASELINES))
-        return none, half
+        known = min(none, half)
+        return (known if math.isinf(none) else none), (known if math.isinf(half) else half)
 
     def _prune(self) -> None:
         self._trial.pruned = set(range(len(self._choice.stages))) - set(self._traced)
@@ -273,18 +277,17 @@ class Tuner:
         blocks = self._trial.after(self.agreement.largest(self._seconds()))
         if self._foresight.put_off:
             none, half = self._baselines()
-            known = math.isfinite(none + half)
-            outdated = known and pruning.measuring_pays(none, half, self._rest_of_training().about)
-        else:
-            others = len(self._traced) < len(self._choice.stages)
-            more = others and self._foresight.measured < _MOST_MEASURED
-            outdated = more and self._trial.drifted
-        self.outdated = self.outdated or outdated
+            left = self._rest_of_training()
+            known = left.again and math.isfinite(half)
+            self.outdated = known and pruning.measuring_pays(none, half, left.about)
+        elif self._trial.drifted and len(self._traced) < len(self._choice.stages):
+            more = self._foresight.measured < _MOST_MEASURED
+            self.outdated = more and self._rest_of_training().again
         self._go_on(blocks)
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)
-        if not self.outdated:  # else the decision may be of one step
+        if not (self.outdated and self._foresight.put_off):  # else it may be of one step
             self._follow()
 
     def _follow(self) -> None:

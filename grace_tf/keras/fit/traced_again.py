@@ -16,7 +16,9 @@ def call_of(model: Any, tuner: Any) -> Call:
     taken = steps.now()
     if taken is None:
         return Call()
-    again = any(each.chooses_by(tuner) for each in _aggregators(model))
+    # A model may make its train_function in a way of its own, which does not ask.
+    asks = model is not None and getattr(model.train_function, "counts_steps", False)
+    again = asks and any(each.chooses_by(tuner) for each in _aggregators(model))
     return Call(math.inf if taken.planned is None else taken.planned, taken.done, again)
 
 

@@ -179,3 +179,49 @@ def test_equal_times_decide_alike_whoever_measured_them():
         slowest = [max(table[w][a] for w in order) for a in range(4)]
         found.add(Simulated(constant(slowest)).take(TRIED).trial.saved)
     assert len(found) == 1
+
+
+def test_further_arms_are_looked_at_without_those_before():
+    trial = Trial(len(ARMS), baselines=2)
+    trial.pruned = {EIGHT, FOUR}
+    assert [block.arm for block in trial.begin()] == [HALF, NONE, HALF]
+    trial.after([9.9, SLOW[NONE], SLOW[HALF]])
+    assert trial.decision.arm == HALF
+    trial.pruned = {NONE, EIGHT}
+    training = Simulated(constant(SLOW), trial.widened(), trial).take(1)
+    assert set(training.arms) == {FOUR}
+    assert training.take(20).chosen == FOUR
+
+
+def test_further_arms_are_compared_with_the_others_anew_after_a_watch():
+    trial = Trial(len(ARMS), baselines=2)
+    trial.pruned = {EIGHT, FOUR}
+    Simulated(constant(SLOW), trial=trial).take(200)
+    trial.pruned = {EIGHT}
+    assert [block.arm for block in trial.widened()] == [HALF, NONE, HALF, FOUR]
+
+
+def test_the_first_watch_after_further_arms_came_notices_another_network():
+    """It compares the times with those of the comparison, as in any training."""
+    trial = Trial(len(ARMS), baselines=2)
+    trial.pruned = {EIGHT, FOUR}
+    trial.after([9.9, SLOW[NONE], SLOW[HALF]][: len(trial.begin())])
+    trial.pruned = {NONE, EIGHT}
+    training = Simulated(lambda arm, step: SLOW[arm] * (1 + (step > 8)), trial.widened(), trial)
+    training.take(10)  # the look, and the whole watch
+    assert trial.drifted
+
+
+@pytest.mark.parametrize("rival, first", [(1.4, 50), (1.6, 300), (2.1, 50)])
+def test_a_rival_that_is_much_slower_is_compared_in_the_long_run_only(rival, first):
+    """One that is even slower is not compared; then a watch only looks for another network."""
+    training = Simulated(constant((9.0, rival, 9.0, 1.0))).take(1)
+    assert training._blocks[0].steps == first
+    assert (len(training._blocks) == 1) == (rival > subject.DISTANT)
+
+
+def test_a_step_with_one_arm_alone_has_no_rival():
+    trial = Trial(len(ARMS), baselines=2)
+    trial.pruned = {NONE, EIGHT, FOUR}
+    training = Simulated(constant(SLOW), trial=trial).take(TRIED)
+    assert (training.chosen, trial.decision.rival) == (HALF, HALF)

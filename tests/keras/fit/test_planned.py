@@ -43,6 +43,8 @@ def test_only_the_step_of_the_models_own_optimizer_can_be_traced_again():
     assert [call_of(made, tuner) for tuner in tuners] == [Call(), Call()]  # no fit is under way
     now = types.SimpleNamespace(planned=100, done=3)
     with mock.patch.object(steps, "now", lambda: now):
+        assert not call_of(made, tuners[0]).again  # its train_function does not ask
+        made.train_function = types.SimpleNamespace(counts_steps=True)
         assert [call_of(made, tuner) for tuner in tuners] == [Call(100, 3, True), Call(100, 3)]
         now.planned = None
         assert call_of(made, tuners[0]) == Call(done=3, again=True)
