@@ -25,6 +25,12 @@ class Auto(Scheduled):
     chosen = True
     BASELINES = 2
 
+    @property
+    def scout(self) -> int:
+        """The number of the arm that shows what compression can gain: the last of `safe`."""
+        safe = self.levels[self.BASELINES]
+        return max(arm for arm, level in enumerate(self.levels) if level == safe)
+
     def then(self, **parts: Any) -> Scheduled:
         raise ValueError("auto chooses among whole methods, so it has no parts to compress.")
 

@@ -5,7 +5,7 @@ waits meanwhile, so after a part of a second of each kind it repeats fewer measu
 workers agree on the measured values, so all of them trace the same arms.
 
 A step of `fit` can be traced again, so there the measurement is put off: the first trace contains
-the baselines alone, and their times show whether it can pay.
+the baselines and one method, and their times show whether a measurement can pay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Foresight:
 
     Attributes:
       arms: the numbers of the selected arms, in ascending order; None before `begin`.
-      put_off: whether the arms are the baselines alone, because nothing was measured yet.
+      put_off: whether nothing was measured yet, though the step can be traced again.
       sentence: the reason, as text for users; "" if nothing was measured.
       measured: how often the network was measured, the same on all workers.
     """
@@ -86,32 +86,36 @@ class Foresight:
         most, least, few, never = self._agreement.largest([saved, -saved, -planned, not again])
         if saved and most == -least:
             self.arms = tuple(arm for arm in range(len(self._plans)) if saved >> arm & 1)
-        elif never and -few >= FEWEST:
-            self.measure(-few)
-            return
-        else:
+        elif -few < FEWEST:
             self.arms = baselines
-        self.put_off = self.arms == baselines and not never
+        elif never:
+            self.measure(-few)
+        else:
+            self.arms = (*baselines, self._choice.scout)
+        known = {*baselines, self._choice.scout}
+        self.put_off = not never and known.issuperset(self.arms)
 
     def measure(self, steps: float | None = None, without: Sequence[int] = ()) -> None:
         """Measures and selects the arms.  All workers must call it in the same step.
 
-        The call may come while a step is traced.
+        The call may come while a step is traced.  Methods that are traced already are kept.
 
         Args:
           steps: that the training takes from now on; None if nobody knows.
           without: baselines that are far behind.  The step does not contain them, unless only
             baselines are worth a trial.
         """
-        self.put_off, self.measured = False, self.measured + 1
+        self.put_off, self.measured, before = False, self.measured + 1, self.arms or ()
         foreseen = foresee(self._plans, self._between(), self._agreement.largest)
         if foreseen is None:
             self.arms = tuple(range(self._choice.BASELINES + pruning.MOST))
             return
         baselines, variables = self._choice.BASELINES, len(self._plans[0].paths)
-        self.arms = pruning.decide(foreseen, baselines, variables, steps)
-        if len(self.arms) > baselines:
-            self.arms = tuple(arm for arm in self.arms if arm not in without)
+        arms = {*pruning.decide(foreseen, baselines, variables, steps)}
+        arms.update(arm for arm in before if arm >= baselines)
+        if len(arms) > baselines:
+            arms.difference_update(without)
+        self.arms = tuple(sorted(arms))
         names = [str(stage.compressor) for stage in self._choice.stages]
         self.sentence = pruning.said(foreseen, self.arms, baselines, names)
         if lifeline.current().rank == 0:

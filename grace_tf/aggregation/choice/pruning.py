@@ -69,18 +69,24 @@ def decide(
     return (*range(baselines), *sorted(tried))
 
 
-def measuring_pays(none: float, half: float, steps: float) -> bool:
+def measuring_pays(none: float, half: float, scout: float, fewer: bool, steps: float) -> bool:
     """Whether to measure the network in the rest of a training.
 
     The time that half of the bytes save is about the most that the other half can save, since a
-    step waits for that part of an exchange which the backward pass does not hide.  In a long
-    training the measurement costs nothing that counts.
+    step waits for that part of an exchange which the backward pass does not hide.  Where the scout
+    saves time, it has saved three quarters of that, or more.  In a long training the measurement
+    costs nothing that counts.
 
     Args:
       none, half: seconds of a step that sends all bytes, and of one that sends half of them.
+      scout: seconds of a step that sends an eighth of them; infinite if unknown.
+      fewer: whether there are methods that send even less.
       steps: that are left.
     """
-    return steps * (none - half) > SAVED or steps * half > LONG
+    gain = none - half
+    if scout < half:
+        gain = (half - scout) / 3 if fewer else 0.0
+    return steps * gain > SAVED or steps * min(half, scout) > LONG
 
 
 def said(
@@ -96,12 +102,6 @@ def said(
     if tried:
         return f"auto tries {' and '.join(tried)}, since {rest}."
     return f"auto tries no method beside {' and '.join(names[:baselines])}, since {rest}."
-
-
-def said_of_baselines(none: float, half: float, names: Sequence[str]) -> str:
-    """Why nothing was measured, in one sentence; see `measuring_pays` for the arguments."""
-    saved = f"save {seconds_text(none - half)}" if half < none else "save nothing"
-    return f"auto tries no method beside {names[0]} and {names[1]}: half of the bytes {saved}."
 
 
 def _part(foreseen: Sequence[Foreseen], arm: int, names: Sequence[str]) -> str:

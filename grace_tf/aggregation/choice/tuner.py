@@ -109,7 +109,8 @@ class Tuner:
                 self._foresight.measure(self._rest_of_training().at_most, without=far)
             else:
                 self._foresight.measure()
-            if self._traced == before:
+            if not {*self._traced} - {*before}:
+                self._foresight.arms = before
                 self._follow()
                 return False
             self._prune()
@@ -202,10 +203,8 @@ class Tuner:
         )
         said = f" Excluded for a large error or residual: {left}." if left else ""
         seen = self._foresight.sentence
-        if self._foresight.put_off and self._trial.timing and not self.outdated:
-            names = [str(stage.compressor) for stage in self._choice.stages]
-            none, half = self._baselines()
-            seen = pruning.said_of_baselines(none, half, names) if half < math.inf else ""
+        if self._foresight.put_off and self._trial.decision is not None and not self.outdated:
+            seen = "auto tries no other method, since too little can be gained in what is left."
         return f"{said} {seen}".rstrip()
 
     def _next(
@@ -276,14 +275,21 @@ class Tuner:
     def _end_of_blocks(self) -> None:
         blocks = self._trial.after(self.agreement.largest(self._seconds()))
         if self._foresight.put_off:
-            none, half = self._baselines()
             left = self._rest_of_training()
-            known = left.again and math.isfinite(half)
-            self.outdated = known and pruning.measuring_pays(none, half, left.about)
+            self.outdated = left.again and self._measuring_pays(left.about)
         elif self._trial.drifted and len(self._traced) < len(self._choice.stages):
             more = self._foresight.measured < _MOST_MEASURED
             self.outdated = more and self._rest_of_training().again
         self._go_on(blocks)
+
+    def _measuring_pays(self, steps: float) -> bool:
+        none, half = self._baselines()
+        scout = self._choice.scout
+        held = scout in self._traced and scout not in self._trial.left
+        scouted = self._trial.middle(scout) if held else math.inf
+        fewer = scout < len(self._choice.stages) - 1
+        known = math.isfinite(half)
+        return known and pruning.measuring_pays(none, half, scouted, fewer, steps)
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)

@@ -313,6 +313,7 @@ class ArmsTest(tf.test.TestCase):
     # Two plans are enough: of them only the number of paths, and that they have buckets, count.
     PLANS = [types.SimpleNamespace(paths=["v"], buckets=[1])] * 4
     BETTER = [Foreseen(each, each, 0) for each in (900, 500, 600, 200)]  # eden alone
+    OTHER = [Foreseen(each, each, 0) for each in (900, 500, 100, 600)]  # 8 bits alone
 
     def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, call=None):
         line, told = types.SimpleNamespace(rank=0, size=2), mock.Mock(return_value=foreseen)
@@ -351,7 +352,7 @@ class ArmsTest(tf.test.TestCase):
         comparing = [-1, -1, *7 * [0], 0b0111]
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), comparing), ((0, 1, EDEN), 1))
 
-    def fit(self, seconds, planned, foreseen=BETTER, total=1000, error=0.0):
+    def fit(self, seconds, planned, foreseen=BETTER, total=1000, error=0.0, spec="auto"):
         """Calls of `fit` with so many planned steps each, on a simulated clock.
 
         `error`: the vNMSE of measured steps.
@@ -359,9 +360,10 @@ class ArmsTest(tf.test.TestCase):
         Returns: the tuner, the arm of each step, and the steps before which it has measured.
         """
         now, saved, taken, measured, sample = [0.0], START, [], [], NOTHING
-        tuner, line = Tuner(grace_tf.get("auto"), lambda: now[0]), Line(0, [])
+        tuner, line = Tuner(grace_tf.get(spec), lambda: now[0]), Line(0, [])
         line.size = 2
-        self.assertEqual(self.arms(tuner, call=rest.Call(planned, 0, True)), ((0, 1), 0))
+        first = (0, 1) if planned < subject.FEWEST else (0, 1, EDEN)
+        self.assertEqual(self.arms(tuner, call=rest.Call(planned, 0, True)), (first, 0))
         with (
             mock.patch.object(lifeline, "current", lambda: line),
             mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
@@ -372,7 +374,8 @@ class ArmsTest(tf.test.TestCase):
                 with mock.patch.object(rest, "call_of", lambda tuner, call=call: call):
                     if tuner.outdated:
                         measured.append(step)
-                        self.assertEqual(tuner.renew(), max(tuner._traced) > 1)
+                        before = tuner._traced
+                        self.assertEqual(tuner.renew(), tuner._traced != before)
                         now[0] += 9.0
                     arm, looked, saved = tuner._next(saved, sample, step)
                 now[0] += seconds[arm]
@@ -380,46 +383,59 @@ class ArmsTest(tf.test.TestCase):
                 taken.append(int(arm))
         return tuner, taken, measured
 
-    def test_fit_measures_the_network_once_half_of_the_bytes_have_saved_time(self):
-        """A block each of bf16, none and bf16; then, after one more step, of the new arm alone."""
-        with self.assertLogs("grace_tf", "INFO") as told:
-            tuner, taken, measured = self.fit((0.09, 0.05, 9, 0.02), 1000)
-        self.assertEqual(measured, [13])
-        self.assertEqual(taken[:20], [*4 * [1], *4 * [0], *5 * [1], *7 * [EDEN]])
+    def test_fit_tries_eden_without_any_measurement(self):
+        tuner, taken, measured = self.fit((0.09, 0.05, 9, 0.02), 1000)
+        self.assertEqual(measured, [])
+        self.assertEqual(taken[:17], [*4 * [1], *4 * [0], *4 * [1], *5 * [EDEN]])
         self.assertEqual(tuner.spec, "eden")
-        self.assertEqual(tuner._traced, (1, EDEN))  # without compression it is far behind
+        self.assertIn("too little can be gained", tuner.reason)
+
+    def test_fit_measures_the_network_where_half_of_the_bytes_save_time_and_eden_does_not(self):
+        """A block each of bf16, none, bf16 and eden; then, after one more step, of the new arm."""
+        with self.assertLogs("grace_tf", "INFO") as told:
+            tuner, taken, measured = self.fit((0.09, 0.05, 0.03, 0.06), 1000, self.OTHER)
+        self.assertEqual(measured, [17])
+        self.assertEqual(taken[8:24], [*4 * [1], *4 * [EDEN], 1, *7 * [2]])
+        self.assertEqual(tuner.spec, "qsgd:bits=8")
+        self.assertEqual(tuner._traced, (1, 2, EDEN))  # without compression it is far behind
         self.assertLess(taken.count(1), 40)
-        self.assertIn("auto tries eden", told.output[0])  # not that bf16 was chosen
+        self.assertIn("auto tries qsgd:bits=8", told.output[0])  # not that bf16 was chosen
         self.assertLen(told.output, 2)
 
     def test_fit_does_not_measure_where_half_of_the_bytes_save_little(self):
-        tuner, _, measured = self.fit((0.0185, 0.018), 1000)
+        tuner, _, measured = self.fit((0.0185, 0.018, 9, 0.02), 1000)
         self.assertEqual(measured, [])
-        self.assertIn(
-            "auto tries no method beside none and bf16: half of the bytes save 0.5 ms.",
-            tuner.reason,
-        )
+        self.assertIn("auto tries no other method, since too little can be gained", tuner.reason)
+
+    def test_fit_measures_for_what_a_quality_admits_beyond_eden(self):
+        """powersgd may save a third of what eden has saved beside bf16."""
+        seconds = (0.09, 0.05, 9, 0.02, 9, 0.01)
+        same = [Foreseen(each, each, 0) for each in (9000, 5000, 9000, 2000, 9000, 1000)]
+        tuner, _, measured = self.fit(seconds, 400, same, 400, spec="auto:quality=balanced")
+        self.assertEqual(measured, [])
+        tuner, _, measured = self.fit(seconds, 1000, same, spec="auto:quality=balanced")
+        self.assertEqual((measured, tuner.spec), ([17], "powersgd"))
 
     def test_at_the_end_of_fit_no_measurement_pays(self):
-        self.assertLen(self.fit((0.06, 0.05, 9, 0.02), 1000)[2], 1)
-        self.assertEqual(self.fit((0.06, 0.05, 9, 0.02), 490)[2], [])
+        self.assertLen(self.fit((0.06, 0.05, 9, 0.06), 1000)[2], 1)
+        self.assertEqual(self.fit((0.06, 0.05, 9, 0.06), 490)[2], [])
 
     def test_a_long_training_measures_in_any_case_and_is_not_traced_again_for_nothing(self):
         same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
-        tuner, _, measured = self.fit((0.2, 0.21), 2000, foreseen=same)
+        tuner, _, measured = self.fit((0.2, 0.21, 9, 0.3), 2000, foreseen=same)
         self.assertLen(measured, 1)
         self.assertIn("since exchange and codec of qsgd:bits=8 take", tuner.reason)
         self.assertEqual(tuner.spec, "none")
 
-    def test_where_nothing_is_worth_a_trial_the_baselines_stay_though_one_is_far_behind(self):
+    def test_where_nothing_is_worth_a_trial_the_step_stays_though_one_is_far_behind(self):
         same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
-        tuner, taken, measured = self.fit((0.09, 0.05), 1000, foreseen=same)
-        self.assertEqual((measured, tuner._traced, tuner.spec), ([13], (0, 1), "bf16"))
+        tuner, taken, measured = self.fit((0.09, 0.05, 9, 0.06), 1000, foreseen=same)
+        self.assertEqual((measured, tuner._traced, tuner.spec), ([17], (0, 1, EDEN), "bf16"))
 
     def test_a_method_that_is_left_leaves_the_baseline_that_the_step_holds(self):
-        tuner, taken, _ = self.fit((0.09, 0.05, 9, 0.02), 1000, error=0.5)
-        self.assertEqual((tuner._traced, tuner.spec), ((1, EDEN), "bf16"))
-        self.assertLess(taken.count(EDEN), 10)
+        tuner, taken, _ = self.fit((0.09, 0.05, 0.03, 0.06), 1000, self.OTHER, error=0.5)
+        self.assertEqual((tuner._traced, tuner.spec), ((1, 2, EDEN), "bf16"))
+        self.assertLess(taken.count(2), 10)
 
     def test_a_restored_training_measures_where_it_becomes_long(self):
         tuner = Tuner(grace_tf.get("auto"), lambda: self.now)
