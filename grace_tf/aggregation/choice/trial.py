@@ -23,7 +23,7 @@ GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
 # Times the chosen arm: a rival that is not compared again, of a method and of a baseline.  A method
 # pays for comparisons with what it gains; a baseline gains nothing.
 DISTANT, NEAR = 2.0, 1.25
-SELDOM = 1.5  # times the chosen arm: such a rival is compared in the long run only
+SELDOM = 1.25  # times the chosen arm: such a rival is compared in the long run only
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
 # All arms are looked at again where the time of a step has grown or shrunk by this factor since the
 # last watch.  The first watch uses the time that the comparison has measured.
