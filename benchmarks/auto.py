@@ -78,8 +78,8 @@ def judged(record: dict) -> dict:
     return {"over": auto / best, "share": share, "gain": gain}
 
 
-def show(records: list[dict]) -> None:
-    """The table of places under the sentence on all of them."""
+def table(records: list[dict]) -> tuple[str, list[str], list[list[str]]]:
+    """The sentence on all places, the columns, and a row for each place."""
     # Of a link that changes there are no whole trainings with the other methods.
     nothing = {"over": None, "share": None, "gain": None}
     found = [(r, nothing if "followed" in r else judged(r)) for r in records]
@@ -106,7 +106,7 @@ def show(records: list[dict]) -> None:
         f"of a link were not followed within {MOST_FOLLOWED} steps."
     )
     columns = ["place", "disturbed", "auto / best baseline", "share of the gain", "best / fastest"]
-    print_table(sentence, [*columns, "choice at the end", "followed after"], rows)
+    return sentence, [*columns, "choice at the end", "followed after"], rows
 
 
 def launch(place: dict, options: argparse.Namespace) -> bool:
@@ -310,7 +310,7 @@ def main() -> None:
                 continue  # it would change the interface of this machine
             if place not in known and not launch(dict(zip(KEY, place)), options):
                 failed.append(place)
-    show(read(options.out))
+    print_table(*table(read(options.out)))
     if failed:
         raise SystemExit(f"These places have failed: {failed}.")
 

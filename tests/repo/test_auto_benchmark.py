@@ -38,7 +38,7 @@ def test_a_change_is_followed_when_slow_methods_are_only_compared_with(stages, a
     assert auto.followed(stages, 2, [9, 5, 1, 1.04]) == after
 
 
-def test_a_table_of_results_has_a_row_for_each_place(tmp_path, capsys):
+def test_a_table_of_results_has_a_row_for_each_place():
     given = {
         "task": "vision",
         "workers": 2,
@@ -47,7 +47,7 @@ def test_a_table_of_results_has_a_row_for_each_place(tmp_path, capsys):
         "choice": "auto: x, y",
     }
     place = {**given, **record(1.0, 10.2, none=100, bf16=100, fp16=100)}
-    auto.show([place, {**place, "disturbed": "change", "followed": 30}])
-    told = capsys.readouterr().out
-    assert "in 0 of 1 places" in " ".join(told.split())
-    assert "1.018" in told and "30" in told
+    sentence, columns, rows = auto.table([place, {**place, "disturbed": "change", "followed": 30}])
+    assert "in 0 of 1 places" in sentence
+    assert [dict(zip(columns, row))["auto / best baseline"] for row in rows] == ["1.018", "-"]
+    assert rows[1][-1] == "30"

@@ -21,6 +21,8 @@ sys.path.append(str(ROOT / "benchmarks"))  # last: tests have programs of the sa
 sys.path.append(str(ROOT))  # for benchmarks.suite
 from injection import tables as injected  # noqa: E402
 
+from benchmarks import auto  # noqa: E402
+
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 TRANSFORMER = RESULTS / "transformer.jsonl"
@@ -31,6 +33,7 @@ LINK_EDEN = RESULTS / "link-1gbit-eden.json"
 LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
 DEMO = RESULTS / "demo.jsonl"
+AUTO = RESULTS / "auto.jsonl"
 STEPS = {
     "AVX2": RESULTS / "step-resnet50-avx2.jsonl",
     "AVX-512": RESULTS / "step-resnet50-avx512.jsonl",
@@ -349,6 +352,14 @@ def signs_table():
     return tables.markdown(columns, rows)
 
 
+def auto_table():
+    """The committed runs of benchmarks/auto.py, without what no place has."""
+    _, columns, rows = auto.table(auto.read(AUTO))
+    told = [name for name, cells in zip(columns, zip(*rows)) if {*cells} != {"-"}]
+    kept = [[cell for name, cell in zip(columns, row) if name in told] for row in rows]
+    return tables.markdown(told, kept)
+
+
 def matrix():
     """The recorded answers: `{(version of TensorFlow, engine, cell): answer}`."""
     lines = [json.loads(line) for line in MATRIX.read_text(encoding="utf-8").splitlines()]
@@ -382,6 +393,7 @@ TABLES = {
     "link-eden": link_eden_table,
     "link-hosts": link_hosts_table,
     "libraries": library_runs.table,
+    "auto": auto_table,
     "xla": xla_table,
     "gpu": gpu_table,
     "faults": functools.partial(faults_table, "faults"),
