@@ -119,7 +119,7 @@ class Network:
         return seconds
 
     def busy(self, collective: Collective) -> float:
-        """The time in which the processors work for this collective, and so for nothing else."""
+        """The time for which this collective keeps the processors busy."""
         own = Collective(collective.kind, -(-collective.nbytes // self.per_host))
         seconds = _of(self.across, collective.kind).busy(own, self.size)
         if self.per_host > 1:
@@ -127,7 +127,7 @@ class Network:
         return seconds
 
     def busy_inside(self, nbytes: int) -> float:
-        """The time in which the processors of a host work to add up so many bytes of gradient."""
+        """The time for which a host's processors are busy adding up so many bytes of gradient."""
         if self.per_host == 1:
             return 0.0
         return _of(self.inside, "sum").busy(Collective("sum", nbytes), self.per_host)

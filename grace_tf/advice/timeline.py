@@ -74,7 +74,7 @@ class Bucket:
         return sum(network.beside(each) for each in self.collectives)
 
     def busy(self, network: Network) -> float:
-        """The time in which the processors work for its collectives, and so for nothing else."""
+        """The time for which its collectives keep the processors busy."""
         inside = network.busy_inside(self.dense)
         return inside + sum(network.busy(each) for each in self.collectives)
 

@@ -74,7 +74,10 @@ class Stages:
 
     @property
     def handed(self) -> list[CollectiveRecord]:
-        """The collectives of the stage that ran last; before the first step, of the first held."""
+        """The collectives of the stage that ran last.
+
+        Before the first step, those of the first stage that the step contains.
+        """
         first = next(iter(self._handed.values()), [])
         return list(self._handed.get(self.number, first))
 

@@ -95,16 +95,18 @@ class Reduction:
         self._stages.probe = probe
 
     def chooses_by(self, tuner: Any) -> bool:
-        """Whether this tuner is that of "auto" here."""
+        """Whether "auto" chooses by this tuner here."""
         return self._stages.tuner is tuner
 
     @property
     def outdated(self) -> bool:
-        """Whether "auto" wants to measure the network, on all workers alike: see `renew`."""
+        """Whether "auto" asks for a call of `renew`.  The answer is the same on all workers."""
         return self._stages.tuner is not None and self._stages.tuner.outdated
 
     def renew(self) -> bool:
-        """Lets "auto" select anew what a step holds; all workers call it between two steps.
+        """Lets "auto" measure the network, and select again what a step contains.
+
+        All workers must call it, between the same two steps.
 
         Returns: whether the step must be traced again.
         """

@@ -27,7 +27,7 @@ class Auto(Scheduled):
 
     @property
     def scout(self) -> int:
-        """The number of the arm that shows what compression can gain: the last of `safe`."""
+        """The number of the method that a training times first: the last one of `safe`."""
         safe = self.levels[self.BASELINES]
         return max(arm for arm, level in enumerate(self.levels) if level == safe)
 

@@ -132,7 +132,8 @@ def one_overflows():
 def scaled_loop(factors):
     """Trains a variable for a step with each factor.  Returns its values, the scale and the steps.
 
-    A factor multiplies the gradient of worker 1.  On worker 0 a factor above 4 counts as 4.
+    In each step, worker 1 multiplies its gradient by the factor.  Worker 0 does so too, but by 4 at
+    most.  So a large factor overflows on worker 1 alone.
     """
     with strategy.scope():
         variable = tf.Variable(tf.zeros([8]))

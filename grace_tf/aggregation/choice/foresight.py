@@ -57,7 +57,7 @@ class Foresight:
         self.put_off, self.sentence, self.measured = False, "", 0
 
     def of(self, plans: Sequence[Any], between: Callable[[], Transport] | None) -> None:
-        """What a measurement is of.
+        """Sets what `measure` uses.
 
         Args:
           plans: of all arms, those of the step that was traced last.

@@ -22,10 +22,10 @@ from grace_tf.advice.verdict import seconds_text
 WORTH = 5  # percent that a method must be faster than the best baseline
 MOST = 2  # methods that are tried beside the baselines
 BEHIND = 1.25  # times the best method: such a method is not tried
-TRACING = 10_000  # microseconds for each variable and method, which a step takes that is traced
+TRACING = 10_000  # microseconds that tracing takes, for each variable and method
 PAYS = 20  # times that must be saved in the rest of the training
-# Seconds: what must be saved, or what the rest of the training must last, for a measurement to pay
-# that takes half a second, and for another trace.
+# A measurement takes half a second, and another trace some seconds.  Both pay if they can save the
+# training more than `SAVED` seconds, or if it still lasts more than `LONG` seconds.
 SAVED, LONG = 5.0, 200.0
 
 
@@ -47,7 +47,7 @@ class Foreseen:
 def decide(
     foreseen: Sequence[Foreseen], baselines: int, variables: int, steps: float | None
 ) -> tuple[int, ...]:
-    """The numbers of the arms that are worth a trial: the baselines, and `MOST` others at most.
+    """The numbers of the arms that are worth a trial: the baselines, and at most `MOST` methods.
 
     Args:
       foreseen: by arm.

@@ -31,9 +31,9 @@ class Rest(NamedTuple):
     """The steps of a training that are left.
 
     Attributes:
-      about: a program that calls `fit` again and again, or does not know the number, is taken to be
-        half-way.
-      at_most: infinite where nobody knows.
+      about: an estimate.  Where `fit` is called again and again, or its number of steps is not
+        known, as many steps are expected as were taken so far.
+      at_most: the largest possible number; infinite where it is not known.
       again: whether the call of `fit` can trace its step again.
     """
 
@@ -47,13 +47,17 @@ call_of: Callable[[Any], Call] = lambda tuner: Call()  # noqa: E731
 
 
 def fewest_planned(call: Call, agreement: Agreement) -> float:
-    """The steps of the call, of the worker that plans fewest."""
+    """The number of steps of the call, on the worker that plans the fewest."""
     (most,) = agreement.largest([-call.steps])
     return -most
 
 
 def rest_of(call: Call, taken: int, agreement: Agreement) -> Rest:
-    """What is left after so many steps of the training, for the worker that knows of fewest."""
+    """The steps that are left, of the worker that has the fewest left.
+
+    Args:
+      taken: the number of steps of this training in this process so far.
+    """
     before, known = taken - call.done, math.isfinite(call.steps)
     about = max(call.steps - call.done, before) if known else taken
     at_most = call.steps - call.done if known and before <= 0 else math.inf

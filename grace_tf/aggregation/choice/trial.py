@@ -23,7 +23,7 @@ GAIN = 1.03  # what compression must bring, with a one-sided confidence of 95 %
 # Times the chosen arm: a rival that is not compared again, of a method and of a baseline.  A method
 # pays for comparisons with what it gains; a baseline gains nothing.
 DISTANT, NEAR = 2.0, 1.25
-SELDOM = 1.25  # times the chosen arm: such a rival is compared in the long run only
+SELDOM = 1.25  # times the chosen arm: such a rival is compared every `WATCHES[-1]` steps only
 LEAD = 1.01  # what a rival must bring in two watches that follow each other
 # All arms are looked at again where the time of a step has grown or shrunk by this factor since the
 # last watch.  The first watch uses the time that the comparison has measured.
@@ -84,7 +84,7 @@ class Trial:
         self._expected = 0.0  # seconds of a step in the last watch, or in the first comparison
         self._first = True  # whether no arm was chosen so far
         self._watches = self._switches = 0
-        self._watched_once = False  # since all arms were looked at
+        self._watched_once = False  # whether a watch has ended since all arms were looked at
         self.decision: Decision | None = None
 
     def fixed(self, arm: int, reason: str, steps: int = 1 << 62) -> list[Block]:
@@ -115,13 +115,13 @@ class Trial:
         return [Block(self._baselines - 1), *self._look()]
 
     def widened(self) -> list[Block]:
-        """The next blocks of a training whose step has come to hold further arms.
+        """The next blocks, after the step was traced again with further arms.
 
-        The other arms are not looked at again, unless a watch has passed since then.
+        Only the further arms get a block, unless a watch has ended since the others had theirs.
         """
         if self._watched_once:
             return self.begin()
-        self._first = True  # what was decided without these arms was no choice
+        self._first = True  # the next decision is the first one with these arms
         return self._look()
 
     def _look(self) -> list[Block]:

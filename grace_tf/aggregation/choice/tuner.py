@@ -97,9 +97,11 @@ class Tuner:
         return self._traced
 
     def renew(self) -> bool:
-        """Measures the network between two steps.  All workers must call it.
+        """Measures the network, and selects again the arms that a step contains.
 
-        Returns: whether the step must be traced again, since other arms are worth a trial.
+        All workers must call it, between the same two steps.
+
+        Returns: whether the step must be traced again, because it lacks one of these arms.
         """
         with self._lock:
             before, self.outdated = self._traced, False
@@ -293,7 +295,9 @@ class Tuner:
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)
-        if not (self.outdated and self._foresight.put_off):  # else it may be of one step
+        if not (
+            self.outdated and self._foresight.put_off
+        ):  # else the next step may replace the decision
             self._follow()
 
     def _follow(self) -> None:

@@ -76,7 +76,8 @@ def costs(
 def fitted(taken: Taken, worked: Taken, size: int) -> dict[str, Cost]:
     """The costs by kind, from the times of a small and of a large buffer of each kind.
 
-    `taken` has the seconds that each took, and `worked` those in which the processors worked.
+    `taken` has the seconds that each collective took, by kind and bytes.  `worked` has the seconds
+    for which it kept the processors busy.
     """
     found = {}
     for kind in KINDS:

@@ -95,7 +95,10 @@ def cuts_of(sizes: Sequence[int]) -> list[int]:
 
 
 def backward_to(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callable[[], Any]:
-    """Computes the gradients of these variables; TensorFlow leaves out what they do not need."""
+    """Returns a traced function that computes the gradients of these variables, and nothing else.
+
+    TensorFlow removes the parts of the backward pass that these gradients do not need.
+    """
 
     @tf.function(autograph=False)
     def tensors() -> list[tf.Tensor]:

@@ -38,7 +38,7 @@ _REPEATS, _SECONDS = 7, 120.0
 def loopback(per_host: int) -> dict[str, Cost]:
     """The costs between two processes of this machine.
 
-    `per_host` is the number of workers on each host of the training that is asked about.
+    `per_host` is the number of workers on each host of the training for which the user asks.
 
     Raises RuntimeError where they cannot exchange anything.
     """
@@ -58,7 +58,7 @@ def loopback(per_host: int) -> dict[str, Cost]:
 def costs(group: Group, per_host: int) -> dict[str, Cost]:
     """The costs between the processes of a group.  All processes must call it; all get the same.
 
-    `per_host` is the number of workers that share the processors of one host.
+    `per_host` is the number of workers on one host.  They share its processors.
     """
     agree = functools.partial(largest, group)
     processors = len(os.sched_getaffinity(0)) / per_host

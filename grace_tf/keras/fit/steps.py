@@ -91,7 +91,7 @@ class Steps:
 
     @property
     def done(self) -> int:
-        """The batches that this worker has taken in the call, without those of a step under way."""
+        """The number of batches in the finished steps of this worker in this call of `fit`."""
         return self._done * self._width
 
     def __enter__(self) -> Steps:

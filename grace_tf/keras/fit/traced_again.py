@@ -23,7 +23,10 @@ def call_of(model: Any, tuner: Any) -> Call:
 
 
 def _aggregators(model: Any) -> list[Any]:
-    """Those of the model's own optimizer; an Aggregator in a `train_step` is not among them."""
+    """The Aggregators of the model's own optimizer.
+
+    An Aggregator in a `train_step` is not among them.
+    """
     found = [] if model is None else [each._grace for each in reducing(model.optimizer)]
     return [each for each in found if each is not None]
 

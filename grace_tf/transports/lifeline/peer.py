@@ -42,9 +42,10 @@ class Peer:
         return whole
 
     def send(self, line: bytes) -> None:
-        """Sends a line; a lost connection shows later, when it is read.
+        """Sends a line.
 
-        What a paused worker does not accept in time goes before the next line.
+        A paused worker may accept only a part of it in time.  The rest is sent before the next
+        line.  Nothing is raised if the connection is lost: `lines` finds that out.
         """
         self._unsent += line
         with contextlib.suppress(OSError):

@@ -214,7 +214,7 @@ def test_the_first_watch_after_further_arms_came_notices_another_network():
 
 @pytest.mark.parametrize("rival, first", [(1.3, 300), (2.1, 50)])
 def test_a_rival_that_is_much_slower_is_compared_in_the_long_run_only(rival, first):
-    """One that is even slower is not compared; then a watch only looks for another network."""
+    """A rival of more than `DISTANT` times is never compared, so its watch has one block only."""
     training = Simulated(constant((9.0, rival, 9.0, 1.0))).take(1)
     assert training._blocks[0].steps == first
     assert (len(training._blocks) == 1) == (rival > subject.DISTANT)
