@@ -200,10 +200,10 @@ class Trial:
         if middle[rival] > (DISTANT if arm >= self._baselines else NEAR) * middle[arm]:
             rival = arm
         self.decision = Decision(arm, rival, middle, "measured")
-        # Only for the first choice: if steps are always slower during comparisons than in watches,
-        # every watch would disagree with its comparison and start the next comparison.
         seldom = SELDOM * middle[arm] < middle[rival]
         self._watches = len(WATCHES) - 1 if seldom else 0
+        # Only for the first choice: if steps are always slower during comparisons than in watches,
+        # every watch would disagree with its comparison and start the next comparison.
         self._expected = middle[arm] if self._first else 0.0
         self._first = False
         return self._watch()
