@@ -14,8 +14,8 @@ RotatedCode ReadCode(const Attributes& attributes) {
   Require(centroids.size() == size_t{1} << (bits - 1), "There must be 2^(bits - 1) centroids.");
   Require(resolution >= 1 && (resolution & (resolution - 1)) == 0,
           "The resolution must be a power of two.");
-  // Up to 4 bits numbers of steps are bytes.
-  const int64_t most = bits <= 4 ? 255 : 1 << 20;
+  // Up to 5 bits numbers of steps are bytes.
+  const int64_t most = bits <= 5 ? 255 : 1 << 20;
   for (size_t i = 0; i < centroids.size(); ++i) {
     const float before = i ? centroids[i - 1] : 0.0f, own = centroids[i];
     Require(own > before && own * static_cast<float>(resolution) <= static_cast<float>(most),

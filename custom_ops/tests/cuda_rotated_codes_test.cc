@@ -12,7 +12,7 @@ const std::vector<float> kCentroids = {0.1f,  0.35f, 0.64f, 0.93f, 1.25f, 1.62f,
 // Of any of a few numbers of bits and sizes of blocks.
 RotatedCode CodeOf(int turn) {
   const int bits = 1 + turn % 6;
-  return {bits, bits <= 4 ? 64 : 1024, kBlocks[turn % 7], turn % 2 == 1, kCentroids};
+  return {bits, bits <= 5 ? 64 : 1024, kBlocks[turn % 7], turn % 2 == 1, kCentroids};
 }
 
 std::vector<PhiloxKey> KeysOf(const std::vector<int64_t>& lengths) {

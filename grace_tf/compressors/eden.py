@@ -49,7 +49,7 @@ class Eden(ListCompressor):
     Paper: Vargaftik et al. 2022, EDEN, arXiv:2108.08842, sections 2 and 3; with 1 bit it is DRIVE,
     arXiv:2105.08339.
     Differs: blocks in place of whole vectors; one rotation for all workers; z is rounded to 1/64
-    (from 5 bits 1/1024) before the nearest c is taken; no bits below 1.
+    (from 6 bits 1/1024) before the nearest c is taken; no bits below 1.
     """
 
     bits: int = 4

@@ -35,7 +35,7 @@
 //                          first less the second, in the second; n is a power of two below kLanes
 //   Compress(m, u)         the lanes of u where m, moved together at the front; others are anything
 //   Spread(m, u)           the front lanes of u moved apart to where m; others are anything
-//   Lookup(table, u)       table[u % 8] of 8 floats
+//   Lookup(table, u)       table[u % 8] of 8 floats; LookupOf16: table[u % 16] of 16
 //   FromInt, ToInt         signed integers to F and back, the latter towards zero
 //   Rint                   to the nearest integer, ties to even, for 0 <= f < 2^22
 //   Narrow(u), Widen(h)    U to its low halves, at most 0xffff each, and back

@@ -27,6 +27,12 @@ static uint32_t LargestOf(const float* x, int64_t size) {
 
 GRACE_INLINE F Flipped(F v, const uint32_t* signs) { return AsF(Xor(AsU(v), LoadU(signs))); }
 
+// The centroids of codes, whose bits above those of the magnitude do not count.
+template <int kBits>
+GRACE_INLINE F Centroids(const RotatedJob& job, U codes) {
+  return kBits == 5 ? LookupOf16(job.near, codes) : Lookup(job.near, codes);
+}
+
 // The codes of a group's magnitudes, in steps, without signs; `numbers` gets their centroids.
 template <int kBits>
 GRACE_INLINE B Magnitudes(const RotatedJob& job, const F* steps, F* numbers) {
@@ -35,11 +41,11 @@ GRACE_INLINE B Magnitudes(const RotatedJob& job, const F* steps, F* numbers) {
   if constexpr (kBits) {
     const B bytes = BytesOf(whole);
     B codes{};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int k = 0; k + 1 < 1 << (kBits - 1); ++k) {
       codes = CountFrom(codes, bytes, static_cast<uint8_t>(job.code.limits[k]));
     }
-    for (int j = 0; j < kVectors; ++j) numbers[j] = Lookup(job.near, Widen(codes, j));
+    for (int j = 0; j < kVectors; ++j) numbers[j] = Centroids<kBits>(job, Widen(codes, j));
     return codes;
   } else {
     uint32_t each[kGroup];
@@ -149,7 +155,7 @@ GRACE_INLINE void AddRotated(const RotatedJob& job, const uint32_t* words, float
       if constexpr (kBits) {
         const U code = Widen(codes, j);
         const U sign = And(ShiftLeft<32 - (kBits ? kBits : 1)>(code), SetU(kSignBit));
-        v = AsF(Xor(AsU(Lookup(job.near, code)), sign));
+        v = AsF(Xor(AsU(Centroids<kBits>(job, code)), sign));
       } else {
         v = Load(values + kLanes * j);
       }

@@ -10,8 +10,8 @@ namespace grace {
 // The tables of a list's code, and the signs of one of its tensors.
 struct RotatedJob {
   RotatedCode code;
-  // The centroid of each code of at most 4 bits, whose sign bit does not count.
-  float near[8];
+  // The centroid of each code of at most 5 bits, whose sign bit does not count.
+  float near[16];
   // What every code stands for, and the magnitude's code of each number of steps.
   float values[2 * kMostCentroids];
   std::vector<uint8_t> codes_of_steps;
@@ -19,7 +19,7 @@ struct RotatedJob {
   alignas(64) uint32_t signs[kMostRotated];
 
   explicit RotatedJob(const RotatedCode& given) : code(given), codes_of_steps(code.Last() + 1) {
-    for (int i = 0; i < 8; ++i) near[i] = code.centroids[i & (code.count - 1)];
+    for (int i = 0; i < 16; ++i) near[i] = code.centroids[i & (code.count - 1)];
     for (int i = 0; i < 2 * code.count; ++i) {
       const float centroid = code.centroids[i & (code.count - 1)];
       values[i] = i < code.count ? centroid : -centroid;
@@ -67,6 +67,8 @@ EncodeBlock ChooseEncode(int32_t bits) {
       return GRACE_CHOOSE(EncodeRotatedBlock<3, kKeep>);
     case 4:
       return GRACE_CHOOSE(EncodeRotatedBlock<4, kKeep>);
+    case 5:
+      return GRACE_CHOOSE(EncodeRotatedBlock<5, kKeep>);
     default:
       return GRACE_CHOOSE(EncodeRotatedBlock<0, kKeep>);
   }
@@ -82,6 +84,8 @@ DecodeBlock ChooseDecode(int32_t bits) {
       return GRACE_CHOOSE(DecodeRotatedBlock<3>);
     case 4:
       return GRACE_CHOOSE(DecodeRotatedBlock<4>);
+    case 5:
+      return GRACE_CHOOSE(DecodeRotatedBlock<5>);
     default:
       return GRACE_CHOOSE(DecodeRotatedBlock<0>);
   }

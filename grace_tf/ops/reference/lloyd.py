@@ -285,7 +285,7 @@ CENTROIDS: dict[int, tuple[float, ...]] = {
 
 def resolution(bits: int) -> int:
     """How finely magnitudes are told apart: in steps of 1 over this."""
-    return 64 if bits <= 4 else 1024
+    return 64 if bits <= 5 else 1024
 
 
 def thresholds(bits: int) -> list[int]:

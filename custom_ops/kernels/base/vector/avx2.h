@@ -142,6 +142,10 @@ GRACE_INLINE U Spread(M m, U v) {
 GRACE_INLINE F Lookup(const float* table, U u) {
   return _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), u);
 }
+GRACE_INLINE F LookupOf16(const float* table, U u) {
+  const F upper = _mm256_castsi256_ps(_mm256_slli_epi32(u, 28));  // bit 3 as the sign
+  return _mm256_blendv_ps(Lookup(table, u), Lookup(table + 8, u), upper);
+}
 
 GRACE_INLINE F FromInt(U v) { return _mm256_cvtepi32_ps(v); }
 GRACE_INLINE U ToInt(F v) { return _mm256_cvttps_epi32(v); }

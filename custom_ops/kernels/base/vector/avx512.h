@@ -102,6 +102,9 @@ GRACE_INLINE U Spread(M m, U v) { return _mm512_maskz_expand_epi32(m, v); }
 GRACE_INLINE F Lookup(const float* table, U u) {
   return _mm512_permutexvar_ps(u, _mm512_broadcast_f32x8(_mm256_loadu_ps(table)));
 }
+GRACE_INLINE F LookupOf16(const float* table, U u) {
+  return _mm512_permutexvar_ps(u, _mm512_loadu_ps(table));
+}
 
 GRACE_INLINE F FromInt(U v) { return _mm512_cvtepi32_ps(v); }
 GRACE_INLINE U ToInt(F v) { return _mm512_cvttps_epi32(v); }

@@ -88,6 +88,7 @@ GRACE_INLINE F Butterfly(F v) {
 GRACE_INLINE U Compress(M, U v) { return v; }
 GRACE_INLINE U Spread(M, U v) { return v; }
 GRACE_INLINE F Lookup(const float* table, U u) { return table[u & 7]; }
+GRACE_INLINE F LookupOf16(const float* table, U u) { return table[u & 15]; }
 
 GRACE_INLINE F FromInt(U v) { return static_cast<float>(v); }
 GRACE_INLINE U ToInt(F v) { return static_cast<int32_t>(v); }

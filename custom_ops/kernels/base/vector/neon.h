@@ -101,6 +101,12 @@ GRACE_INLINE F Lookup(const float* table, U u) {
   const U places = vmlaq_n_u32(SetU(0x03020100), And(u, SetU(7)), 0x04040404);
   return vreinterpretq_f32_u8(vqtbl2q_u8(bytes, vreinterpretq_u8_u32(places)));
 }
+GRACE_INLINE F LookupOf16(const float* table, U u) {
+  uint8x16x4_t bytes;
+  for (int i = 0; i < 4; ++i) bytes.val[i] = vreinterpretq_u8_f32(vld1q_f32(table + 4 * i));
+  const U places = vmlaq_n_u32(SetU(0x03020100), And(u, SetU(15)), 0x04040404);
+  return vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(places)));
+}
 
 GRACE_INLINE F FromInt(U v) { return vcvtq_f32_s32(Signed(v)); }
 GRACE_INLINE U ToInt(F v) { return Unsigned(vcvtq_s32_f32(v)); }
