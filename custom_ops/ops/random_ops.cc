@@ -5,22 +5,13 @@ namespace grace {
 namespace {
 
 // One stream of a number of words.
-struct RandomOp {
+struct RandomOp : Stream {
   explicit RandomOp(const Attributes& attributes)
-      : length(attributes.Int("length")),
-        variable_draw(
-            static_cast<uint32_t>(attributes.Int("variable") << 8 | attributes.Int("draw"))) {
+      : Stream(attributes), length(attributes.Int("length")) {
     Require(length >= 0, "The length must not be negative.");
   }
 
-  PhiloxKey KeyOf(const Call& call) const {
-    PhiloxKey key = Streams::KeyOf(call);
-    key.variable_draw = variable_draw;
-    return key;
-  }
-
   int64_t length;
-  uint32_t variable_draw;
 };
 
 struct RandomWordsOp : RandomOp {
@@ -41,9 +32,9 @@ struct UniformOp : RandomOp {
 
 const bool registered[] = {
     RegisterForCpu<RandomWordsOp>("Grace>RandomWords", {Streams::kInputs}, {"words: int32"},
-                                  {"length: int", "variable: int", "draw: int"}, Vectors),
+                                  {"length: int", Stream::kAttributes}, Vectors),
     RegisterForCpu<UniformOp>("Grace>Uniform", {Streams::kInputs}, {"values: float"},
-                              {"length: int", "variable: int", "draw: int"}, Vectors),
+                              {"length: int", Stream::kAttributes}, Vectors),
 };
 
 }  // namespace

@@ -41,6 +41,7 @@ __all__ = [
     "random_normal",
     "random_words",
     "scatter_sum",
+    "signed_sums",
     "top_k",
     "uniform",
     "unpack_signs",
@@ -231,6 +232,24 @@ def scatter_sum(
     arguments.check_length(n)
     counts = None if counts is None else counts[:, None]
     return selection.scatter_list(values, indices, counts, [values.shape[1]], [[n]], 1.0)[0][0]
+
+
+def signed_sums(
+    xs: Sequence[tf.Tensor], count: int, key: Key, when: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums of the elements of float32 tensors with random signs: (float32 [count], float64 []).
+
+    Element i of all tensors, end to end, is added to sum i % count, with a minus where bit
+    31 - i % 32 of word i // 32 of the key's stream is set. A count of 0 gives the elements
+    themselves. Second, the sum of all squares. Where `when`, a bool scalar, is false, there are no
+    sums, and the sum of squares is 0. Only here the order of additions, and so the last bits,
+    differ between the native operation and the reference.
+    """
+    xs = arguments.float_list(xs, "xs")
+    arguments.check_key(key)
+    when = arguments.tensor(when, tf.bool, 0, "when")
+    module = native if dispatch.runs_on_cpu(xs) else reference
+    return module.signed_sums(xs, count, key, when)
 
 
 def all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -71,4 +71,14 @@ std::vector<PhiloxKey> Streams::Keys(const Call& call) const {
   return keys;
 }
 
+Stream::Stream(const Attributes& attributes)
+    : variable_draw(
+          static_cast<uint32_t>(attributes.Int("variable") << 8 | attributes.Int("draw"))) {}
+
+PhiloxKey Stream::KeyOf(const Call& call) const {
+  PhiloxKey key = Streams::KeyOf(call);
+  key.variable_draw = variable_draw;
+  return key;
+}
+
 }  // namespace grace

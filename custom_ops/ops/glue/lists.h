@@ -99,4 +99,15 @@ struct Streams {
   int64_t draw;
 };
 
+// One stream of a call.
+struct Stream {
+  static constexpr char kAttributes[] = "variable: int; draw: int";
+
+  explicit Stream(const Attributes& attributes);
+
+  PhiloxKey KeyOf(const Call& call) const;
+
+  uint32_t variable_draw;
+};
+
 }  // namespace grace

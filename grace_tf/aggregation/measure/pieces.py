@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from grace_tf import ops
+from grace_tf.aggregation.state.conditions import cond
 from grace_tf.core.context import SHARED
 from grace_tf.line.plan import Plan
+from grace_tf.ops import dispatch
 
 LEAST, MOST = 1 << 14, 1 << 18  # limits of k; √(2/k) is 1.1 % and 0.28 %
 _DRAW = 254  # the number of a random draw that no stage, round, hop or memory uses
-_SIGN = np.int32(np.iinfo(np.int32).min)
 
 
 def length(plan: Plan, exact: bool) -> int | None:
@@ -39,20 +39,35 @@ def length(plan: Plan, exact: bool) -> int | None:
     return None if exact or elements <= wanted else wanted
 
 
-def sketch(flat: tf.Tensor, count: int, bucket: int, seed: int, step) -> tf.Tensor:
-    """The sketch `[count]` of a bucket's elements.
+def take(
+    when: tf.Tensor, xs: Sequence[tf.Tensor], count: int | None, bucket: int, seed: int, step
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The pieces of a bucket's tensors, and their squared norm in float64.
 
-    The random signs depend on the step, and are the same on all workers.
+    Where `when` is false, there are no elements, and the norm is 0.
+
+    Args:
+      when: whether they are wanted in this step.
+      count: the number of sums of a sketch; None for the tensors themselves.
     """
-    rows = -(-flat.shape[0] // count)
-    groups = -(-rows * count // 32)
-    words = ops.random_words(groups, ops.Key(seed, SHARED, step, bucket, _DRAW))
-    signs = tf.bitwise.left_shift(words[:, None], tf.range(32)[None]) & _SIGN
-    bits = tf.bitcast(tf.pad(flat, [[0, 32 * groups - flat.shape[0]]]), tf.int32)
-    signed = tf.bitcast(tf.bitwise.bitwise_xor(bits, tf.reshape(signs, [-1])), tf.float32)
-    return tf.reduce_sum(tf.reshape(signed[: rows * count], [rows, count]), 0)
+    xs = [x for x in xs if x.shape.num_elements() != 0]
+    key, count = key_of(bucket, seed, step), count or 0
+    if xs and dispatch.runs_on_cpu(xs) and all(x.dtype == tf.float32 for x in xs):
+        return ops.signed_sums(xs, count, key, when)
+
+    def taken() -> tuple[tf.Tensor, tf.Tensor]:
+        return ops.signed_sums([tf.cast(x, tf.float32) for x in xs], count, key, tf.constant(True))
+
+    def nothing() -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.zeros([0]), tf.zeros([], tf.float64)
+
+    if not xs:
+        return nothing()
+    if tf.executing_eagerly():
+        return taken() if when else nothing()
+    return cond(when, taken, nothing)
 
 
-def joined(xs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """All elements end to end, as float32."""
-    return tf.concat([tf.reshape(tf.cast(x, tf.float32), [-1]) for x in xs], 0)
+def key_of(bucket: int, seed: int, step) -> ops.Key:
+    """The stream of a bucket's random signs.  It depends on the step; all workers have the same."""
+    return ops.Key(seed, SHARED, step, bucket, _DRAW)

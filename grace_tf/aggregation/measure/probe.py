@@ -2,9 +2,9 @@
 
 The mean is a sum over all workers, so a step must measure it while it runs.  A traced step holds
 the measuring behind conditions on the number of committed steps, which is the same on all workers:
-all enter them alike, and a step that is not measured does nothing there.  Each bucket's condition
-copies what it needs and lets go of its gradients before they are compressed, so that the operations
-that write into the memory of a gradient still can.
+all enter them alike, and a step that is not measured does nothing there.  What is needed of each
+bucket is copied before its gradients are compressed, so that the operations that write into the
+memory of a gradient still can.
 """
 
 from __future__ import annotations
@@ -249,20 +249,7 @@ class Looking:
 
     def _taken(self, bucket: int, xs: Sequence[tf.Tensor]) -> _Taken:
         """What is kept of a bucket's tensors, and in steps that are not measured nothing."""
-
-        def take() -> _Taken:
-            flat = pieces.joined(xs)
-            square = _product(flat, flat)
-            if self._count is not None:
-                flat = pieces.sketch(flat, self._count, bucket, self._plan.seed, self._step)
-            return flat, square
-
-        def nothing() -> _Taken:
-            return tf.zeros([0]), tf.zeros([], tf.float64)
-
-        if tf.executing_eagerly():
-            return take() if self._measured else nothing()
-        return cond(self._measured, take, nothing)
+        return pieces.take(self._measured, xs, self._count, bucket, self._plan.seed, self._step)
 
     def _measure(self, totals: Sequence[_Taken], finite: tf.Tensor, left, kept) -> None:
         transport, plan = self._transport, self._plan

@@ -169,6 +169,15 @@ def quantize(x, scales, levels: int, bits: int, block: int, key: Key | None) -> 
     return vector(words, packed_words(x.shape[0], bits))
 
 
+def signed_sums(xs, count: int, key: Key, when: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    sums, square = _ops().grace_signed_sums(
+        when=when, xs=xs, count=count, variable=key.variable, **_words(key)
+    )
+    sums.set_shape([None])
+    square.set_shape([])
+    return sums, square
+
+
 def gather(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     return vector(_ops().grace_gather(xs=[x], indices=[indices])[0], indices.shape[0])
 

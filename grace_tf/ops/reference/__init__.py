@@ -7,6 +7,7 @@ compiler may fuse a multiply and an add; everywhere else the results are bit-equ
 
 from grace_tf.ops.reference.one_tensor import all_finite, block_scales, gather, quantize
 from grace_tf.ops.reference.random import random_indices, random_normal, random_words, uniform
+from grace_tf.ops.reference.signed_sums import signed_sums
 
 __all__ = [
     "all_finite",
@@ -16,5 +17,6 @@ __all__ = [
     "random_indices",
     "random_normal",
     "random_words",
+    "signed_sums",
     "uniform",
 ]
