@@ -178,7 +178,8 @@ class _Keras3(_Reducing):
 class _Keras2(_Reducing):
     def build(self, var_list):
         self._aggregator().join(var_list)
-        super().build(var_list)
+        with building(var_list):
+            super().build(var_list)
 
     def aggregate_gradients(self, grads_and_vars):
         return self._aggregated(grads_and_vars, super().aggregate_gradients)

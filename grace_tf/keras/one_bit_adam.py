@@ -23,6 +23,7 @@ from grace_tf.core.registry import KEYWORDS
 from grace_tf.keras import flavours
 from grace_tf.keras.classes import KEY, Wrapped, attach, compressing, reducing, states
 from grace_tf.keras.flavours import Flavour
+from grace_tf.keras.optimizer_info import building
 from grace_tf.keras.optimizers import iterations_of, unchanged_errors
 from grace_tf.line.inputs import local, plain
 from grace_tf.line.settings import Settings, settings
@@ -116,8 +117,11 @@ class OneBitAdam(Wrapped):
         self._grace.follow(functools.partial(_stage, weakref.ref(self)))
 
     def build(self, variables):
-        if hasattr(self, "_frozen_at"):
-            return
+        if not hasattr(self, "_frozen_at"):
+            with building(variables):
+                self._build(variables)
+
+    def _build(self, variables):
         super().build(variables)
         self._built = True  # Keras 2 asks for it; Keras 3 has set its own
         self._momentums, self._variances = [], []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -113,12 +113,23 @@ def agree_before(model: Any, group: Any) -> None:
             aggregator.agree(group, (), functools.partial(info_of, each), late=False)
 
 
-def building(variables: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """A context for making an optimizer's variables: outside the traced step of a process group.
+@contextlib.contextmanager
+def building(variables: Sequence[Any]) -> Iterator[None]:
+    """A context for making an optimizer's variables outside of the step that is traced.
 
     The variables then have values when the workers compare, as on a worker that has restored them.
-    An optimizer may start from the values of the model's variables, so these must have values too.
+    And TensorFlow does not trace the step a second time, as it does if variables were made in the
+    first trace.  An optimizer may start from the values of the model's variables, so these must
+    have values too.  A strategy makes variables in its own way.
     """
-    if several() is None or not all(map(has_value, variables)):
-        return contextlib.nullcontext()
-    return tf.init_scope()
+    strategy = tf.distribute.has_strategy()
+    if strategy and several() is None or not all(map(has_value, variables)):
+        yield
+        return
+
+    def made_at_once(next_creator, **keywords):
+        return next_creator(**{**keywords, "experimental_enable_variable_lifting": False})
+
+    way = contextlib.nullcontext() if strategy else tf.variable_creator_scope(made_at_once)
+    with tf.init_scope(), way:
+        yield
