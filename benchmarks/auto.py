@@ -29,6 +29,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -139,7 +140,6 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
     from benchmarks.suite.optimizers import plain
     from grace_tf.aggregation.choice import foresight
     from grace_tf.cli.bench.machine import machine
-    from grace_tf.compressors.auto import BASELINES, QUALITIES
     from grace_tf.keras import aggregator_of
 
     group = grace_tf.init(timeout=300)
@@ -182,6 +182,10 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
             self.seconds += sum(clock.steps[UNTIMED:])
             self.counted += steps
 
+        @property
+        def mean(self) -> float:
+            return self.seconds / self.counted
+
         def _fit(self, steps: int, clock: Clock) -> None:
             self.model.fit(batches, steps_per_epoch=steps, callbacks=[clock], **QUIETLY)
 
@@ -201,15 +205,16 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
             self._begun = time.perf_counter()
 
     Training("none").begin()  # the first training of a process starts TensorFlow's threads
-    admitted = [*BASELINES, "fp16", *QUALITIES["safe"]]
-    others = {method: Training(method) for method in admitted}
+    arms = [str(stage.compressor) for stage in grace_tf.get("auto").stages]
+    others = {method: Training(method) for method in [*arms, "fp16"]}
     for each in others.values():
         each.begin()
     auto = Training("auto")
     aggregator = aggregator_of(auto.model.optimizer)
+    tuner = aggregator._stages.tuner
     changes_at = place["steps"] // 4 if place["disturbed"] == "change" else None
     stages, paused = [], [0.0]
-    aggregator._stages.tuner._clock = lambda: time.perf_counter() - paused[0]
+    tuner._clock = lambda: time.perf_counter() - paused[0]
 
     def between(done: int) -> None:
         begun = time.perf_counter()
@@ -219,6 +224,10 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
             slow_down(LATER)
             for each in others.values():  # the new link's steps alone are compared
                 each.seconds, each.counted = 0.0, 0
+        if done == 1:
+            # Of the two edens, one is used here.
+            for arm in {*range(len(arms))}.difference(tuner._foresight.all_arms):
+                del others[arms[arm]]
         if done % turn == 0:
             order = list(others.values())
             for each in order if done // turn % 2 else order[::-1]:
@@ -236,15 +245,14 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
         "kind": "auto",
         **place,
         "methods": {
-            method: {"first": each.first, "step": each.seconds / each.counted}
-            for method, each in others.items()
+            method: {"first": each.first, "step": each.mean} for method, each in others.items()
         },
         "auto": {"first": clock.steps[0], "others": further},
         "choice": grace_tf.explain(auto.model.optimizer).as_dict()["choice"],
         "changes": [[i, s] for i, s in enumerate(stages) if not i or s != stages[i - 1]],
     }
     if changes_at is not None:
-        times = [record["methods"][name]["step"] for name in admitted if name != "fp16"]
+        times = [others[name].mean if name in others else math.inf for name in arms]
         record["followed"] = followed(stages, changes_at, times)
     here = machine(group.size, place["steps"], "of trainings")
     append(out, {**here, "kind": "machine"})

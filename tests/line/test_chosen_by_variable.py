@@ -9,7 +9,7 @@ from grace_tf.line.settings import from_config, settings
 
 PATHS = ["table", "kernel", "bias"]
 SPECS = [tf.TensorSpec(shape, tf.float32) for shape in ([5000, 16], [64, 64], [64])]
-ALL = "auto:quality=aggressive"  # none, bf16, qsgd:bits=8, eden, qsgd, powersgd, topk
+ALL = "auto:quality=aggressive"  # none, bf16, qsgd:bits=8, eden, eden:bits=5, qsgd, powersgd, topk
 
 
 def plans(*args, **keywords):
@@ -25,7 +25,7 @@ def test_rows_are_compressed_by_quantisers_only():
         for group in plan.by_rows
     }
     # Not by powersgd and topk; bf16 rounds rows as a quantiser does.
-    assert by_rows == dict.fromkeys(("bf16", "qsgd:bits=8", "eden", "qsgd"), "none")
+    assert by_rows == dict.fromkeys(("bf16", "qsgd:bits=8", "eden", "eden:bits=5", "qsgd"), "none")
 
 
 def test_what_a_user_names_for_rows_stays():

@@ -15,7 +15,7 @@ START = np.array([-1, -1, *8 * [0]], np.int64)
 NOTHING = np.full([3], np.nan)
 
 
-EDEN, TOPK = 3, 6  # the numbers of arms
+EDEN, FINER, TOPK = 3, 4, 7  # the numbers of arms; FINER is used in two hops, in place of EDEN
 
 
 class Line:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,18 +53,34 @@ class Foresight:
         self._choice, self._agreement = choice, agreement
         self._plans: Sequence[Any] = ()
         self._between: Callable[[], Transport] | None = None
+        self._two_hops = False
         self.arms: tuple[int, ...] | None = None
         self.put_off, self.sentence, self.measured = False, "", 0
 
-    def of(self, plans: Sequence[Any], between: Callable[[], Transport] | None) -> None:
+    def of(self, plans: Sequence[Any], between: Callable[[], Transport] | None, size: int) -> None:
         """Sets what `measure` uses.
 
         Args:
           plans: of all arms, those of the step that was traced last.
           between: returns a transport between the workers; None if there is none.
+          size: the number of workers that exchange payloads.
         """
         if between is not None or not self._plans:
             self._plans, self._between = plans, between
+            first = self._choice.scouts[0]
+            compressor = self._choice.stages[first].compressor
+            chosen = (group for group in plans[first].groups if group.compressor == compressor)
+            self._two_hops = any(group.takes_two_hops(size) for group in chosen)
+
+    @property
+    def scout(self) -> int:
+        """The number of the method that is timed first."""
+        return self._choice.scout(self._two_hops)
+
+    @property
+    def all_arms(self) -> tuple[int, ...]:
+        """The numbers of the arms to select from."""
+        return self._choice.arms(self._two_hops)
 
     def begin(self, saved: int, planned: float, again: bool) -> None:
         """Selects the arms of a step that is traced for the first time.
@@ -81,18 +97,19 @@ class Foresight:
             self.arms = (0,)
             return
         if self._between is None:
-            self.arms = tuple(range(len(self._plans)))
+            self.arms = self.all_arms
             return
         most, least, few, never = self._agreement.largest([saved, -saved, -planned, not again])
-        if saved and most == -least:
-            self.arms = tuple(arm for arm in range(len(self._plans)) if saved >> arm & 1)
+        had = tuple(arm for arm in arms_of(saved) if arm in self.all_arms)
+        if saved and most == -least == bits_of(had):
+            self.arms = had
         elif -few < FEWEST:
             self.arms = baselines
         elif never:
             self.measure(-few)
         else:
-            self.arms = (*baselines, self._choice.scout)
-        known = {*baselines, self._choice.scout}
+            self.arms = (*baselines, self.scout)
+        known = {*baselines, self.scout}
         self.put_off = not never and known.issuperset(self.arms)
 
     def measure(self, steps: float | None = None, without: Sequence[int] = ()) -> None:
@@ -106,11 +123,12 @@ class Foresight:
             baselines are worth a trial.
         """
         self.put_off, self.measured, before = False, self.measured + 1, self.arms or ()
-        foreseen = foresee(self._plans, self._between(), self._agreement.largest)
-        if foreseen is None:
-            self.arms = tuple(range(self._choice.BASELINES + pruning.MOST))
-            return
+        plans = {arm: self._plans[arm] for arm in self.all_arms}
+        foreseen = foresee(plans, self._between(), self._agreement.largest)
         baselines, variables = self._choice.BASELINES, len(self._plans[0].paths)
+        if foreseen is None:
+            self.arms = self.all_arms[: baselines + pruning.MOST]
+            return
         arms = {*pruning.decide(foreseen, baselines, variables, steps)}
         arms.update(arm for arm in before if arm >= baselines)
         if len(arms) > baselines:
@@ -122,25 +140,35 @@ class Foresight:
             _LOG.info("%s", self.sentence)
 
 
+def bits_of(arms: Iterable[int]) -> int:
+    """The number in which bit i says whether arm i is among them."""
+    return sum(1 << arm for arm in arms)
+
+
+def arms_of(bits: int) -> list[int]:
+    """The arms of such a number, in ascending order."""
+    return [arm for arm in range(bits.bit_length()) if bits >> arm & 1]
+
+
 def foresee(
-    plans: Sequence[Any],
+    plans: Mapping[int, Any],
     transport: Transport,
     agree: link.Agree,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Foreseen] | None:
-    """The prediction for each plan; None if a plan has only rows, and so no buckets."""
-    if not all(plan.buckets for plan in plans):
+) -> dict[int, Foreseen] | None:
+    """The prediction for each plan, by arm; None if a plan has only rows, and so no buckets."""
+    if not all(plan.buckets for plan in plans.values()):
         return None
     with tf.init_scope():
         costs = link.costs(transport, agree, SIZES, REPEATS, LINK, clock=clock)
         began, least, parts = clock(), [], []
-        for plan in plans:
+        for plan in plans.values():
             step = EagerStep(plan, transport.size)
             late = clock() - began > CODECS
             least.append(step.least(repeats=1 if late else 2))
             parts.append(step.shares())
     network = Network(transport.size, costs)
-    return [
-        Foreseen.of(lasting(buckets, seconds), network)
-        for buckets, seconds in zip(parts, agree(least))
-    ]
+    return {
+        arm: Foreseen.of(lasting(buckets, seconds), network)
+        for arm, buckets, seconds in zip(plans, parts, agree(least))
+    }

@@ -33,7 +33,7 @@ class Guard:
     """The records of the methods of one training.
 
     Args:
-      most: by arm, the largest vNMSE that its quality allows; None where a memory makes up for it.
+      most: by arm, the largest vNMSE that is allowed; None where a memory makes up for it.
       quality: for people.
     """
 

@@ -13,7 +13,7 @@ timing decides.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from grace_tf.advice.network import Network
 from grace_tf.advice.timeline import Bucket, Compute, step_time
@@ -45,21 +45,21 @@ class Foreseen:
 
 
 def decide(
-    foreseen: Sequence[Foreseen], baselines: int, variables: int, steps: float | None
+    foreseen: Mapping[int, Foreseen], baselines: int, variables: int, steps: float | None
 ) -> tuple[int, ...]:
     """The numbers of the arms that are worth a trial: the baselines, and at most `MOST` methods.
 
     Args:
-      foreseen: by arm.
-      baselines: the first arms, which always are.
+      foreseen: by arm, of all arms that may be tried.
+      baselines: how many of the first arms are worth it in any case.
       variables: of the model.
       steps: that are left; None where nobody knows.
     """
-    best = min(each.micros for each in foreseen[:baselines])
+    best = min(foreseen[arm].micros for arm in range(baselines))
     pays = PAYS * TRACING * variables
     worth = [
         (each.micros, arm)
-        for arm, each in enumerate(foreseen)
+        for arm, each in foreseen.items()
         if arm >= baselines
         and 100 * each.micros <= (100 - WORTH) * best
         and (steps is None or (best - each.micros) * steps > pays)
@@ -74,12 +74,12 @@ def measuring_pays(none: float, half: float, scout: float, fewer: bool, steps: f
 
     The time that half of the bytes save is about the most that the other half can save, since a
     step waits for that part of an exchange which the backward pass does not hide.  Where the scout
-    saves time, it has saved three quarters of that, or more.  In a long training the measurement
+    saves time, it has saved two thirds of that, or more.  In a long training the measurement
     costs nothing that counts.
 
     Args:
       none, half: seconds of a step that sends all bytes, and of one that sends half of them.
-      scout: seconds of a step that sends an eighth of them; infinite if unknown.
+      scout: seconds of a step that sends an eighth or a sixth; infinite if unknown.
       fewer: whether there are methods that send even less.
       steps: that are left.
     """
@@ -90,11 +90,12 @@ def measuring_pays(none: float, half: float, scout: float, fewer: bool, steps: f
 
 
 def said(
-    foreseen: Sequence[Foreseen], arms: Sequence[int], baselines: int, names: Sequence[str]
+    foreseen: Mapping[int, Foreseen], arms: Sequence[int], baselines: int, names: Sequence[str]
 ) -> str:
     """The decision in one sentence, with the numbers of the best method and the best baseline."""
     first = min(range(baselines), key=lambda arm: (foreseen[arm].micros, arm))
-    best = min(range(baselines, len(foreseen)), key=lambda arm: (foreseen[arm].micros, arm))
+    methods = (arm for arm in foreseen if arm >= baselines)
+    best = min(methods, key=lambda arm: (foreseen[arm].micros, arm))
     rest = (
         f"exchange and codec of {_part(foreseen, best, names)}, of {_part(foreseen, first, names)}"
     )
@@ -104,7 +105,7 @@ def said(
     return f"auto tries no method beside {' and '.join(names[:baselines])}, since {rest}."
 
 
-def _part(foreseen: Sequence[Foreseen], arm: int, names: Sequence[str]) -> str:
+def _part(foreseen: Mapping[int, Foreseen], arm: int, names: Sequence[str]) -> str:
     each = foreseen[arm]
     parts = [seconds_text(micros / 1e6) for micros in (each.micros, each.exchange, each.codec)]
     return f"{names[arm]} take {parts[0]} ({parts[1]} and {parts[2]})"

@@ -25,7 +25,7 @@ from tensorflow.python.ops import control_flow_util
 from grace_tf.advice.quality import MOST_ERROR
 from grace_tf.aggregation.choice import pruning, rest
 from grace_tf.aggregation.choice.agreement import Agreement
-from grace_tf.aggregation.choice.foresight import Foresight
+from grace_tf.aggregation.choice.foresight import Foresight, arms_of, bits_of
 from grace_tf.aggregation.choice.guard import Guard
 from grace_tf.aggregation.choice.trial import FAR, FEWEST, Block, Decision, Trial
 from grace_tf.aggregation.state.state import State
@@ -61,6 +61,7 @@ class Tuner:
         self.largest: Callable[[int], float | None] = lambda arm: None
         self.outdated = False
         self._foresight = Foresight(choice, self.agreement)
+        self._prune()
         self._lock = threading.Lock()
         self._blocks: list[Block] = []
         self._times: list[list[float]] = []  # of the steps of each block so far
@@ -87,7 +88,7 @@ class Tuner:
           between: returns a transport between the processes for eager collectives; None if there
             is none.
         """
-        self._foresight.of(plans, between)
+        self._foresight.of(plans, between, state.size)
         if self._foresight.arms is None:
             with tf.init_scope():
                 arm, *_, saved = state.choices[0].numpy().tolist()
@@ -236,21 +237,20 @@ class Tuner:
             measured = self._measures(self._position)
             self._position, self._taken = self._position + 1, self._taken + 1
             self._last = now
-            left = sum(1 << each for each in self._trial.left)
+            left, arms = map(bits_of, (self._trial.left, self._foresight.arms or ()))
             record = self._guard.saved(self._trial.watched)
-            arms = sum(1 << each for each in self._foresight.arms or ())
             self._returned = (*self._trial.saved, self._position, left, *record, arms)
             return np.int32(arm), np.bool_(measured), np.array(self._returned, np.int64)
 
     def _begin(self, saved: Sequence[int]) -> None:
         """Starts a trial, or continues the one that `saved` describes."""
-        arm, rival, watches, switches, position, left, *record, _ = saved
-        self._trial.left = {each for each in range(len(self._choice.stages)) if left >> each & 1}
+        arm, rival, watches, switches, position, left, *record, arms = saved
+        self._trial.left = set(arms_of(left))
         line = lifeline.current()
         alone = line is None or line.size == 1
         if alone:
             blocks = self._trial.fixed(0, "alone")
-        elif {arm, rival} <= set(self._traced):
+        elif {*arms_of(arms)} <= {*self._foresight.all_arms} and {arm, rival} <= {*self._traced}:
             blocks = self._trial.resume(arm, rival, watches, switches)
         elif rest.fewest_planned(rest.call_of(self), self.agreement) < FEWEST:
             # A program that calls fit once for each epoch takes more steps than one call plans.
@@ -269,7 +269,7 @@ class Tuner:
     @property
     def _traced(self) -> Sequence[int]:
         arms = self._foresight.arms
-        return range(len(self._choice.stages)) if arms is None else arms
+        return self._foresight.all_arms if arms is None else arms
 
     def _rest_of_training(self) -> rest.Rest:
         return rest.rest_of(rest.call_of(self), self._taken, self.agreement)
@@ -279,17 +279,17 @@ class Tuner:
         if self._foresight.put_off:
             left = self._rest_of_training()
             self.outdated = left.again and self._measuring_pays(left.about)
-        elif self._trial.drifted and len(self._traced) < len(self._choice.stages):
+        elif self._trial.drifted and len(self._traced) < len(self._foresight.all_arms):
             more = self._foresight.measured < _MOST_MEASURED
             self.outdated = more and self._rest_of_training().again
         self._go_on(blocks)
 
     def _measuring_pays(self, steps: float) -> bool:
         none, half = self._baselines()
-        scout = self._choice.scout
+        scout = self._foresight.scout
         held = scout in self._traced and scout not in self._trial.left
         scouted = self._trial.middle(scout) if held else math.inf
-        fewer = scout < len(self._choice.stages) - 1
+        fewer = scout != self._foresight.all_arms[-1]
         known = math.isfinite(half)
         return known and pruning.measuring_pays(none, half, scouted, fewer, steps)
 
@@ -369,7 +369,9 @@ def _most_error(choice: Auto, arm: int) -> float | None:
 
     None means no limit: baselines are always allowed, and a memory corrects the error later.
     """
-    return None if choice.stages[arm].memory.remembers else MOST_ERROR.get(choice.levels[arm])
+    if arm < choice.BASELINES or choice.stages[arm].memory.remembers:
+        return None
+    return MOST_ERROR.get(choice.quality, max(MOST_ERROR.values()))
 
 
 def _milliseconds(seconds: float) -> str:

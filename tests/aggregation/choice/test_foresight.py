@@ -118,4 +118,4 @@ def test_sums_of_16_bit_elements_are_a_kind_of_their_own():
 def test_plans_of_rows_alone_cannot_be_predicted():
     specs = [tf.TensorSpec((5000, 16), tf.float32)]
     plan = make_plan(settings("eden").at(0), ["v"], specs, [0], rows=[0])
-    assert foresight.foresee([plan], Loopback(), list) is None
+    assert foresight.foresee({0: plan}, Loopback(), list) is None

@@ -14,7 +14,8 @@ from grace_tf.aggregation.choice.trial import Trial
 
 
 def foreseen(*seconds):
-    return [Foreseen(round(1e6 * each), round(1e6 * each), 0) for each in seconds]
+    micros = [round(1e6 * each) for each in seconds]
+    return {arm: Foreseen(each, each, 0) for arm, each in enumerate(micros)}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,8 @@ def test_the_prediction_is_of_exchange_and_codec_alone():
 
 def test_the_sentence_has_the_best_method_and_the_best_baseline():
     names = ("none", "bf16", "qsgd:bits=8", "eden")
-    seen = [Foreseen(40_000, 40_000, 0), Foreseen(24_000, 20_000, 4_000)]
-    seen += [Foreseen(33_000, 15_000, 18_000), Foreseen(28_000, 9_000, 19_000)]
+    seen = {0: Foreseen(40_000, 40_000, 0), 1: Foreseen(24_000, 20_000, 4_000)}
+    seen |= {2: Foreseen(33_000, 15_000, 18_000), 3: Foreseen(28_000, 9_000, 19_000)}
     assert said(seen, (0, 1), 2, names) == (
         "auto tries no method beside none and bf16, since exchange and codec of eden take 28 ms "
         "(9 ms and 19 ms), of bf16 take 24 ms (20 ms and 4 ms)."

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from tuned_workers import EDEN, NOTHING, START, Line
+from tuned_workers import EDEN, FINER, NOTHING, START, Line
 
 import grace_tf
 from grace_tf.aggregation.choice import foresight, rest
@@ -16,18 +16,32 @@ from grace_tf.aggregation.choice import tuner as subject
 from grace_tf.aggregation.choice.agreement import Agreement
 from grace_tf.aggregation.choice.pruning import Foreseen
 from grace_tf.aggregation.choice.tuner import Tuner
+from grace_tf.cli.advise.errors import vnmse
+from grace_tf.line.plan import make_plan
+from grace_tf.line.settings import settings
 from grace_tf.transports.lifeline import lifeline
 
 
-class ArmsTest(tf.test.TestCase):
-    # Two plans are enough: of them only the number of paths, and that they have buckets, count.
-    PLANS = [types.SimpleNamespace(paths=["v"], buckets=[1])] * 4
-    BETTER = [Foreseen(each, each, 0) for each in (900, 500, 600, 200)]  # eden alone
-    OTHER = [Foreseen(each, each, 0) for each in (900, 500, 100, 600)]  # 8 bits alone
+def plans_of(spec="auto:quality=aggressive", shapes=([1 << 18],), **keywords):
+    """The plans of all arms.  From four workers on, 256 Ki elements travel in two hops."""
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    paths = [f"v{i}" for i in range(len(shapes))]
+    stages = settings(spec, **keywords).stages
+    return [make_plan(stage, paths, specs, range(len(shapes))) for _, stage in stages]
 
-    def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, call=None):
+
+def predicted(*micros):
+    return {arm: Foreseen(each, each, 0) for arm, each in enumerate(micros)}
+
+
+class ArmsTest(tf.test.TestCase):
+    PLANS = plans_of()
+    BETTER = predicted(900, 500, 600, 200)  # eden alone
+    OTHER = predicted(900, 500, 100, 600)  # 8 bits alone
+
+    def arms(self, tuner, choice=START, foreseen=BETTER, between=lambda: None, call=None, size=2):
         line, told = types.SimpleNamespace(rank=0, size=2), mock.Mock(return_value=foreseen)
-        state = types.SimpleNamespace(choices=[tf.constant(choice)])
+        state = types.SimpleNamespace(choices=[tf.constant(choice)], size=size)
         with (
             mock.patch.object(lifeline, "current", lambda: line),
             mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
@@ -43,7 +57,7 @@ class ArmsTest(tf.test.TestCase):
         self.assertIn("tries eden, since exchange and codec of eden take 0.2 ms", tuner.reason)
 
     def test_where_nothing_is_worth_it_one_sentence_says_so(self):
-        same = [Foreseen(1000 * each, 1000 * each, 0) for each in (9, 5, 5, 8)]
+        same = predicted(9000, 5000, 5000, 8000)
         with self.assertLogs("grace_tf", "INFO") as told:
             tuner = Tuner(grace_tf.get("auto"))
             self.assertEqual(self.arms(tuner, foreseen=same), ((0, 1), 1))
@@ -119,8 +133,8 @@ class ArmsTest(tf.test.TestCase):
 
     def test_fit_measures_for_what_a_quality_admits_beyond_eden(self):
         """powersgd may save a third of what eden has saved beside bf16."""
-        seconds = (0.09, 0.05, 9, 0.02, 9, 0.01)
-        same = [Foreseen(each, each, 0) for each in (9000, 5000, 9000, 2000, 9000, 1000)]
+        seconds = (0.09, 0.05, 9, 0.02, 9, 9, 0.01)
+        same = predicted(9000, 5000, 9000, 2000, 9000, 9000, 1000)
         tuner, _, measured = self.fit(seconds, 400, same, 400, spec="auto:quality=balanced")
         self.assertEqual(measured, [])
         tuner, _, measured = self.fit(seconds, 1000, same, spec="auto:quality=balanced")
@@ -131,14 +145,14 @@ class ArmsTest(tf.test.TestCase):
         self.assertEqual(self.fit((0.06, 0.05, 9, 0.06), 490)[2], [])
 
     def test_a_long_training_measures_in_any_case_and_is_not_traced_again_for_nothing(self):
-        same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
+        same = predicted(90, 50, 80, 80)
         tuner, _, measured = self.fit((0.2, 0.21, 9, 0.3), 2000, foreseen=same)
         self.assertLen(measured, 1)
         self.assertIn("since exchange and codec of qsgd:bits=8 take", tuner.reason)
         self.assertEqual(tuner.spec, "none")
 
     def test_where_nothing_is_worth_a_trial_the_step_stays_though_one_is_far_behind(self):
-        same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
+        same = predicted(90, 50, 80, 80)
         tuner, taken, measured = self.fit((0.09, 0.05, 9, 0.06), 1000, foreseen=same)
         self.assertEqual((measured, tuner._traced, tuner.spec), ([17], (0, 1, EDEN), "bf16"))
 
@@ -146,6 +160,11 @@ class ArmsTest(tf.test.TestCase):
         tuner, taken, _ = self.fit((0.09, 0.05, 0.03, 0.06), 1000, self.OTHER, error=0.5)
         self.assertEqual((tuner._traced, tuner.spec), ((1, 2, EDEN), "bf16"))
         self.assertLess(taken.count(2), 10)
+
+    def test_a_quality_that_allows_more_error_keeps_what_safe_leaves(self):
+        for spec, chosen in (("auto", "bf16"), ("auto:quality=balanced", "eden")):
+            tuner, _, _ = self.fit((0.09, 0.05, 9, 0.02), 400, total=400, error=0.02, spec=spec)
+            self.assertEqual(tuner.spec, chosen)
 
     def test_a_restored_training_measures_where_it_becomes_long(self):
         tuner = Tuner(grace_tf.get("auto"), lambda: self.now)
@@ -167,8 +186,7 @@ class ArmsTest(tf.test.TestCase):
 
     def test_short_calls_of_fit_measure_once_they_are_a_long_training(self):
         """What such a measurement finds is not pruned for the few steps so far."""
-        many = types.SimpleNamespace(paths=["v"] * 200, buckets=[1])
-        with mock.patch.object(self, "PLANS", [many] * 4):
+        with mock.patch.object(self, "PLANS", plans_of(shapes=[[9]] * 200)):
             _, taken, measured = self.fit((0.09, 0.05, 9, 0.02), 50)
         self.assertEqual(measured, [subject.FEWEST + 13])
         self.assertEqual({*taken[: subject.FEWEST]}, {1})
@@ -181,6 +199,49 @@ class ArmsTest(tf.test.TestCase):
             found, _ = self.arms(Tuner(grace_tf.get("auto")), call=rest.Call(steps, 0, False))
             self.assertEqual(found, arms)
 
+    def test_two_hops_are_tried_with_a_bit_more_since_four_bits_would_be_left_for_their_error(self):
+        better = {**predicted(900, 500, 600), FINER: Foreseen(250, 250, 0)}
+        tuner = Tuner(grace_tf.get("auto"))
+        self.assertEqual(self.arms(tuner, foreseen=better, size=4), ((0, 1, FINER), 1))
+        self.assertIn("auto tries eden:bits=5, since", tuner.reason)
+        found, _ = self.arms(Tuner(grace_tf.get("auto")), between=None, size=4)
+        self.assertEqual(found, (0, 1, 2, FINER))
+
+    def test_four_bits_are_tried_where_nothing_of_auto_travels_in_two_hops_or_more_is_allowed(self):
+        auto, small = {".*0": "qsgd:bits=8", ".*": "auto"}, [[1 << 18], [5000]]
+        for spec, given, keywords, size, scout in (
+            ("auto", "auto", {}, 4, FINER),
+            ("auto", "auto", {}, 3, EDEN),
+            ("auto", "auto", {"exchange": "gather"}, 4, EDEN),
+            ("auto", auto, {"shapes": small}, 4, EDEN),
+            ("auto:quality=balanced", "auto:quality=balanced", {}, 4, EDEN),
+        ):
+            tuner, call = Tuner(grace_tf.get(spec)), rest.Call(1000, 0, True)
+            with mock.patch.object(self, "PLANS", plans_of(given, **keywords)):
+                found, _ = self.arms(tuner, call=call, size=size)
+            self.assertEqual(found, (0, 1, scout), (given, keywords, size))
+
+    def test_a_training_saved_with_fewer_workers_compares_anew_where_two_hops_begin(self):
+        line = types.SimpleNamespace(rank=0, size=4)
+        for arm, rival in ((EDEN, 1), (1, 0)):
+            tuner, saved = Tuner(grace_tf.get("auto"), lambda: 0.0), START.copy()
+            saved[:2], saved[2:5], saved[-1] = (arm, rival), (2, 0, 7), 0b1011
+            found, _ = self.arms(tuner, saved, call=rest.Call(1000, 0, True), size=4)
+            self.assertEqual(found, (0, 1, FINER))
+            with (
+                mock.patch.object(lifeline, "current", lambda: line),
+                mock.patch.object(Agreement, "largest", lambda self, numbers: numbers),
+            ):
+                tuner._next(saved, NOTHING, 7)
+            self.assertIsNone(tuner.spec)
+
+    def test_the_error_of_safe_methods_is_within_the_bound_in_two_hops_too(self):
+        grads = [[tf.random.stateless_normal([1 << 18], [1, w])] for w in range(4)]
+        choice = grace_tf.get("auto")
+        for arm in choice.arms(two_hops=True)[choice.BASELINES :]:
+            self.assertLess(vnmse(str(choice.stages[arm].compressor), grads), 0.01)
+        self.assertGreater(vnmse("eden:bits=4", grads), 0.01)
+
     def test_where_nothing_can_be_measured_all_are_traced(self):
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), between=None), ((0, 1, 2, EDEN), 0))
 
@@ -188,7 +249,7 @@ class ArmsTest(tf.test.TestCase):
         """Only baselines were worth a trial; then the network becomes ten times as slow."""
         now, line, saved = [0.0], types.SimpleNamespace(rank=0, size=2), START
         tuner = Tuner(grace_tf.get("auto"), lambda: now[0])
-        same = [Foreseen(each, each, 0) for each in (90, 50, 80, 80)]
+        same = predicted(90, 50, 80, 80)
         self.assertEqual(self.arms(tuner, foreseen=same), ((0, 1), 1))
         with (
             mock.patch.object(lifeline, "current", lambda: line),

@@ -124,7 +124,7 @@ class TunerTest(tf.test.TestCase):
 
     def test_a_residual_that_grows_and_grows_ends_its_method(self):
         shown = lambda worker, arm, step: (1.0, 12.0 + step if arm == TOPK else 2.0)  # noqa: E731
-        times = (0.9, 0.5, 0.4, 0.4, 0.4, 0.4, 0.1)
+        times = (0.9, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4, 0.1)
         clocks = Clocks([times] * 2, "auto:quality=aggressive", shown)
         (arms, tuner), (other, _) = clocks.run(500)
         self.assertEqual(arms, other)
@@ -266,8 +266,8 @@ def test_a_training_that_goes_on_has_the_same_bits_and_measures_no_network(tmp_p
     (whole, resumed), other = told
     assert [whole, resumed] == other
     assert (whole["measured"], resumed["measured"]) == (1, 0)
-    assert whole["held"] == resumed["held"] == [0, 1, 3, 5]
-    assert 5 in whole["arms"] and 1 in whole["arms"]  # a comparison with the rival too
+    assert whole["held"] == resumed["held"] == [0, 1, EDEN, 6]
+    assert 6 in whole["arms"] and 1 in whole["arms"]  # a comparison with the rival too
     assert resumed["arms"] == whole["arms"]
     assert resumed["bits"] == whole["bits"]
 
