@@ -1,6 +1,6 @@
 """The command `advise` on small models: what it measures and shows, not how fast anything is."""
 
-import itertools
+import importlib.util
 import json
 import subprocess
 import sys
@@ -130,8 +130,8 @@ def test_a_model_runs_its_own_step_and_has_its_own_gradients(advise, tmp_path):
     assert chosen.shapes == [(8, 200), (200,), (200, 10), (10,)]
     meet = mock.Mock()
     assert chosen.compute(1, meet, list).seconds > 0
-    # Workers on one host begin each part of a step together: whole, forward, and to each variable.
-    assert meet.call_count == 3 * (2 + 4)
+    # Workers on one host begin together: each step, and each forward and backward pass.
+    assert meet.call_count == 3 * 2
     first, again, other = (chosen.gradients([2, 0], worker) for worker in (0, 0, 1))
     assert [tuple(g.shape) for g in first] == [(200, 10), (8, 200)]
     np.testing.assert_array_equal(first[0], again[0])
@@ -237,11 +237,20 @@ def slowest(times):
 def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_step(tmp_path):
     (tmp_path / "models.py").write_text(MODEL)
     chosen = subject(f"{tmp_path / 'models.py'}:small", None)
-    # Steps, forward passes and backward passes to four variables, of which two rounds do not count.
-    rounds = [9.0] * 12, [2.0, 0.1, *[0.4] * 4], [3.0, 0.2, *[0.5] * 4], [4.0, 0.3, *[0.6] * 4]
-    times = itertools.chain(*rounds)
-    with mock.patch.object(own_step, "duration", lambda function: next(times)):
-        found = chosen.compute(3, lambda: None, slowest)
+    # Of the five rounds two do not count.
+    steps = iter([9.0, 9.0, 2.0, 3.0, 4.0])
+    others = np.repeat([[5.0], [1.0], [1.0]], 6, 1)  # the other worker's step, loss, gradients
+
+    def slower(times):
+        return np.maximum(times, others.ravel() if len(times) > 1 else 5.0)
+
+    with (
+        mock.patch.object(own_step, "duration", lambda function: next(steps)),
+        mock.patch.object(
+            own_step, "moments_of", lambda *_: lambda: [tf.constant([0.1, *[0.4] * 4], tf.float64)]
+        ),
+    ):
+        found = chosen.compute(3, lambda: None, slower)
     assert (found.forward, found.seconds) == (1.0, 4.0)
 
 
@@ -249,15 +258,50 @@ def test_short_steps_are_timed_several_in_a_row_since_the_first_after_a_pause_is
     (tmp_path / "models.py").write_text(MODEL)
     chosen = subject(f"{tmp_path / 'models.py'}:small", None)
     # The second step of 40 ms tells that three of them take a tenth of a second.
-    times = itertools.chain([9.0] * 6, [0.04] * 6, [0.09, 0.03, 0.06, 0.05, 0.04, 0.03])
-    with mock.patch.object(own_step, "duration", lambda run: (run(), next(times))[1]):
-        with mock.patch.object(keras.Model, "train_on_batch", return_value=0.0) as step:
-            found = chosen.compute(1, lambda: None, list)
+    times = iter([9.0, 0.04, 0.09])
+    warm_up, runs = [[9.0] * 5] * 2, np.outer([1, 2, 3], [0.005, 0.01, 0.009, 0.0, 0.006])
+    reached = iter([*warm_up, *runs])
+    with (
+        mock.patch.object(own_step, "duration", lambda run: (run(), next(times))[1]),
+        mock.patch.object(own_step, "moments_of", lambda *_: lambda: [tf.constant(next(reached))]),
+        mock.patch.object(keras.Model, "train_on_batch", return_value=0.0) as step,
+    ):
+        found = chosen.compute(1, lambda: None, list)
     assert step.call_count == 1 + 1 + 3
     assert (found.forward, found.seconds) == pytest.approx((0.01, 0.03))
-    # Of the time to the first variable a third more is needed for each but the last.
+    # The last gradient is ready after 12 ms, those before it after 12, 18 and 20 ms.
     assert (found.backward, found.update) == pytest.approx((0.01, 0.01))
-    assert found.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0))
+    assert found.shares == pytest.approx((0.2, 0.6, 0.0, 0.2))
+
+
+def test_the_moments_of_a_step_are_those_of_its_forward_and_backward_pass(tmp_path):
+    (tmp_path / "unused.py").write_text(UNUSED)
+    spec = importlib.util.spec_from_file_location("unused", tmp_path / "unused.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model, x, y = module.make()
+    *reached, spare = own_step.moments_of(model, x, y, model.trainable_variables)()[0].numpy()
+    assert spare == 0.0
+    assert all(0.0 < each < 60.0 for each in reached) and len(reached) == 3
+
+
+def test_the_gradients_whose_moments_are_read_are_computed():
+    """TensorFlow leaves out what only a clock waits for: then all moments are at the beginning."""
+    layers = [keras.layers.Dense(3), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile("sgd", "mse")
+    moments = own_step.moments_of(
+        model, tf.ones([5, 4]), tf.ones([5, 2]), model.trainable_variables
+    )
+    traced = moments.get_concrete_function()
+    needed, left = set(), [each.op for each in traced.outputs]
+    while left:
+        operation = left.pop()
+        if operation.name not in needed:
+            needed.add(operation.name)
+            left += [each.op for each in operation.inputs]
+    products = [op.name for op in traced.graph.get_operations() if op.type == "MatMul"]
+    assert len(products) >= 5 and needed.issuperset(products)
 
 
 def test_a_table_of_embeddings_is_not_made_dense_where_backward_is_timed():
@@ -265,8 +309,10 @@ def test_a_table_of_embeddings_is_not_made_dense_where_backward_is_timed():
     model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
     model.compile("sgd", "mse")
     x, y = tf.constant([[1, 2]]), tf.constant([[1.0]])
-    found = own_step.backward_to(model, x, y, model.trainable_variables)()
-    assert max(int(tf.size(each)) for each in found) == 2 * 4
+    seen, one = [], own_step._one_element
+    with mock.patch.object(own_step, "_one_element", lambda x: seen.append(x) or one(x)):
+        own_step.moments_of(model, x, y, model.trainable_variables)()
+    assert [type(each).__name__ for each in seen[1:2]] == ["IndexedSlices"]
 
 
 def test_a_variable_without_gradient_is_timed_and_its_gradient_is_zero(tmp_path):
@@ -281,13 +327,10 @@ def test_a_variable_without_gradient_is_timed_and_its_gradient_is_zero(tmp_path)
         np.testing.assert_array_equal(first, second)
 
 
-def test_small_variables_between_the_timed_ones_take_no_part_of_backward():
-    sizes = [900, 30, 800, 30, 700, 30, 600, 30, 500, 30, 400, 30]
-    cuts = own_step.cuts_of(sizes)
-    assert cuts == [0, 2, 4, 6, 8]
-    # Noise has put two of them in another order.
-    shares = own_step.shares_of(sizes, cuts, [10.0, 6.0, 2.0, 3.0, 1.0])
-    assert shares == pytest.approx((0.4, 0, 0.3, 0, 0, 0, 0.2, 0, 0.05, 0, 0.05, 0))
+def test_a_gradient_that_is_ready_before_that_of_a_later_variable_waits_for_it():
+    shares = own_step.shares_of([10.0, 6.0, 2.0, 3.0, 1.0, -0.1])
+    assert shares == pytest.approx((0.4, 0.3, 0, 0.2, 0.1, 0))
+    assert own_step.shares_of([0.0, -1.0]) == (0.0, 0.0)
 
 
 def test_in_each_repeat_the_slowest_worker_sets_the_time_of_the_codec():

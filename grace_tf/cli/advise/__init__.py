@@ -19,7 +19,7 @@ METHODS = (
     "fp16",
     "qsgd:bits=8",
     "eden:bits=8",
-    "eden:bits=6",
+    "eden:bits=5",
     "eden:bits=4",
     "qsgd:bits=4",
     "loco",

@@ -1,28 +1,27 @@
 """The step of a Keras model without any exchange, timed in parts.
 
 A compiled model and a batch come in; a `Compute` goes out.  The parts are the forward pass, the
-backward pass up to certain variables, which says when their gradients are there, and the update,
-which is the rest of the step.
+backward pass up to each variable's gradient, and the update, which is the rest of the step.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from grace_tf.advice.timeline import Compute, shares_by_size
+from grace_tf.advice.timeline import Compute
 from grace_tf.aggregation.already_aggregated import mark
 from grace_tf.aggregation.measure.link import Agree, duration
+from grace_tf.aggregation.measure.moments import now
 from grace_tf.line.inputs import plain
 from grace_tf.transports.world.current_workers import several
 
 _IN_A_ROW = 0.1  # seconds; short runs are timed together until they take as long
 _MOST_IN_A_ROW = 8  # runs that are timed together at most
-_PARTS = 6  # of backward at most; each is traced, which takes seconds for a large model
 
 
 def compute(
@@ -45,35 +44,30 @@ def compute(
         # Between workers a plain optimizer is refused unless its gradients are reduced elsewhere.
         # Here they are not, since a step without any exchange is what is timed.
         mark(variables, compute)
-    sizes = [math.prod(variable.shape) for variable in variables]
-    cuts = cuts_of(sizes)
 
     def train() -> tf.Tensor:
         return tf.constant(model.train_on_batch(x, y))
 
-    @tf.function(autograph=False)
-    def forward() -> tf.Tensor:
-        return model(x, training=True)
-
+    moments = moments_of(model, x, y, variables)
     weights = model.get_weights()
-    runs = [train, forward, *(backward_to(model, x, y, variables[cut:]) for cut in cuts)]
     taken: list[list[float]] = []  # by repeat
     count = 1
     for repeat in range(-2, repeats):  # the first two trace and warm up
-        found = []
-        for run in runs:
-            meet()
-            found.append(_each(run, count))
+        meet()
+        step = _each(train, count)
+        meet()
+        found = [step, *np.mean([moments()[0].numpy() for _ in range(count)], 0)]
         if repeat >= 0:
             taken.append(found)
         elif repeat == -1:
-            (slowest,) = agree(found[:1])
+            (slowest,) = agree([step])
             count = max(1, min(_MOST_IN_A_ROW, math.ceil(_IN_A_ROW / slowest)))
     model.set_weights(weights)
-    step, only, *upto = (statistics.median(agree(each)) for each in zip(*taken))
-    ahead = min(only, step)
-    back = min(max(upto[0], ahead), step) - ahead
-    shares = shares_of(sizes, cuts, [seconds - ahead for seconds in upto])
+    slowest = np.reshape(agree(np.ravel(taken).tolist()), np.shape(taken))
+    step, output, *ready = np.median(slowest, 0).tolist()
+    ahead = min(output, step)
+    back = min(max([ahead, *ready]), step) - ahead
+    shares = shares_of([seconds - ahead for seconds in ready])
     return Compute(ahead, back, step - ahead - back, shares=shares)
 
 
@@ -83,29 +77,52 @@ def gradients(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> list[Any]
     The gradient is None where the loss does not depend on the variable.  For a table of embeddings
     it has only the rows that the batch uses.
     """
+    return _output_and_gradients(model, x, y, variables)[1]
+
+
+def _output_and_gradients(
+    model: Any, x: Any, y: Any, variables: Sequence[Any]
+) -> tuple[Any, list[Any]]:
     with tf.GradientTape() as tape:
-        loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
-    return tape.gradient(loss, [plain(variable) for variable in variables])
+        output = model(x, training=True)
+        loss = model.compute_loss(x=x, y=y, y_pred=output)
+    return output, tape.gradient(loss, [plain(variable) for variable in variables])
 
 
-def cuts_of(sizes: Sequence[int]) -> list[int]:
-    """The positions of the largest variables, in the model's order, and always position 0."""
-    largest = sorted(range(len(sizes)), key=lambda place: -sizes[place])
-    return sorted({0, *largest[: _PARTS - 1]})
+def moments_of(
+    model: Any, x: Any, y: Any, variables: Sequence[Any]
+) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
+    """Returns a traced function that runs forward and backward, and reads a clock in between.
 
+    The whole graph runs, as in a step.  TensorFlow starts an operation when its inputs are ready
+    and a thread is free.  So a gradient is often ready later than in a graph that computes only
+    this gradient.
 
-def backward_to(model: Any, x: Any, y: Any, variables: Sequence[Any]) -> Callable[[], Any]:
-    """Returns a traced function that computes the gradients of these variables, and nothing else.
-
-    TensorFlow removes the parts of the backward pass that these gradients do not need.
+    The function returns the seconds from the beginning until the model's output is computed, and
+    until the gradient of each variable is computed; 0 for a variable without gradient.  It also
+    returns one element of each of them.
     """
 
     @tf.function(autograph=False)
-    def tensors() -> list[tf.Tensor]:
-        found = [each for each in gradients(model, x, y, variables) if each is not None]
-        return tf.nest.flatten(found, expand_composites=True)
+    def moments() -> tuple[tf.Tensor, tf.Tensor]:
+        begin = now([])
+        with tf.control_dependencies([begin]):
+            mine_x, mine_y = tf.nest.map_structure(tf.identity, (x, y))
+        output, found = _output_and_gradients(model, mine_x, mine_y, variables)
+        last = tf.nest.flatten(output)[-1]
+        ones = [None if each is None else _one_element(each) for each in (last, *found)]
+        ends = [begin if each is None else now([each]) for each in ones]
+        # TensorFlow does not compute what only a clock waits for, so the elements are returned.
+        return tf.stack(ends) - begin, tf.concat([each for each in ones if each is not None], 0)
 
-    return tensors
+    return moments
+
+
+def _one_element(value: Any) -> tf.Tensor:
+    """An element of a tensor or of the rows of a table, on the CPU once a GPU has computed it."""
+    one = tf.reshape(getattr(value, "values", value), [-1])[:1]
+    with tf.device("CPU:0"):
+        return tf.identity(tf.cast(one, tf.float32))
 
 
 def _each(run: Callable[[], Any], count: int) -> float:
@@ -122,18 +139,12 @@ def _each(run: Callable[[], Any], count: int) -> float:
     return duration(runs) / count
 
 
-def shares_of(sizes: Sequence[int], cuts: Sequence[int], seconds: Sequence[float]) -> tuple:
+def shares_of(seconds: Sequence[float]) -> tuple[float, ...]:
     """Each variable's share of the time of the backward pass.
 
-    `seconds[i]` is the time until the gradient of variable `cuts[i]` is ready.  `cuts[0]` is 0, so
-    `seconds[0]` is the time of the whole backward pass.  The large variables between two cuts get
-    equal shares.
+    `seconds[i]` is the time until the gradient of variable i is ready.  A gradient that is ready
+    before that of a later variable waits for it: buckets are sent in backward order.
     """
-    whole = max(seconds[0], 1e-9)
-    reached = [min(max(each / whole, 0.0), 1.0) for each in seconds] + [0.0]
-    for place in reversed(range(len(cuts))):  # noise may reverse the order of two times
-        reached[place] = max(reached[place], reached[place + 1])
-    found: list[float] = []
-    for begin, end, now, after in zip(cuts, [*cuts[1:], len(sizes)], reached, reached[1:]):
-        found += [(now - after) * each for each in shares_by_size(sizes[begin:end])]
-    return tuple(found)
+    whole = max([*seconds, 1e-9])
+    reached = np.maximum.accumulate([0.0, *(seconds[::-1])])
+    return tuple(np.diff(reached)[::-1] / whole)
