@@ -112,7 +112,9 @@ class Foresight:
         known = {*baselines, self.scout}
         self.put_off = not never and known.issuperset(self.arms)
 
-    def measure(self, steps: float | None = None, without: Sequence[int] = ()) -> None:
+    def measure(
+        self, steps: float | None = None, without: Sequence[int] = (), beat: int | None = None
+    ) -> None:
         """Measures and selects the arms.  All workers must call it in the same step.
 
         The call may come while a step is traced.  Methods that are traced already are kept.
@@ -121,6 +123,7 @@ class Foresight:
           steps: that the training takes from now on; None if nobody knows.
           without: baselines that are far behind.  The step does not contain them, unless only
             baselines are worth a trial.
+          beat: a traced method that is faster than the baselines; a new one must be faster still.
         """
         self.put_off, self.measured, before = False, self.measured + 1, self.arms or ()
         plans = {arm: self._plans[arm] for arm in self.all_arms}
@@ -129,7 +132,7 @@ class Foresight:
         if foreseen is None:
             self.arms = self.all_arms[: baselines + pruning.MOST]
             return
-        arms = {*pruning.decide(foreseen, baselines, variables, steps)}
+        arms = {*pruning.decide(foreseen, baselines, variables, steps, beat)}
         arms.update(arm for arm in before if arm >= baselines)
         if len(arms) > baselines:
             arms.difference_update(without)

@@ -45,7 +45,11 @@ class Foreseen:
 
 
 def decide(
-    foreseen: Mapping[int, Foreseen], baselines: int, variables: int, steps: float | None
+    foreseen: Mapping[int, Foreseen],
+    baselines: int,
+    variables: int,
+    steps: float | None,
+    beat: int | None = None,
 ) -> tuple[int, ...]:
     """The numbers of the arms that are worth a trial: the baselines, and at most `MOST` methods.
 
@@ -54,8 +58,10 @@ def decide(
       baselines: how many of the first arms are worth it in any case.
       variables: of the model.
       steps: that are left; None where nobody knows.
+      beat: a method that is known to be faster than the baselines; others must be so beside it.
     """
-    best = min(foreseen[arm].micros for arm in range(baselines))
+    known = [*range(baselines)] if beat is None else [beat]
+    best = min(foreseen[arm].micros for arm in known)
     pays = PAYS * TRACING * variables
     worth = [
         (each.micros, arm)

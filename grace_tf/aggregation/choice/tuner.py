@@ -109,7 +109,8 @@ class Tuner:
             if self._foresight.put_off:
                 none, half = self._baselines()
                 far = range(1 if none > FAR * half else 0)
-                self._foresight.measure(self._rest_of_training().at_most, without=far)
+                beat = self._foresight.scout if self._scouted() < half else None
+                self._foresight.measure(self._rest_of_training().at_most, far, beat)
             else:
                 self._foresight.measure()
             if not {*self._traced} - {*before}:
@@ -286,12 +287,15 @@ class Tuner:
 
     def _measuring_pays(self, steps: float) -> bool:
         none, half = self._baselines()
+        fewer = self._foresight.scout != self._foresight.all_arms[-1]
+        known = math.isfinite(half)
+        return known and pruning.measuring_pays(none, half, self._scouted(), fewer, steps)
+
+    def _scouted(self) -> float:
+        """The seconds of a step with the method that is timed first; infinite if unknown."""
         scout = self._foresight.scout
         held = scout in self._traced and scout not in self._trial.left
-        scouted = self._trial.middle(scout) if held else math.inf
-        fewer = scout != self._foresight.all_arms[-1]
-        known = math.isfinite(half)
-        return known and pruning.measuring_pays(none, half, scouted, fewer, steps)
+        return self._trial.middle(scout) if held else math.inf
 
     def _go_on(self, blocks: list[Block]) -> None:
         self._set(blocks)
