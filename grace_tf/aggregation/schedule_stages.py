@@ -74,9 +74,9 @@ class Stages:
 
     @property
     def handed(self) -> list[CollectiveRecord]:
-        """The collectives of the stage that ran last.
+        """The collectives of the stage that the last step used.
 
-        Before the first step, those of the first stage that the step contains.
+        Before the first step it returns the collectives of the first stage that was traced.
         """
         first = next(iter(self._handed.values()), [])
         return list(self._handed.get(self.number, first))

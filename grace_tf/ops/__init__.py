@@ -237,13 +237,17 @@ def scatter_sum(
 def signed_sums(
     xs: Sequence[tf.Tensor], count: int, key: Key, when: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums of the elements of float32 tensors with random signs: (float32 [count], float64 []).
+    """Sums of the elements of float32 tensors with random signs, and the sum of their squares.
 
-    Element i of all tensors, end to end, is added to sum i % count, with a minus where bit
-    31 - i % 32 of word i // 32 of the key's stream is set. A count of 0 gives the elements
-    themselves. Second, the sum of all squares. Where `when`, a bool scalar, is false, there are no
-    sums, and the sum of squares is 0. Only here the order of additions, and so the last bits,
-    differ between the native operation and the reference.
+    The elements of all tensors are counted one after another. Element i is added to sum i % count.
+    It is subtracted instead where bit 31 - i % 32 of word i // 32 of the key's stream is set.
+
+    Args:
+      count: the number of sums; 0 for the elements themselves instead of sums.
+      when: a bool scalar. If it is false, nothing is computed.
+    Returns: (float32 [count] sums, float64 sum of squares); if `when` is false, no sums and 0.
+
+    The native operation and the reference add in different orders, so their last bits may differ.
     """
     xs = arguments.float_list(xs, "xs")
     arguments.check_key(key)

@@ -1,4 +1,7 @@
-"""Workers as threads, whose "auto" is timed by clocks that its own steps move on."""
+"""Simulated workers that choose with "auto".  Each is a thread with a clock of its own.
+
+A step moves the clock of its worker by the seconds that the test gives for its arm.
+"""
 
 import math
 import threading
@@ -52,7 +55,7 @@ class Line:
 
 
 class Clocks:
-    """Workers as threads, each with a clock of its own that its steps move on.
+    """The simulated workers of one test.
 
     `shown(worker, arm, step)` returns what a measured step shows: (vNMSE, residual by gradient).
     """
@@ -93,7 +96,7 @@ class Clocks:
 
 
 class _Heard:
-    """What the worker of the current thread has heard."""
+    """The numbers of other workers that have arrived at the worker of the current thread."""
 
     def __init__(self, here):
         self._here = here

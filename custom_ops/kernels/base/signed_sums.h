@@ -10,12 +10,12 @@
 
 namespace grace {
 
-// Element i of all tensors, end to end, belongs to sum i % count, with a minus where bit
-// 31 - i % 32 of word i / 32 of the key's stream is set. Elements are added in their order.
-// Returns the sum of all squares.
+// Counts the elements of all tensors one after another. Element i is added to sum i % count. It is
+// subtracted instead where bit 31 - i % 32 of word i / 32 of the key's stream is set. Each sum
+// takes its elements in ascending order of i. Returns the sum of the squares of all elements.
 double SignedSums(const Executor& executor, const std::vector<Floats>& xs, const PhiloxKey& key,
                   int64_t count, float* sums);
-// Copies the elements end to end. Returns the sum of all squares.
+// Copies the elements of all tensors one after another to `out`. Returns the sum of their squares.
 double EndToEnd(const Executor& executor, const std::vector<Floats>& xs, float* out);
 
 }  // namespace grace

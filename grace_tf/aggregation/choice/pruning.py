@@ -24,8 +24,9 @@ MOST = 2  # methods that are tried beside the baselines
 BEHIND = 1.25  # times the best method: such a method is not tried
 TRACING = 10_000  # microseconds that tracing takes, for each variable and method
 PAYS = 20  # times that must be saved in the rest of the training
-# A measurement takes half a second, and another trace some seconds.  Both pay if they can save the
-# training more than `SAVED` seconds, or if it still lasts more than `LONG` seconds.
+# Measuring the network takes half a second, and tracing the step again takes some seconds.  A
+# training does both only if they can save more than `SAVED` seconds, or if its remaining steps take
+# more than `LONG` seconds.
 SAVED, LONG = 5.0, 200.0
 
 

@@ -53,7 +53,7 @@ def fewest_planned(call: Call, agreement: Agreement) -> float:
 
 
 def rest_of(call: Call, taken: int, agreement: Agreement) -> Rest:
-    """The steps that are left, of the worker that has the fewest left.
+    """The steps that are left.  If workers differ, the smallest number of all workers counts.
 
     Args:
       taken: the number of steps of this training in this process so far.

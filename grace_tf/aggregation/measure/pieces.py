@@ -42,9 +42,9 @@ def length(plan: Plan, exact: bool) -> int | None:
 def take(
     when: tf.Tensor, xs: Sequence[tf.Tensor], count: int | None, bucket: int, seed: int, step
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pieces of a bucket's tensors, and their squared norm in float64.
+    """The pieces of a bucket's tensors, and the squared norm of these tensors in float64.
 
-    Where `when` is false, there are no elements, and the norm is 0.
+    If `when` is false, the pieces have no elements, and the squared norm is 0.
 
     Args:
       when: whether they are wanted in this step.

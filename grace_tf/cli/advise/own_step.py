@@ -112,14 +112,18 @@ def moments_of(
         last = tf.nest.flatten(output)[-1]
         ones = [None if each is None else _one_element(each) for each in (last, *found)]
         ends = [begin if each is None else now([each]) for each in ones]
-        # TensorFlow does not compute what only a clock waits for, so the elements are returned.
+        # TensorFlow removes an operation from a graph if no output of the graph needs its result.
+        # A clock that waits for it is not enough, so one element of each gradient is an output.
         return tf.stack(ends) - begin, tf.concat([each for each in ones if each is not None], 0)
 
     return moments
 
 
 def _one_element(value: Any) -> tf.Tensor:
-    """An element of a tensor or of the rows of a table, on the CPU once a GPU has computed it."""
+    """The first element of a tensor, or of the rows of a table, copied to the CPU.
+
+    On a GPU the copy waits until the tensor is computed.
+    """
     one = tf.reshape(getattr(value, "values", value), [-1])[:1]
     with tf.device("CPU:0"):
         return tf.identity(tf.cast(one, tf.float32))

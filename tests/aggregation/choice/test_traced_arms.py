@@ -1,6 +1,6 @@
-"""Which methods of "auto" a step holds, and when the network is measured for that.
+"""Which methods "auto" traces in a step, and when it measures the network to select them.
 
-Predictions stand in place of measurements.
+The tests give predictions, and measure no network.
 """
 
 import types
@@ -77,11 +77,14 @@ class ArmsTest(tf.test.TestCase):
         self.assertEqual(self.arms(Tuner(grace_tf.get("auto")), comparing), ((0, 1, EDEN), 1))
 
     def fit(self, seconds, planned, foreseen=BETTER, total=1000, error=0.0, spec="auto"):
-        """Calls of `fit` with so many planned steps each, on a simulated clock.
+        """Simulates a training of `total` steps by calls of `fit` with `planned` steps each.
 
-        `error`: the vNMSE of measured steps.
-
-        Returns: the tuner, the arm of each step, and the steps before which it has measured.
+        Args:
+          seconds: of a step, by arm.
+          foreseen: what a measurement of the network predicts.
+          error: the vNMSE of measured steps.
+        Returns: the tuner; the arm of each step; the numbers of the steps before which the network
+          was measured.
         """
         now, saved, taken, measured, sample = [0.0], START, [], [], NOTHING
         tuner, line = Tuner(grace_tf.get(spec), lambda: now[0]), Line(0, [])
@@ -132,7 +135,7 @@ class ArmsTest(tf.test.TestCase):
         self.assertIn("auto tries no other method, since too little can be gained", tuner.reason)
 
     def test_fit_measures_for_what_a_quality_admits_beyond_eden(self):
-        """powersgd may save a third of what eden has saved beside bf16."""
+        """A step with eden is 30 ms shorter than with bf16, so powersgd may save another 10 ms."""
         seconds = (0.09, 0.05, 9, 0.02, 9, 9, 0.01)
         same = predicted(9000, 5000, 9000, 2000, 9000, 9000, 1000)
         tuner, _, measured = self.fit(seconds, 400, same, 400, spec="auto:quality=balanced")
