@@ -26,7 +26,7 @@ from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
 from grace_tf.keras.flavours import Flavour, derived, flavour_of
 from grace_tf.keras.momentum import refuse_second_momentum, tell_far_settings
-from grace_tf.keras.optimizer_info import building, info_of
+from grace_tf.keras.optimizer_info import building, builds_early, info_of
 from grace_tf.keras.optimizers import (
     after_aggregates,
     bases_in,
@@ -182,7 +182,14 @@ class _Keras2(_Reducing):
             super().build(var_list)
 
     def aggregate_gradients(self, grads_and_vars):
-        return self._aggregated(grads_and_vars, super().aggregate_gradients)
+        pairs = list(grads_and_vars)
+        variables = [v for _, v in pairs]
+        # Keras 2 builds an optimizer after it has aggregated.  But workers compare its variables
+        # when they aggregate for the first time.
+        if pairs and builds_early(variables):
+            with tf.init_scope():
+                self.build(variables)
+        return self._aggregated(pairs, super().aggregate_gradients)
 
     def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **keywords):
         with self._after(distribution, grads_and_vars):

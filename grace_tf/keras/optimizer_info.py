@@ -113,23 +113,33 @@ def agree_before(model: Any, group: Any) -> None:
             aggregator.agree(group, (), functools.partial(info_of, each), late=False)
 
 
+def builds_early(variables: Sequence[Any]) -> bool:
+    """Whether the variables of an optimizer of these are made outside of the step that is traced.
+
+    An optimizer may start from the values of the model's variables, so these must have values.  A
+    strategy makes variables in its own way: several processes make each of them together, which
+    never ends where their optimizers have different ones.
+    """
+    strategy = tf.distribute.has_strategy()
+    return not (strategy and several() is None) and all(map(has_value, variables))
+
+
 @contextlib.contextmanager
 def building(variables: Sequence[Any]) -> Iterator[None]:
     """A context for making an optimizer's variables outside of the step that is traced.
 
     The variables then have values when the workers compare, as on a worker that has restored them.
     And TensorFlow does not trace the step a second time, as it does if variables were made in the
-    first trace.  An optimizer may start from the values of the model's variables, so these must
-    have values too.  A strategy makes variables in its own way.
+    first trace.  Where `builds_early` is False, Keras makes them as it does without grace_tf.
     """
-    strategy = tf.distribute.has_strategy()
-    if strategy and several() is None or not all(map(has_value, variables)):
+    if not builds_early(variables):
         yield
         return
 
     def made_at_once(next_creator, **keywords):
         return next_creator(**{**keywords, "experimental_enable_variable_lifting": False})
 
-    way = contextlib.nullcontext() if strategy else tf.variable_creator_scope(made_at_once)
+    alone = not tf.distribute.has_strategy()
+    way = tf.variable_creator_scope(made_at_once) if alone else contextlib.nullcontext()
     with tf.init_scope(), way:
         yield
