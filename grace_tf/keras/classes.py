@@ -24,7 +24,7 @@ from grace_tf.aggregation.already_aggregated import aggregated
 from grace_tf.aggregation.micro_batches import observed
 from grace_tf.keras import repairs
 from grace_tf.keras.files.saved_state import InFiles, SavedState
-from grace_tf.keras.flavours import Flavour, derived, flavour_of
+from grace_tf.keras.flavours import Flavour, derived, flavour_of, is_a
 from grace_tf.keras.momentum import refuse_second_momentum, tell_far_settings
 from grace_tf.keras.optimizer_info import building, builds_early, info_of
 from grace_tf.keras.optimizers import (
@@ -176,24 +176,41 @@ class _Keras3(_Reducing):
 
 
 class _Keras2(_Reducing):
+    _late = False  # whether the optimizer was built after the first exchange was traced
+
     def build(self, var_list):
         self._aggregator().join(var_list)
-        with building(var_list):
+        built = getattr(self, "_built", False)
+        # Late variables are compared in the second trace, which Keras' own way causes.  Nadam
+        # counts its traces by a Python number, so it computes the same only if there are as many.
+        early = not (built or self._late or is_a(self, "optimizers.Nadam"))
+        with building(var_list) if early else contextlib.nullcontext():
             super().build(var_list)
 
-    def aggregate_gradients(self, grads_and_vars):
+    def apply_gradients(self, grads_and_vars, name=None, *arguments, **keywords):
         pairs = list(grads_and_vars)
         variables = [v for _, v in pairs]
         # Keras 2 builds an optimizer after it has aggregated.  But workers compare its variables
         # when they aggregate for the first time.
-        if pairs and builds_early(variables):
-            with tf.init_scope():
+        if pairs and not getattr(self, "_built", False) and builds_early(variables):
+            with _next_name_scope(name or self.name or "optimizer"), tf.init_scope():
                 self.build(variables)
-        return self._aggregated(pairs, super().aggregate_gradients)
+        return super().apply_gradients(pairs, name, *arguments, **keywords)
+
+    def aggregate_gradients(self, grads_and_vars):
+        self._late = not getattr(self, "_built", False)
+        return self._aggregated(grads_and_vars, super().aggregate_gradients)
 
     def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **keywords):
         with self._after(distribution, grads_and_vars):
             return super()._distributed_apply_gradients_fn(distribution, grads_and_vars, **keywords)
+
+
+def _next_name_scope(name: str) -> Any:
+    """The scope that the next `tf.name_scope(name)` opens.  That one opens the same after it."""
+    if tf.inside_function():
+        name = tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=False) + "/"
+    return tf.name_scope(name)
 
 
 def compressing(keras: Flavour) -> type:

@@ -48,9 +48,10 @@ def info_of(optimizer: Any) -> OptimizerInfo:
 def _variables(optimizer: Any) -> list[Any]:
     variables = optimizer.variables
     found = list(variables() if callable(variables) else variables)
-    # In Keras 2 an optimizer's variables do not include settings that are variables.
-    settings = [getattr(optimizer, "_learning_rate", None), *_hyperparameters(optimizer)]
-    found += [v for v in settings if isinstance(v, tf.Variable)]
+    # In Keras 2 an optimizer's variables do not include settings that are variables, nor what only
+    # an attribute holds, such as the product of momenta of Nadam.
+    others = [*vars(optimizer).values(), *_hyperparameters(optimizer)]
+    found += [v for v in others if isinstance(v, tf.Variable)]
     return without_own_gradients(optimizer, found)
 
 

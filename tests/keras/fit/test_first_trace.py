@@ -3,9 +3,11 @@
 import models
 import numpy as np
 import pytest
+import tensorflow as tf
 from this_keras import keras
 
 import grace_tf
+from grace_tf.keras.optimizer_info import info_of
 
 MAKES = {
     "momentum": lambda: grace_tf.wrap(keras.optimizers.SGD(0.1, momentum=0.9), "topk:ratio=0.25"),
@@ -36,6 +38,57 @@ def test_variables_of_the_optimizer_do_not_let_a_step_be_traced_twice(name):
     models.fit(made, batches=2)
     assert Counting.traces == 1
     assert len(models.slots(made.optimizer)) >= len(made.trainable_variables)
+
+
+@pytest.mark.parametrize("name", [None, "Other"])
+def test_variables_made_before_the_first_exchange_have_the_names_that_keras_gives_them(name):
+    words = {"name": name} if name and not models.KERAS_3 else {}
+
+    def names(wrap):
+        keras.backend.clear_session()
+        both = [wrap(keras.optimizers.SGD(0.1, momentum=0.9, name="Mine")) for _ in range(2)]
+        variables = models.model().trainable_variables
+
+        @tf.function
+        def step():
+            for each in both:
+                each.apply_gradients([(tf.ones(v.shape), v) for v in variables], **words)
+
+        step()
+        return [getattr(v, "path", v.name) for each in both for v in each.variables]
+
+    found = names(lambda optimizer: grace_tf.wrap(optimizer, "none"))
+    assert found == names(lambda optimizer: optimizer)
+    assert any(each.startswith(f"{words.get('name', 'Mine')}/") for each in found)
+
+
+def test_nadam_which_counts_its_traces_computes_what_it_does_without_grace_tf():
+    found = []
+    for make in (
+        lambda: keras.optimizers.Nadam(0.01),
+        lambda: grace_tf.wrap(keras.optimizers.Nadam(0.01), "none"),
+    ):
+        made = models.compiled(make)
+        models.fit(made, batches=4)
+        found.append([np.asarray(v) for v in made.trainable_variables])
+    for plain, wrapped in zip(*found):
+        np.testing.assert_array_equal(plain, wrapped)
+    compared = info_of(made.optimizer).variables
+    assert any(each is made.optimizer._u_product for each in compared)
+
+
+@pytest.mark.skipif(models.KERAS_3, reason="Optimizers of Keras 3 have no aggregate_gradients.")
+def test_gradients_aggregated_in_two_calls_are_applied_in_one():
+    optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1, momentum=0.9), "none")
+    variables = [tf.Variable([2.0]), tf.Variable([3.0])]
+
+    @tf.function
+    def step():
+        pairs = [optimizer.aggregate_gradients([(tf.ones([1]), v)]) for v in variables]
+        optimizer.apply_gradients(sum(pairs, []), skip_gradients_aggregation=True)
+
+    step()
+    np.testing.assert_allclose(variables, [[1.9], [2.9]])
 
 
 @pytest.mark.skipif(
