@@ -187,15 +187,18 @@ class _Keras2(_Reducing):
         with building(var_list) if early else contextlib.nullcontext():
             super().build(var_list)
 
-    def apply_gradients(self, grads_and_vars, name=None, *arguments, **keywords):
+    def apply_gradients(self, grads_and_vars, *arguments, **keywords):
         pairs = list(grads_and_vars)
         variables = [v for _, v in pairs]
+        # Of Keras, the first argument is a name; of a user's class it may be something else.
+        name = keywords.get("name", *arguments[:1])
+        name = name if isinstance(name, str) else self.name
         # Keras 2 builds an optimizer after it has aggregated.  But workers compare its variables
         # when they aggregate for the first time.
         if pairs and not getattr(self, "_built", False) and builds_early(variables):
-            with _next_name_scope(name or self.name or "optimizer"), tf.init_scope():
+            with _next_name_scope(name or "optimizer"), tf.init_scope():
                 self.build(variables)
-        return super().apply_gradients(pairs, name, *arguments, **keywords)
+        return super().apply_gradients(pairs, *arguments, **keywords)
 
     def aggregate_gradients(self, grads_and_vars):
         self._late = not getattr(self, "_built", False)

@@ -77,6 +77,20 @@ def test_nadam_which_counts_its_traces_computes_what_it_does_without_grace_tf():
     assert any(each is made.optimizer._u_product for each in compared)
 
 
+@pytest.mark.skipif(models.KERAS_3, reason="apply_gradients of Keras 3 has no other arguments.")
+def test_a_class_that_takes_other_arguments_for_apply_gradients_gets_its_own():
+    class Own(keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars, twice=False):
+            rate = 2.0 if twice else 1.0
+            return super().apply_gradients([(rate * g, v) for g, v in grads_and_vars])
+
+    variable = tf.Variable([2.0])
+    optimizer = grace_tf.wrap(Own(0.1), "none")
+    optimizer.apply_gradients([(tf.ones([1]), variable)])
+    optimizer.apply_gradients([(tf.ones([1]), variable)], True)
+    np.testing.assert_allclose(variable, [1.7])
+
+
 @pytest.mark.skipif(models.KERAS_3, reason="Optimizers of Keras 3 have no aggregate_gradients.")
 def test_gradients_aggregated_in_two_calls_are_applied_in_one():
     optimizer = grace_tf.wrap(keras.optimizers.SGD(0.1, momentum=0.9), "none")
