@@ -27,11 +27,13 @@ class Trained:
 
     Attributes:
       loss: a number of the whole model on the same data for every worker; less is better.
+      chance: the loss of a model that has learnt nothing of its inputs.
       weights: variables.
       sent: the bytes that a worker sends in a step.
     """
 
     loss: float
+    chance: float
     weights: Iterable[Any]
     sent: int
 
@@ -65,13 +67,15 @@ def compare(train: Callable[[str, int], Trained], title: str) -> None:
                 "seed": seed,
                 "worker": grace_tf.rank(),
                 "loss": trained.loss,
+                "chance": trained.chance,
                 "sent": trained.sent,
                 "sha": sha(trained.weights),
                 "seconds": round(time.monotonic() - begun, 1),
             }
             if options.json:
                 print(json.dumps(told), flush=True)
-            rows.append([method, str(seed), f"{told['loss']:.4f}", str(told["sent"]), told["sha"]])
+            losses = [f"{told[name]:.4f}" for name in ("loss", "chance")]
+            rows.append([method, str(seed), *losses, str(told["sent"]), told["sha"]])
     if grace_tf.rank() == 0:
-        columns = ["method", "seed", "loss", "bytes a step", "SHA of the weights"]
+        columns = ["method", "seed", "loss", "by chance", "bytes a step", "SHA of the weights"]
         print_table(title, columns, rows)

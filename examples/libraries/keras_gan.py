@@ -40,8 +40,10 @@ def make_discriminator() -> keras.Model:
             keras.Input((8, 8, 1)),
             layers.Conv2D(32, 4, strides=2, padding="same"),
             layers.LeakyReLU(0.2),
-            layers.Conv2D(32, 4, strides=2, padding="same"),
+            layers.Dropout(0.4),  # without it the distance does not become smaller
+            layers.Conv2D(64, 4, strides=2, padding="same"),
             layers.LeakyReLU(0.2),
+            layers.Dropout(0.4),
             layers.Flatten(),
             layers.Dense(1),
         ],
@@ -94,7 +96,7 @@ def frechet_distance(one: np.ndarray, other: np.ndarray) -> float:
 def train(method: str, seed: int) -> Trained:
     keras.utils.set_random_seed(2 * seed + grace_tf.rank())
     images = (load_digits().images / 16).astype("float32")[..., None]
-    data = grace_tf.shard(tf.data.Dataset.from_tensor_slices(images))
+    data = grace_tf.shard(tf.data.Dataset.from_tensor_slices(images[360:]))
 
     model = Adversaries(make_generator(), make_discriminator())
     # Rounding noise of their own: the two optimizers have different seeds.
@@ -103,12 +105,17 @@ def train(method: str, seed: int) -> Trained:
     ]
     model.compile(*optimizers)
     batches = data.shuffle(1000).batch(32, drop_remainder=True)
-    model.fit(batches, epochs=12, shuffle=False, verbose=0)
-
     noise = np.random.default_rng(0).normal(size=(1000, LATENT)).astype("float32")
-    loss = frechet_distance(model.generator.predict(noise, verbose=0), images)
+
+    def distance():
+        return frechet_distance(model.generator.predict(noise, verbose=0), images[:360])
+
+    chance = distance()
+    model.fit(batches, epochs=100, shuffle=False, verbose=0)
+
+    loss = distance()
     sent = sum(grace_tf.keras.aggregator_of(each).bytes_per_step for each in optimizers)
-    return Trained(loss, model.trainable_weights, sent)
+    return Trained(loss, chance, model.trainable_weights, sent)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,11 @@ def train(method: str, seed: int) -> Trained:
     batches = data.shuffle(10_000).batch(16, drop_remainder=True).map(inputs)
     model.fit(batches, epochs=1, shuffle=False, verbose=0)
 
+    often = np.bincount(rows[:256].ravel(), minlength=WORDS) / rows[:256].size
+    chance = -float(np.sum(often * np.log(np.maximum(often, 1e-9))))
     loss = model.evaluate(*inputs(rows[:256]), batch_size=64, return_dict=True, verbose=0)["loss"]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
-    return Trained(loss, model.trainable_weights, sent)
+    return Trained(loss, chance, model.trainable_weights, sent)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 A document is of one of four topics; each topic draws its words with chances of its own.
 """
 
+import math
+
 import numpy as np
 import orbit
 import tensorflow as tf
@@ -15,7 +17,7 @@ from official.nlp.modeling import models, networks
 
 import grace_tf
 
-WORDS, LENGTH, TOPICS, STEPS, ROWS = 1000, 16, 4, 120, 16
+WORDS, LENGTH, TOPICS, STEPS, ROWS = 1000, 16, 4, 300, 16
 START = 0  # the first token of every document, from which BERT tells the topic
 
 
@@ -92,7 +94,7 @@ def train(method: str, seed: int) -> Trained:
 
     loss = float(trainer.loss(topics[:512], model(inputs(tf.constant(words[:512])))))
     sent = grace_tf.keras.aggregator_of(optimizer).bytes_per_step
-    return Trained(loss, model.trainable_variables, sent)
+    return Trained(loss, math.log(TOPICS), model.trainable_variables, sent)
 
 
 if __name__ == "__main__":

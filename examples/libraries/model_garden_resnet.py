@@ -3,6 +3,8 @@
 python -m grace_tf run -np 2 examples/libraries/model_garden_resnet.py
 """
 
+import math
+
 import numpy as np
 import orbit
 import tensorflow as tf
@@ -42,6 +44,7 @@ def experiment():
     model.num_classes, model.input_size = 10, [32, 32, 3]
     model.backbone.resnet.model_id, model.backbone.resnet.depth_multiplier = 10, 0.5
     model.norm_activation.norm_momentum = 0.9
+    config.task.losses.l2_weight_decay = 0.0  # the Garden adds it to the loss of validation too
     config.task.train_data.global_batch_size = 16  # of one worker
     config.task.validation_data.global_batch_size = 120
     rate = {"initial_learning_rate": 0.05, "decay_steps": STEPS}
@@ -72,9 +75,9 @@ def train(method: str, seed: int) -> Trained:
 
     # BatchNormalization's statistics are each worker's own in a loop that is not Keras' fit.
     grace_tf.broadcast(trainer.model.variables)
-    told = controller.evaluate(steps=3)
+    loss = float(controller.evaluate(steps=3)["validation_loss"])
     sent = grace_tf.keras.aggregator_of(optimizer).bytes_per_step
-    return Trained(float(told["validation_loss"]), trainer.model.trainable_variables, sent)
+    return Trained(loss, math.log(10), trainer.model.trainable_variables, sent)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 python -m grace_tf run -np 2 examples/libraries/probability_flipout.py
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -40,10 +42,12 @@ def train(method: str, seed: int) -> Trained:
     )
     model.fit(data.shuffle(2000).batch(32, drop_remainder=True), epochs=20, verbose=0)
 
+    tf_keras.utils.set_random_seed(0)  # every worker draws the same weights
     drawn = [tf.nn.softmax(model(x[:HELD_OUT])) for _ in range(SAMPLES)]
     chances = np.mean(drawn, axis=0)[np.arange(HELD_OUT), y[:HELD_OUT]]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
-    return Trained(float(-np.log(chances).mean()), model.trainable_variables, sent)
+    loss = float(-np.log(chances).mean())
+    return Trained(loss, math.log(10), model.trainable_variables, sent)
 
 
 if __name__ == "__main__":

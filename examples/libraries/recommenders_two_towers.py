@@ -6,6 +6,7 @@
 The gradients of both tables are rows, and stay rows from backward to the optimizer.
 """
 
+import math
 import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # TF Recommenders demands it
@@ -49,7 +50,7 @@ def train(method: str, seed: int) -> Trained:
     batches = tf.data.Dataset.from_tensor_slices(test).batch(256)
     losses = [model.compute_loss(batch, training=False) / 256 for batch in batches]
     sent = grace_tf.keras.aggregator_of(model.optimizer).bytes_per_step
-    return Trained(float(tf.reduce_mean(losses)), model.trainable_variables, sent)
+    return Trained(float(tf.reduce_mean(losses)), math.log(256), model.trainable_variables, sent)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,16 @@
 
 import ast
 import importlib.util
+import statistics
 
 import launch
 import pytest
-from library_runs import FOLDER, METHODS, SCRIPTS, mean_losses, runs
+from library_runs import FOLDER, METHODS, SCRIPTS, losses, runs, spread
 
 SHARED = {path.stem for path in FOLDER.glob("*.py")} - {*SCRIPTS}
-# How much higher than without compression a loss may be, as one training is noisy.
-MOST = 1.25
+# Of what training gains beside chance without compression, the share that it must gain with it:
+# in one training, which is noisy, and in the mean of several.
+LEAST, LEAST_OF_MEANS = 0.75, 0.95
 
 
 def imported(script):
@@ -42,14 +44,18 @@ def test_workers_end_alike_and_no_worse_than_uncompressed(script):
     for told in compressed:
         assert told["sha"] != none["sha"]
         assert told["sent"] < none["sent"] / 2
-        assert told["loss"] <= MOST * none["loss"], told
+        assert told["chance"] - told["loss"] >= LEAST * (none["chance"] - none["loss"]) > 0, told
 
 
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if runs(script)])
-def test_the_recorded_workers_ended_alike_and_no_worse_than_uncompressed(script):
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_recorded_workers_ended_alike_and_eden_within_noise_of_uncompressed(script):
     recorded = runs(script)
-    assert {run["method"] for run in recorded} == {*METHODS}
+    seeds = {method: {r["seed"] for r in recorded if r["method"] == method} for method in METHODS}
+    assert len(seeds["none"]) >= 3 and all(seeds[method] == seeds["none"] for method in METHODS)
     for run in recorded:
         assert len(run["shas"]) == 2 and len({*run["shas"]}) == 1, run
-    none, *compressed = mean_losses(script)
-    assert max(compressed) <= MOST * none
+    found = losses(script)
+    none, qsgd, eden = map(statistics.mean, found.values())
+    assert eden - none <= 2 * spread(found)
+    chance = statistics.mean(run["chance"] for run in recorded)
+    assert chance - max(qsgd, eden) >= LEAST_OF_MEANS * (chance - none) > 0

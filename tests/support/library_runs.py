@@ -19,28 +19,39 @@ def runs(script):
     return [run for run in map(json.loads, lines) if run["script"] == script]
 
 
-def mean_losses(script):
-    """The mean over seeds of what each of METHODS ended with."""
-    losses = {method: [] for method in METHODS}
+def losses(script):
+    """By method: what its trainings ended with, a loss for each seed."""
+    found = {method: [] for method in METHODS}
     for run in runs(script):
-        losses[run["method"]].append(run["loss"])
-    return [statistics.mean(losses[method]) for method in METHODS]
+        found[run["method"]].append(run["loss"])
+    return found
+
+
+def spread(found):
+    """The standard deviation of one training, from those of all methods."""
+    return statistics.mean(map(statistics.variance, found.values())) ** 0.5
+
+
+def _told(each):
+    more = f" ± {statistics.stdev(each):.2g}" if len(each) > 1 else ""
+    return f"{statistics.mean(each):.4g}{more}"
 
 
 def table():
-    """A row for each script: its library's version, the seeds, losses and bytes."""
+    """A row for each script: its library's version, the seeds, losses and shares of the bytes."""
     rows = []
     for script in SCRIPTS:
         mine = runs(script)
         link = f"[`{script}`](../examples/libraries/{script}.py)"
         if not mine:
-            rows.append([link, "not recorded yet", *([""] * 6)])
+            rows.append([link, "not recorded yet", *([""] * 7)])
             continue
         versions = ", ".join(f"{name} {version}" for name, version in mine[0]["versions"].items())
         seeds = len({run["seed"] for run in mine})
         sent = {run["method"]: run["sent"] for run in mine}
-        losses = [f"{loss:.3f}" for loss in mean_losses(script)]
+        chance = f"{statistics.mean(run['chance'] for run in mine):.4g}"
+        means = map(_told, losses(script).values())
         shares = [f"1/{sent['none'] / sent[method]:.1f}" for method in METHODS[1:]]
-        rows.append([link, versions, str(seeds), *losses, *shares])
-    columns = ["script", "run with", "seeds", *(f"loss, `{method}`" for method in METHODS)]
-    return tables.markdown([*columns, "bytes, `qsgd`", "bytes, `eden:bits=4`"], rows)
+        rows.append([link, versions, str(seeds), chance, *means, *shares])
+    columns = ["script", "run with", "seeds", "by chance", *(f"loss, `{m}`" for m in METHODS)]
+    return tables.markdown([*columns, *(f"bytes, `{m}`" for m in METHODS[1:])], rows)
