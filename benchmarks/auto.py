@@ -15,7 +15,7 @@ and the pauses are hidden from the clock by which `auto` compares.
 Disturbances, which must not mislead it:
 
     nice      worker 1 has the lowest priority while another program keeps a processor busy
-    too fast  what it measures of the network is ten times too fast
+    too fast  what it measures of the network is ten times too fast; for places where it measures
     too slow  the same, ten times too slow
     change    the link falls to 100 Mbit/s after a quarter of the steps; needs root and a link
 
@@ -95,8 +95,8 @@ def table(records: list[dict]) -> tuple[str, list[str], list[list[str]]]:
             f"{r['task']}, {r['workers']} workers, {r['link']}",
             r["disturbed"] or "-",
             *(f"{e[name]:.3f}" if e[name] is not None else "-" for name in nothing),
-            r["choice"].split(",")[0].removeprefix("auto: "),
-            str(r.get("followed", "-")),
+            choice(r),
+            _followed(r),
         ]
         for r, e in found
     ]
@@ -108,6 +108,17 @@ def table(records: list[dict]) -> tuple[str, list[str], list[list[str]]]:
     )
     columns = ["place", "disturbed", "auto / best baseline", "share of the gain", "best / fastest"]
     return sentence, [*columns, "choice at the end", "followed after"], rows
+
+
+def choice(record: dict) -> str:
+    """The method that `auto` trained with at the end."""
+    return record["choice"].split(",")[0].removeprefix("auto: ")
+
+
+def _followed(record: dict) -> str:
+    """What the table says of a change.  A method that is the best one before it shows nothing."""
+    after = record.get("followed", "-")
+    return "its method before is the best after, too" if after == 0 else str(after)
 
 
 def launch(place: dict, options: argparse.Namespace) -> bool:
@@ -236,6 +247,8 @@ def train(place: dict, turn: int, most: int, out: str) -> None:
 
     clock = Clock(between)
     auto.model.fit(batches, steps_per_epoch=place["steps"], callbacks=[clock], **QUIETLY)
+    if place["disturbed"] in FACTORS and not tuner._foresight.measured:
+        raise RuntimeError("auto has not measured the network here, so this disturbs nothing.")
     if group.rank:
         return
     # Step i is the first after a pause where i is a multiple of `turn`.

@@ -76,9 +76,11 @@ def _obey(options: argparse.Namespace) -> None:
     if options.report:
         if not results.records:
             raise SystemExit(f"There are no results in {options.out}.")
+        from benchmarks import auto
         from benchmarks.suite import advised, report
 
-        report.write(results, advised.read(results.path.with_name("advised.jsonl")))
+        answers = advised.read(results.path.with_name("advised.jsonl"))
+        report.write(results, answers, auto.read(results.path.with_name("auto.jsonl")))
         return
     wanted, said = wanted_of(options)
     for line in said:

@@ -146,10 +146,11 @@ def _clock_at(task: Outline, run: Record, targets: Targets) -> float:
 
 
 def free_codec(records: Sequence[Record], place: Place, arm: str, method: str) -> float | None:
-    """Milliseconds of a step whose method sends the same bytes and takes no work: a bound.
+    """Milliseconds of a step whose method sends the same bytes and takes no work: an estimate.
 
     The part of an uncompressed step that exchange adds to one without communication, in proportion
     to the bytes: alone + (none − alone) · bytes / bytes of none.  None where one is not measured.
+    A real step is shorter where backward hides a larger part of the exchange than that of `none`.
     """
     times, sent = step_times(records), bytes_sent(records)
     base = (place, "none", "none")

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import auto
 from benchmarks.suite import advised, arithmetic
 from benchmarks.suite.arithmetic import Place, Record
 from benchmarks.suite.arms import ALONE, ARMS
@@ -18,7 +19,7 @@ RATES = {link: parse_link(link) for link in LINKS if link}
 
 
 def draw(
-    records: Sequence[Record], answers: advised.Answers, folder: Path
+    records: Sequence[Record], answers: advised.Answers, chosen: Sequence[Record], folder: Path
 ) -> list[tuple[str, str]]:
     """Draws what there are results for; returns (file, what it shows)."""
     import matplotlib
@@ -41,6 +42,23 @@ def draw(
     compared = advised.compared(records, answers)
     if compared:
         found.append(_predictions(pyplot, folder, compared))
+    taken = choices(chosen)
+    if taken:
+        found.append(_choices(pyplot, folder, taken))
+    return found
+
+
+def choices(chosen: Sequence[Record]) -> dict[tuple[str, int], list[tuple[str, str, float]]]:
+    """By task and workers: (link, the last choice of `auto`, its seconds by those of the best).
+
+    The best is the fastest of none, bf16 and fp16.  Links are in the order of their rates.
+    Trainings that something disturbs are left out.
+    """
+    found: dict[tuple[str, int], list] = {}
+    for record in sorted(chosen, key=lambda each: auto.LINKS.index(each["link"])):
+        if not record["disturbed"]:
+            taken = record["link"], auto.choice(record), auto.judged(record)["over"]
+            found.setdefault((record["task"], record["workers"]), []).append(taken)
     return found
 
 
@@ -146,6 +164,25 @@ def _predictions(pyplot, folder: Path, compared: dict[Place, list]) -> tuple[str
     axis.set(xlabel="measured, ms a step", ylabel="computed by advise, ms a step")
     axis.legend(fontsize="small")
     return _save(pyplot, figure, folder, "benchmarks-advise.png"), "steps as advise computes them"
+
+
+def _choices(pyplot, folder: Path, taken: dict) -> tuple[str, str]:
+    figure, axis = pyplot.subplots(figsize=(7, 4))
+    markers = dict(zip(dict.fromkeys(c for each in taken.values() for _, c, _ in each), "os^Dvx*"))
+    for (task, workers), each in taken.items():
+        at = [auto.LINKS.index(link) for link, _, _ in each]
+        name = f"{task}, {workers} workers"
+        line = "-" if workers == WORKERS else "--"
+        (drawn,) = axis.plot(at, [over for _, _, over in each], line, label=name)
+        for x, (_, choice, over) in zip(at, each):
+            axis.plot(x, over, markers[choice], color=drawn.get_color())
+    for choice, marker in markers.items():
+        axis.plot([], [], marker, color="gray", label=choice)
+    axis.axhline(1, color="black", linestyle=":")
+    axis.set_xticks(range(len(auto.LINKS)), [str(RATES.get(link, link)) for link in auto.LINKS])
+    axis.set(ylabel="seconds of auto by those of the best\nof none, bf16 and fp16")
+    axis.legend(fontsize="small")
+    return _save(pyplot, figure, folder, "benchmarks-auto.png"), "what auto chose, and its seconds"
 
 
 def _save(pyplot, figure, folder: Path, name: str) -> str:

@@ -27,12 +27,15 @@ TEXT = Path(__file__).with_name("page.md")  # the page up to its tables
 NAMES = {"group": "plain processes", "strategy": "MWMS", "horovod": "Horovod", "ddp": "PyTorch"}
 
 
-def write(results: Results, answers: advised.Answers, folder: Path = DOCS) -> None:
+def write(
+    results: Results, answers: advised.Answers, chosen: Sequence[Record], folder: Path = DOCS
+) -> None:
     """Writes the page and its pictures into a folder, and prints where.
 
-    `answers` are those of `advise` in the places that the results are of.
+    `answers` are those of `advise` in the places that the results are of; `chosen` are the records
+    of `benchmarks/auto.py`.
     """
-    drawn = pictures.draw(results.records, answers, folder)
+    drawn = pictures.draw(results.records, answers, chosen, folder)
     page = folder / "benchmarks.md"
     page.write_text(text_of(results, answers, drawn), encoding="utf-8")
     print(page)

@@ -180,13 +180,29 @@ def test_a_wrong_function_is_one_sentence(tmp_path, name, sentence):
 
 def test_a_picture_has_a_line_for_each_method_and_the_bound(advise, tmp_path):
     pytest.importorskip("matplotlib")
-    file = tmp_path / "steps.svg"
-    code, _, _ = advise(
-        *("--shapes", TEXT, "--workers", "4", "--link", "1gbit", "--compute-ms", "30"),
-        *("--plot", str(file), "--methods", "bf16"),
-    )
+    from matplotlib.axes import Axes
+
+    drawn, bound, file = [], [], tmp_path / "steps.svg"
+    plot, axhline = Axes.plot, Axes.axhline
+
+    def seen(axes, x, y, *style, label, **keywords):
+        drawn.append((label, len(x), min(y)))
+        return plot(axes, x, y, *style, label=label, **keywords)
+
+    def line(axes, y, **keywords):
+        bound.append(y)
+        return axhline(axes, y, **keywords)
+
+    with mock.patch.object(Axes, "plot", seen), mock.patch.object(Axes, "axhline", line):
+        code, _, _ = advise(
+            *("--shapes", TEXT, "--workers", "4", "--link", "1gbit", "--compute-ms", "30"),
+            *("--plot", str(file), "--methods", "bf16"),
+        )
     assert code == 0
     assert file.read_text().startswith("<?xml")
+    assert [label for label, _, _ in drawn] == ["none", "bf16"]
+    assert all(count == len(picture.RATES) for _, count, _ in drawn)
+    assert len(bound) == 1 and 0 < bound[0] < min(least for _, _, least in drawn)
     assert (picture.RATES[0], picture.RATES[-1]) == (1e7, pytest.approx(1e11))
 
 

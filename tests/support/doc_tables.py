@@ -34,6 +34,7 @@ LINK_HOSTS = RESULTS / "link-hierarchical.jsonl"
 FAULTS = RESULTS / "faults.jsonl"
 DEMO = RESULTS / "demo.jsonl"
 AUTO = RESULTS / "auto.jsonl"
+MONITOR = RESULTS / "monitor-1gbit.json"
 STEPS = {
     "AVX2": RESULTS / "step-resnet50-avx2.jsonl",
     "AVX-512": RESULTS / "step-resnet50-avx512.jsonl",
@@ -352,6 +353,18 @@ def signs_table():
     return tables.markdown(columns, rows)
 
 
+def monitor_table():
+    """The committed run of benchmarks/monitor.py over a link."""
+    rows = []
+    for row in json.loads(MONITOR.read_text(encoding="utf-8"))["rows"]:
+        sent = row["metrics"]["sent"]
+        own = (row["interface"] - row["plain_interface"]) / sent
+        cells = [f"`{row['method']}`", f"{sent:,.0f}", f"+{100 * row['over']:.1f} %"]
+        rows.append([*cells, f"{100 * own:.1f} points"])
+    columns = ["method", "`grace_bytes`", "more on the interface", "of which the Monitor's own"]
+    return tables.markdown(columns, rows)
+
+
 def auto_table():
     """The committed runs of benchmarks/auto.py, without what no place has."""
     _, columns, rows = auto.table(auto.read(AUTO))
@@ -393,6 +406,7 @@ TABLES = {
     "link-eden": link_eden_table,
     "link-hosts": link_hosts_table,
     "libraries": library_runs.table,
+    "monitor": monitor_table,
     "auto": auto_table,
     "xla": xla_table,
     "gpu": gpu_table,

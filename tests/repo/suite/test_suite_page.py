@@ -4,7 +4,7 @@ import doc_tables  # noqa: F401  with it the benchmarks can be imported
 from doc_tables import ROOT
 from suite_records import MIDDLE, PLACE, VISION, run_of, time_of
 
-from benchmarks.suite import advised, report
+from benchmarks.suite import advised, pictures, report
 from benchmarks.suite.__main__ import RESULTS
 from benchmarks.suite.arms import ALONE
 from benchmarks.suite.plan import Cell
@@ -12,12 +12,26 @@ from benchmarks.suite.results import Results, append
 from benchmarks.suite.tasks.outline import OUTLINES
 
 
-def page(tmp_path, records, answers=None):
+def page(tmp_path, records, answers=None, chosen=()):
     file = tmp_path / "results.jsonl"
     for record in records:
         append(file, record)
-    report.write(Results(file), answers or {}, tmp_path)
+    report.write(Results(file), answers or {}, chosen, tmp_path)
     return (tmp_path / "benchmarks.md").read_text()
+
+
+def test_the_page_draws_what_auto_chose_in_every_place_that_nothing_disturbs(tmp_path):
+    taken = {"auto": {"first": 1.0, "others": 9.0}, "choice": "auto: eden, a step", "steps": 101}
+    methods = {name: {"first": 0.0, "step": 0.2} for name in ("none", "bf16", "fp16", "eden")}
+    place = {"task": "vision", "workers": 2, "disturbed": "", "methods": methods, **taken}
+    chosen = [{**place, "link": link} for link in ("unshaped", "1gbit")]
+    chosen.append({**place, "link": "10gbit", "disturbed": "nice"})
+    assert pictures.choices(chosen) == {
+        ("vision", 2): [("1gbit", "eden", 0.5), ("unshaped", "eden", 0.5)]
+    }
+    text = page(tmp_path, [time_of("none", "none", 100)], chosen=chosen)
+    assert "![what auto chose, and its seconds](benchmarks-auto.png)" in text
+    assert (tmp_path / "benchmarks-auto.png").stat().st_size > 1000
 
 
 def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
