@@ -116,7 +116,10 @@ def choice(record: dict) -> str:
 
 
 def _followed(record: dict) -> str:
-    """What the table says of a change.  A method that is the best one before it shows nothing."""
+    """The table's text on a change of the link.
+
+    If `auto` has the best method of the new link already before the change, nothing is followed.
+    """
     after = record.get("followed", "-")
     return "its method before is the best after, too" if after == 0 else str(after)
 

@@ -35,7 +35,7 @@ VERSIONS = {
 
 
 def trained(script: str, methods: list[str], seed: int) -> list[dict[str, Any]]:
-    """What the two workers of a script said of each training, together.
+    """Runs a script in two workers.  Returns a record for each method.
 
     Raises RuntimeError where the script fails, or where its workers tell different losses.
     """
@@ -61,7 +61,7 @@ def trained(script: str, methods: list[str], seed: int) -> list[dict[str, Any]]:
 
 
 def tensorflow_version() -> str:
-    """Of the one distribution of TensorFlow that is installed."""
+    """The version of TensorFlow, whose distribution may be called tensorflow or tensorflow-cpu."""
     names = metadata.packages_distributions()["tensorflow"]
     return metadata.version(next(name for name in names if name.startswith("tensorflow")))
 
@@ -71,7 +71,7 @@ def key(run: dict[str, Any]) -> tuple[str, str, int]:
 
 
 def recorded(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The runs of a file, by their keys."""
+    """The records in a file, each under its `key`; none if there is no such file."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return {key(run): run for run in map(json.loads, text.splitlines())}
 
@@ -97,7 +97,7 @@ def main() -> None:
             failed.append(f"{script} with seed {seed}")
             print(failed[-1], error, flush=True)
             continue
-        # Another run of this program may have written meanwhile.
+        # The file is read again, since another run of this program may have added lines to it.
         runs = recorded(options.out) | {key(run): run for run in found}
         lines = (json.dumps(runs[each]) + "\n" for each in sorted(runs))
         options.out.write_text("".join(lines), encoding="utf-8")

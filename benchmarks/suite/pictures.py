@@ -49,10 +49,13 @@ def draw(
 
 
 def choices(chosen: Sequence[Record]) -> dict[tuple[str, int], list[tuple[str, str, float]]]:
-    """By task and workers: (link, the last choice of `auto`, its seconds by those of the best).
+    """What `auto` chose over each link, and how long it took.
 
-    The best is the fastest of none, bf16 and fp16.  Links are in the order of their rates.
     Trainings that something disturbs are left out.
+
+    Returns: for each pair of task and number of workers a list of (link, choice, ratio), in the
+      order of the links' rates.  The choice is the method at the end.  The ratio is the seconds of
+      `auto` divided by those of the fastest of none, bf16 and fp16.
     """
     found: dict[tuple[str, int], list] = {}
     for record in sorted(chosen, key=lambda each: auto.LINKS.index(each["link"])):

@@ -100,7 +100,7 @@ class Reduction:
 
     @property
     def outdated(self) -> bool:
-        """Whether `renew` should be called before the next step; the same on all workers."""
+        """Whether `renew` should be called before the next step.  All workers answer alike."""
         return self._stages.tuner is not None and self._stages.tuner.outdated
 
     def renew(self) -> bool:

@@ -176,13 +176,14 @@ class _Keras3(_Reducing):
 
 
 class _Keras2(_Reducing):
-    _late = False  # whether the optimizer was built after the first exchange was traced
+    _late = False  # whether gradients were aggregated before the optimizer was built
 
     def build(self, var_list):
         self._aggregator().join(var_list)
         built = getattr(self, "_built", False)
-        # Late variables are compared in the second trace, which Keras' own way causes.  Nadam
-        # counts its traces by a Python number, so it computes the same only if there are as many.
+        # If gradients were aggregated first, the workers compare the new variables in a second
+        # trace, which TensorFlow makes if Keras makes the variables in its own way.  Nadam changes
+        # what it computes with the number of traces, so it needs as many as without grace_tf.
         early = not (built or self._late or is_a(self, "optimizers.Nadam"))
         with building(var_list) if early else contextlib.nullcontext():
             super().build(var_list)
@@ -190,7 +191,7 @@ class _Keras2(_Reducing):
     def apply_gradients(self, grads_and_vars, *arguments, **keywords):
         pairs = list(grads_and_vars)
         variables = [v for _, v in pairs]
-        # Of Keras, the first argument is a name; of a user's class it may be something else.
+        # In Keras the second argument is a name.  In a user's class it may be something else.
         name = keywords.get("name", *arguments[:1])
         name = name if isinstance(name, str) else self.name
         # Keras 2 builds an optimizer after it has aggregated.  But workers compare its variables
@@ -210,7 +211,7 @@ class _Keras2(_Reducing):
 
 
 def _next_name_scope(name: str) -> Any:
-    """The scope that the next `tf.name_scope(name)` opens.  That one opens the same after it."""
+    """The name scope that Keras will open next under this name; Keras still gets the same one."""
     if tf.inside_function():
         name = tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=False) + "/"
     return tf.name_scope(name)

@@ -48,8 +48,8 @@ def info_of(optimizer: Any) -> OptimizerInfo:
 def _variables(optimizer: Any) -> list[Any]:
     variables = optimizer.variables
     found = list(variables() if callable(variables) else variables)
-    # In Keras 2 an optimizer's variables do not include settings that are variables, nor what only
-    # an attribute holds, such as the product of momenta of Nadam.
+    # In Keras 2 `optimizer.variables` does not contain all variables of the optimizer: not the
+    # learning rate, for example, and not Nadam's `_u_product`.
     others = [*vars(optimizer).values(), *_hyperparameters(optimizer)]
     found += [v for v in others if isinstance(v, tf.Variable)]
     return without_own_gradients(optimizer, found)
@@ -115,7 +115,7 @@ def agree_before(model: Any, group: Any) -> None:
 
 
 def builds_early(variables: Sequence[Any]) -> bool:
-    """Whether the variables of an optimizer of these are made outside of the step that is traced.
+    """Whether an optimizer that trains these variables makes its own outside of the traced step.
 
     An optimizer may start from the values of the model's variables, so these must have values.  A
     strategy makes variables in its own way: several processes make each of them together, which

@@ -237,7 +237,7 @@ def scatter_sum(
 def signed_sums(
     xs: Sequence[tf.Tensor], count: int, key: Key, when: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums of the elements of float32 tensors with random signs, and the sum of their squares.
+    """Adds up elements of float32 tensors, each with a random sign, and also adds up their squares.
 
     The elements of all tensors are counted one after another. Element i is added to sum i % count.
     It is subtracted instead where bit 31 - i % 32 of word i // 32 of the key's stream is set.
@@ -247,7 +247,8 @@ def signed_sums(
       when: a bool scalar. If it is false, nothing is computed.
     Returns: (float32 [count] sums, float64 sum of squares); if `when` is false, no sums and 0.
 
-    The native operation and the reference add in different orders, so their last bits may differ.
+    The native operation and the reference add in different orders, so results may differ in their
+    last bits.
     """
     xs = arguments.float_list(xs, "xs")
     arguments.check_key(key)

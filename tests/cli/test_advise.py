@@ -302,7 +302,7 @@ def test_the_moments_of_a_step_are_those_of_its_forward_and_backward_pass(tmp_pa
 
 
 def test_the_gradients_whose_moments_are_read_are_computed():
-    """If no output needed the gradients, TensorFlow would not compute them."""
+    """TensorFlow computes a gradient only if an output of the graph needs it."""
     layers = [keras.layers.Dense(3), keras.layers.Dense(2)]
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile("sgd", "mse")

@@ -17,7 +17,7 @@ def gradients():
 
 
 class SignedSumsTest(tf.test.TestCase):
-    # Without the native library the reference would be compared with itself.
+    # Without the native library both results would come from the reference.
     @pytest.mark.skipif(not native.available(), reason=native.why_not())
     def test_the_native_operation_adds_up_what_the_reference_does(self):
         xs = gradients()

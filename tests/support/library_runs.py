@@ -20,7 +20,7 @@ def runs(script):
 
 
 def losses(script):
-    """By method: what its trainings ended with, a loss for each seed."""
+    """The last losses of a script's trainings: for each method a list, with one loss a seed."""
     found = {method: [] for method in METHODS}
     for run in runs(script):
         found[run["method"]].append(run["loss"])
@@ -28,7 +28,7 @@ def losses(script):
 
 
 def spread(found):
-    """The standard deviation of one training, from those of all methods."""
+    """The standard deviation of a loss between seeds, pooled over the methods."""
     return statistics.mean(map(statistics.variance, found.values())) ** 0.5
 
 
@@ -38,7 +38,7 @@ def _told(each):
 
 
 def table():
-    """A row for each script: its library's version, the seeds, losses and shares of the bytes."""
+    """A row for each script: versions, number of seeds, losses, and its bytes beside `none`."""
     rows = []
     for script in SCRIPTS:
         mine = runs(script)

@@ -1,6 +1,6 @@
 """Simulated workers that choose with "auto".  Each is a thread with a clock of its own.
 
-A step moves the clock of its worker by the seconds that the test gives for its arm.
+Each step adds to its worker's clock the seconds that the test gives for the arm of the step.
 """
 
 import math

@@ -15,7 +15,8 @@ namespace grace {
 // takes its elements in ascending order of i. Returns the sum of the squares of all elements.
 double SignedSums(const Executor& executor, const std::vector<Floats>& xs, const PhiloxKey& key,
                   int64_t count, float* sums);
-// Copies the elements of all tensors one after another to `out`. Returns the sum of their squares.
+// Copies the elements of all tensors to `out`, in the order of the tensors. Returns the sum of the
+// squares of all elements.
 double EndToEnd(const Executor& executor, const std::vector<Floats>& xs, float* out);
 
 }  // namespace grace

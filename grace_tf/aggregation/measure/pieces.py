@@ -44,7 +44,7 @@ def take(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The pieces of a bucket's tensors, and the squared norm of these tensors in float64.
 
-    If `when` is false, the pieces have no elements, and the squared norm is 0.
+    If `when` is false, nothing is measured: each piece has no elements, and the squared norm is 0.
 
     Args:
       when: whether they are wanted in this step.

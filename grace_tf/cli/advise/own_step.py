@@ -112,8 +112,8 @@ def moments_of(
         last = tf.nest.flatten(output)[-1]
         ones = [None if each is None else _one_element(each) for each in (last, *found)]
         ends = [begin if each is None else now([each]) for each in ones]
-        # TensorFlow removes an operation from a graph if no output of the graph needs its result.
-        # A clock that waits for it is not enough, so one element of each gradient is an output.
+        # TensorFlow removes an operation from a graph if no output of the graph needs its result,
+        # even if the clock waits for the operation.  So an element of each gradient is an output.
         return tf.stack(ends) - begin, tf.concat([each for each in ones if each is not None], 0)
 
     return moments

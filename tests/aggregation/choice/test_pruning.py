@@ -1,4 +1,4 @@
-"""What "auto" traces, from tables of measurements, also where these are wrong."""
+"""The methods that "auto" selects for given measurements, also for wrong ones."""
 
 import itertools
 

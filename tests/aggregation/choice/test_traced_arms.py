@@ -1,4 +1,6 @@
-"""Which methods "auto" traces in a step, and when it measures the network to select them.
+"""Tests of what a traced step with "auto" contains.
+
+They test which methods it contains, and before which step the network is measured to select them.
 
 The tests give predictions, and measure no network.
 """
