@@ -93,7 +93,7 @@ class Stages:
         """Whether no stage compresses anything; then `handed` lists the gradients."""
         dense = all(plan.dense for plan in plans)
         if dense:
-            self._handed, self._last = {0: plans[0].handed_dense(flagged)}, None
+            self._handed = {0: plans[0].handed_dense(flagged)}
         return dense
 
     def place(
@@ -108,7 +108,7 @@ class Stages:
         """
         held = range(len(plans))
         if self.tuner is not None:
-            self.tuner.agreement.label = f"{plans[0].digest}/{plans[0].first_key}"
+            self.tuner.agreement.name(f"{plans[0].digest}/{plans[0].first_key}")
             self.tuner.largest = lambda arm: alarms.limits_of(plans[arm]).residual
             held = self.tuner.arms(plans, between, self._state)
         slots = {}

@@ -294,6 +294,16 @@ class AggregatorTest(tf.test.TestCase):
             counts.append([np.count_nonzero(total) for total in totals])
         self.assertEqual(counts, [[10, 20, 20], [10, 4, 20], [2, 4, 20]])
 
+    def test_a_step_of_small_variables_alone_leaves_the_stage_as_it_is(self):
+        large, small = tf.Variable(tf.zeros([2000])), tf.Variable(tf.zeros([3]))
+        aggregate = grace_tf.Aggregator("none@0;topk:ratio=0.1@1")
+        with self.assertLogs(_LOG, "INFO") as told:
+            for _ in range(3):
+                aggregate([tf.range(2000.0)], [large])
+                aggregate([tf.range(3.0)], [small])
+        self.assertLen(told.output, 2)  # that each of the two stages begins
+        self.assertEqual(aggregate._stages.number, 1)
+
     def test_all_reduce(self):
         variable = tf.Variable(tf.zeros([20]))
         counts = []

@@ -24,7 +24,7 @@ EDEN, FINER, TOPK = 3, 4, 7  # the numbers of arms; FINER is used in two hops, i
 class Line:
     """The lifeline of one of several workers in this process; messages arrive at once."""
 
-    patience = 5.0
+    patience, warned = 5.0, False
 
     def __init__(self, rank, lines):
         self.rank, self.size, self._lines = rank, 0, lines
@@ -44,6 +44,9 @@ class Line:
                         map(float, seconds)
                     )
                     line.changed.notify_all()
+
+    def joined(self, seconds):
+        return True
 
     def until(self, true, seconds):
         with self.changed:

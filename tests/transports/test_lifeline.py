@@ -49,12 +49,25 @@ class LifelineTest(LifelineCase):
         for rank in (1, 2):
             made.append(Lifeline(rank, 3, SOON, find=lambda: ("127.0.0.1", port, 7)))
             made[-1].tell("digest", "then")
-            self.assertTrue(made[-1].joined(SOON))
+            self.wait(made[0], lambda rank=rank: rank in made[0]._peers)
         for line in made:
             self.addCleanup(line.abandon)
         told = self.heard(made[2], "digest")
         self.wait(made[2], lambda: len(told) == 2)
         self.assertCountEqual(told, [[0, "first"], [1, "then"]])
+
+    def test_no_worker_has_joined_until_all_are_connected(self):
+        server = listen(0)
+        port = server.getsockname()[1]
+        made = [Lifeline(0, 3, SOON, token=7, server=server)]
+        connected = lambda: ("127.0.0.1", port, 7)  # noqa: E731
+        made.append(Lifeline(1, 3, SOON, find=connected))
+        self.wait(made[1], lambda: 0 in made[1]._peers)
+        self.assertEqual([line.joined(0.0) for line in made], [False, False])
+        made.append(Lifeline(2, 3, SOON, find=connected))
+        for line in made:
+            self.addCleanup(line.abandon)
+            self.assertTrue(line.joined(SOON))
 
     def test_lines_that_a_paused_worker_accepts_late_are_whole(self):
         here, there = socket.socketpair()

@@ -19,15 +19,18 @@ _heard: dict[tuple[str, int], dict[int, list[float]]] = collections.defaultdict(
 
 
 class Agreement:
-    """The exchanges of one Aggregator.
-
-    Attributes:
-      label: identifies the Aggregator's plan.  It is the same on all workers.
-    """
+    """The exchanges of one Aggregator."""
 
     def __init__(self) -> None:
-        self.label = ""
-        self._count = 0  # of all workers so far
+        self._label = ""
+        self._count = 0  # of the exchanges so far
+
+    def name(self, label: str) -> None:
+        """Sets the name of these exchanges, the same on all workers.  Later calls change nothing.
+
+        One worker alone may trace a step again, with another plan.
+        """
+        self._label = self._label or label
 
     def largest(self, measured: Sequence[float]) -> list[float]:
         """Returns a list: the number at index i is the largest `measured[i]` of all workers.
@@ -35,11 +38,18 @@ class Agreement:
         The call waits until all workers have called it.  If `measured[i]` is NaN on one worker, the
         result at index i is NaN.
 
-        Raises RuntimeError if a worker is lost or late.
+        Raises RuntimeError if a worker is lost, late or not connected.
         """
         line = lifeline.current()
+        if not line.joined(0.0 if line.warned else line.patience):
+            line.check()
+            raise RuntimeError(
+                f"Worker {line.rank} of {line.size} is not connected to all other workers, and "
+                '"auto" must tell them what it has measured: let workers reach each other at any '
+                "port, or name a method."
+            )
         self._count += 1
-        key = (self.label, self._count)
+        key = (self._label, self._count)
         line.on(_TOPIC, _hear)
         line.tell(_TOPIC, [*key, [repr(float(each)) for each in measured]])
         line.until(lambda: len(_heard[key]) == line.size - 1, line.patience)

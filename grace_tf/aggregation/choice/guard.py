@@ -34,7 +34,7 @@ class Guard:
 
     Args:
       most: by arm, the largest vNMSE that is allowed; None where a memory makes up for it.
-      quality: for people.
+      quality: as text for a sentence.
     """
 
     def __init__(self, most: Sequence[float | None], quality: str) -> None:
@@ -44,7 +44,7 @@ class Guard:
     def judge(
         self, arm: int, error: float, residual: float, largest: float | None = None
     ) -> str | None:
-        """Why this method must be left, for people; None where it may stay.
+        """Why this method must not be used any more, as text; None where it may stay.
 
         Args:
           arm: its number.
@@ -70,7 +70,7 @@ class Guard:
         return None
 
     def forget(self, but: int | None = None) -> None:
-        """Begins anew with all methods but this arm, whose record alone is saved."""
+        """Deletes the records of all methods except this arm, whose record alone is saved."""
         self._records = {arm: each for arm, each in self._records.items() if arm == but}
 
     def saved(self, arm: int | None) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ It takes the seconds of blocks of steps, the slowest worker's, and returns the n
 reads no clock and knows no worker: equal times give equal decisions, so all workers decide alike.
 
     look      a block of each arm; those that are far behind the best are dropped
-    compare   rounds of blocks, forwards and backwards in turn: a trend hits all arms alike
+    compare   rounds of blocks, forwards and backwards in turn: a trend affects all arms alike
     watch     many steps of the chosen arm; then blocks of it, its rival, its rival, and it
 """
 

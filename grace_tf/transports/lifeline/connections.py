@@ -73,12 +73,16 @@ class Lifeline:
         self._endings: list[Callable[[], None]] = []
         self.changed = threading.Condition(threading.RLock())
         self._peers: dict[int, Peer] = {}
+        self._complete = size == 1  # whether all workers are connected, or have been
         self._calling: socket.socket | None = None  # at worker 0's door
         self.left: dict[int, str] = {}  # workers that said goodbye, and how
         # Functions that get an error which another worker may have caused.  One that knows the
         # cause calls `stop`.
         self.looks: list[Callable[[BaseException], None]] = []
-        self._handlers: dict[str, Handler] = {"doubt": lambda *_: self.lose_the_silent()}
+        self._handlers: dict[str, Handler] = {
+            "doubt": lambda *_: self.lose_the_silent(),
+            "complete": lambda worker, _: self._complete_by(worker),
+        }
         self._unread: dict[str, list] = collections.defaultdict(list)  # came before a handler
         self._waiting: list[bytes] | None = []  # sent before all connections existed
         self._selector = selectors.DefaultSelector()
@@ -91,7 +95,10 @@ class Lifeline:
 
     def joined(self, seconds: float) -> bool:
         """Waits at most `seconds` for the connections of all workers; False if some are missing."""
-        return self.until(lambda: len(self._peers) >= (1 if self.rank else self.size - 1), seconds)
+        return self.until(lambda: self._complete, seconds)
+
+    def _complete_by(self, worker: int) -> None:
+        self._complete = self._complete or worker == 0  # to which all workers connect
 
     def until(self, true: Callable[[], bool], seconds: float) -> bool:
         """Waits until `true()`, called again after every change; False after `seconds`.
@@ -366,7 +373,9 @@ class Lifeline:
         if self.rank or len(self._peers) == self.size - 1:
             self._waiting = None
             if self._door is not None:
-                self._door.close()  # all workers are connected, and none connects again
+                self._door.close()  # none connects again
+                self._complete = True
+                self.tell("complete")
 
     def _send(self, line: bytes, but: Peer | None = None) -> None:
         if self._waiting is not None:

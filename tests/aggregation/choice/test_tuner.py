@@ -1,5 +1,6 @@
 """How "auto" times the steps of real Aggregators, agrees between workers, and is saved."""
 
+import collections
 import math
 import types
 from unittest import mock
@@ -75,6 +76,31 @@ class TunerTest(tf.test.TestCase):
             self.assertEqual(agree.largest([2.0]), [3.0])
             with self.assertRaisesRegex(RuntimeError, "Worker 1 of 2 did not tell"):
                 agree.largest([2.0])
+
+    def test_without_connections_to_all_workers_the_sentence_says_so(self):
+        line = Clocks([()] * 2).lines[0]
+        line.joined = lambda seconds: False
+        with mock.patch.object(lifeline, "current", lambda: line):
+            with self.assertRaisesRegex(RuntimeError, "not connected to all other workers"):
+                Agreement().largest([2.0])
+
+    def test_the_name_of_the_first_trace_stays(self):
+        clocks = Clocks([()] * 2)
+        mine, theirs = Agreement(), Agreement()
+        for agree, names in ((mine, "PQ"), (theirs, "PQP")):  # worker 1 alone traces P again
+            for name in names:
+                agree.name(name)
+        for line, agree in zip(clocks.lines, (mine, theirs)):
+            heard = mock.patch.object(
+                agreement, "_heard", collections.defaultdict(dict, line.heard)
+            )
+            line.until = lambda *_: False
+            with mock.patch.object(lifeline, "current", lambda line=line: line), heard:
+                if line.rank == 0:
+                    with self.assertRaisesRegex(RuntimeError, "Worker 1 of 2 did not tell"):
+                        agree.largest([2.0])
+                else:
+                    self.assertEqual(agree.largest([1.0]), [2.0])
 
     def test_a_saved_choice_goes_on_at_its_step_without_a_trial(self):
         times = (0.9, 0.5, 0.3, 0.2)
