@@ -74,6 +74,13 @@ class ProcessGroupTest(FirstStep, tf.test.TestCase):
         self.assertLen(shas, 1)
         self.assertNotIn(whole, shas)
 
+    def test_where_fit_runs_eagerly_the_state_of_worker_0_goes_to_all_too(self):
+        first, second = self.cases["fit, only worker 0 restored"]
+        self.assertEqual(first["sha"], second["sha"])
+        for told in (first, second):
+            self.assertEndsWith(told["sha"], " 6")
+            self.assertRegex(told["said"][0], "^Only worker 0 has the .*state of step 3")
+
     def test_without_seeds_every_model_takes_worker_0s_values(self):
         shas = set()
         for name in ("sequential", "subclassed", "frozen", "callback", "aggregator"):

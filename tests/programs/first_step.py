@@ -144,6 +144,25 @@ def restored():
         case("worker 0 restored and broadcast", resumed, late if rank == 0 else None, True)
 
 
+def fitted(path=""):
+    """The digest after an eager `fit`, and the steps of all of them, also of a restored file."""
+    made = models.model(seed=1 + rank)
+    made.compile(grace_tf.wrap(keras.optimizers.SGD(0.1), METHOD, min_elements=1), "mse")
+    made.run_eagerly = True
+    made.optimizer.build(made.trainable_variables)
+    if path:
+        made.load_weights(path)
+    models.fit(made, 3)
+    return made, f"{sha(made.weights)} {aggregator_of(made.optimizer).state.step}"
+
+
+def restored_in_eager_fit():
+    made, _ = fitted()
+    path = f"{tempfile.mkdtemp()}/{rank}.weights.h5"
+    made.save_weights(path)
+    case("fit, only worker 0 restored", lambda: fitted(path if rank == 0 else "")[1])
+
+
 class Own(keras.Model):
     """A subclassed model whose layers are built by their first call."""
 
@@ -232,6 +251,7 @@ def without_seeds():
 mistakes()
 restored()
 if ENGINE == "group":
+    restored_in_eager_fit()
     without_seeds()
     if models.KERAS_3:
         own_gradients()

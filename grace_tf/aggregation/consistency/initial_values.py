@@ -159,6 +159,7 @@ class InitialValues:
         self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._settled: list[str] = []  # the variables of the last step that brought nothing new
         self._first: int | None = None  # the step of the state at the first comparison
+        self._without_state = False  # whether the last comparison was before the state was made
 
     def reach(
         self,
@@ -190,9 +191,11 @@ class InitialValues:
                 statistics = ()  # under a strategy each replica may have its own statistics
             fresh = [self._fresh([*variables, *weights]), self._fresh(statistics)]
             fresh.append(self._fresh(described.variables))
-            if not any(fresh):
+            alike = state.alike_variables
+            if not any(fresh) and not (self._without_state and alike):
                 self._settled = names
                 return
+            self._without_state = not alike
             if self._first is None:
                 self._first = state.step
             # Variables that join later may have random values, which all take from one worker.
@@ -200,21 +203,32 @@ class InitialValues:
             row = _row(*fresh, state, described, restored)
             table = group.handshake(dataclasses.astuple(row), "the first step's values")
             taken = decide([Row(*map(int, words)) for words in table], root)
-            parts = zip(taken.parts, [*fresh, state.alike_variables])
-            wanted = [v for part, variables in parts if part for v in variables]
+            taking = [v if part else [] for part, v in zip(taken.parts, [*fresh, alike])]
             if any(taken.parts):
-                if not group.broadcasts or (late and (taken.weights or taken.statistics)):
+                if not group.broadcasts or (late and any(taking[:2])):
                     raise RuntimeError(_refusal(taken, group.broadcasts))
-                group.broadcast(wanted, root)
-                if taken.state:
-                    state.realign()
-                _say(group, taken, root, wanted)
+                _take(group, state, taken, taking, root, silently=not any(fresh))
             self._agreed.update({v._unique_id: v for variables in fresh for v in variables})
 
     def _fresh(self, variables: Sequence[Any]) -> list[tf.Variable]:
         """The variables that have a value and were not compared before, each once."""
         each = {v._unique_id: v for v in map(plain, variables)}
         return [v for name, v in each.items() if name not in self._agreed and has_value(v)]
+
+
+def _take(
+    group: Group, state: State, taken: Taken, taking: Sequence[list], root: int, silently: bool
+) -> None:
+    """Gives all workers worker `root`'s values of these variables.
+
+    `silently`: where only the state is left, of which an earlier comparison has told already.
+    """
+    wanted = [v for variables in taking for v in variables]
+    group.broadcast(wanted, root)
+    if taken.state:
+        state.realign()
+    if not silently:
+        _say(group, taken, root, wanted)
 
 
 def compare_inside(group: Group, state: State) -> None:
