@@ -95,8 +95,9 @@ test-keras2: $(VENV_TF215)/installed
 	cd tests && ../$(VENV_TF215)/bin/python -m grace_tf doctor
 	cd tests && ../$(VENV_TF215)/bin/python -m pytest $(JOBS) $(PYTEST) $(SEAM)
 
-# What meets Keras: for every commit two files, and all.
-SEAM_OF_TF_KERAS := keras/files/test_keras_files.py keras/test_keras_optimizers.py
+# What meets Keras: for every commit, and all.
+SEAM_OF_TF_KERAS := keras/files/test_keras_files.py keras/test_keras_optimizers.py keras/test_keras_momentum.py \
+	keras/fit aggregation/test_first_step.py
 SEAM_OF_TF_KERAS_ALL := aggregation keras line transports repo/test_import.py repo/test_public_api.py \
 	cli/test_advise.py
 

@@ -1,4 +1,4 @@
-"""Which methods may be recommended, by how much accuracy the user is ready to check.
+"""Which methods may be recommended, by how carefully the user will check the accuracy.
 
 Facts about a method come in, some measured; its level goes out, or why it has none:
 
@@ -56,7 +56,7 @@ class Facts:
 
 
 def level_of(facts: Facts) -> tuple[str | None, str]:
-    """The level of a method and "", or None and the reason, for people."""
+    """The level of a method and "", or None and the reason as text."""
     if facts.needs:
         return None, f"needs {facts.needs}"
     if facts.name in _RANGE_OF_HALVES and (facts.peak or 0.0) >= HALF_PEAK:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from grace_tf.advice.quality import admitted
 from grace_tf.advice.timeline import StepTime
 
-WORTH = 0.03  # of a step: what is nearer than that, a measurement could turn round
+WORTH = 0.03  # of a step: a smaller difference may be an error of the measurement
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
@@ -39,7 +39,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The recommended method and the sentence for people."""
+    """The recommended method and the sentence that names it."""
 
     spec: str
     sentence: str
@@ -56,7 +56,7 @@ def verdict(choices: Sequence[Choice], quality: str, where: str) -> Verdict:
     Args:
       choices: the methods.
       quality: of quality.LEVELS.
-      where: the workers and their link, for people: "8 workers at 1 Gbit/s".
+      where: the workers and their link, as text for a sentence: "8 workers at 1 Gbit/s".
     Raises ValueError where "none" is missing, and for an unknown quality.
     """
     none = next((c for c in choices if c.spec == "none"), None)
@@ -102,7 +102,7 @@ def _sentence(
         said += f": use {chosen.spec}"
     if riskier:
         gain = seconds_text(riskier.time.seconds)
-        said += f"; {riskier.spec} brings {gain} if you can check accuracy"
+        said += f"; {riskier.spec} takes {gain} if you can check accuracy"
     return said + "."
 
 
@@ -112,7 +112,7 @@ def _beside(best: Choice, none: Choice) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people: "0.41 s", "38 ms"."""
+    """A time as text: "0.41 s", "38 ms"."""
     if seconds < 0.0995:
         return f"{1e3 * seconds:.2g} ms"
     return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"

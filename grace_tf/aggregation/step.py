@@ -113,7 +113,7 @@ class Reduction:
         return self._stages.tuner.renew()
 
     def count_skipped(self, finite: tf.Tensor) -> None:
-        """Tells the probe of a step that ends here if it is not finite, and else comes later."""
+        """Counts a step that is skipped here; other steps are counted when they are committed."""
         if self.probe is None:
             return
         context, first = tf.distribute.get_replica_context(), True

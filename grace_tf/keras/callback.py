@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from grace_tf.keras import flavours
+from grace_tf.keras.files.paths_by_worker import place
 
 
 class OfOneKeras:
@@ -50,7 +51,8 @@ class Callback(OfOneKeras):
       root: the rank of the worker whose values count, the same on every worker.
       keras: the module `keras` or `tf_keras`, of whose callbacks it is to be one; by default the
         Keras that `tf.keras` means.
-    Raises: TypeError in `fit` of a model of the other Keras.
+    Raises: in `fit`, TypeError for a model of the other Keras, and ValueError where no worker has
+      this rank.
     """
 
     def __init__(self, root: int = 0, keras: ModuleType | None = None):
@@ -59,4 +61,13 @@ class Callback(OfOneKeras):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
+        _, size = place(model)
+        if size > 1 and not 0 <= self._root < size:
+            raise ValueError(
+                f"Callback(root={self._root}) names none of the {size} workers: they are numbered "
+                f"from 0 to {size - 1}."
+            )
         model._grace_root = self._root
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.model._grace_root = 0

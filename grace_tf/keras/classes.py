@@ -1,8 +1,10 @@
 """The classes of wrapped optimizers: subclasses of Keras' own that aggregate gradients.
 
-One method is overridden: it takes (gradient, variable) pairs and returns the aggregated gradients.
-Its name differs between the generations of Keras; the rest of an optimizer stays as it is.  A
-MultiOptimizer aggregates nothing itself: its inner optimizers are wrapped.
+The method that takes (gradient, variable) pairs is overridden and returns the aggregated gradients.
+Its name differs between the generations of Keras.  Other methods are overridden to build variables
+before the first step is traced, and to save and load the compression state.  How variables are
+updated stays Keras' own.  A MultiOptimizer aggregates nothing itself: its inner optimizers are
+wrapped.
 """
 
 from __future__ import annotations

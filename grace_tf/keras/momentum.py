@@ -12,6 +12,7 @@ import tensorflow as tf
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.core.specs import spec_of
 from grace_tf.keras.optimizers import parts
+from grace_tf.line.inputs import local, plain
 from grace_tf.line.optimizer_settings import far_off, to_begin_with
 from grace_tf.line.settings import Settings
 
@@ -31,14 +32,14 @@ def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
     spec, served = spec_of(memory), "residual" if compressor.nonexpansive else "none"
     for each in (optimizer, *parts(optimizer)):
         name = type(each).__name__
-        momentum = _number(each, "momentum")
+        momentum = _read(each, "momentum")
         if momentum:
             raise ValueError(
                 f"The memory {spec!r} has a momentum of its own, so that {name} must have none: "
                 f"write {name}(..., momentum=0.0) and give its {momentum:.6g} to the memory, as in "
                 f'memory="{memory.name}:{memory.momentum_field}={momentum:.6g}".'
             )
-        if _number(each, "beta_1"):
+        if _read(each, "beta_1"):
             warnings.warn(
                 f"The memory {spec!r} has a momentum of its own, and {name} smooths its aggregates "
                 f'once more by beta_1; memory="{served}" leaves that to {name} alone.',
@@ -49,7 +50,7 @@ def refuse_second_momentum(optimizer: Any, wanted: Settings) -> None:
 def tell_far_settings(optimizer: Any, aggregator: Aggregator) -> None:
     """One log line, in the first step, where rate or momentum are far from what a method needs.
 
-    A learning rate that cannot be read while the step is traced is not judged.
+    What cannot be read while the step is traced is not judged.
     """
     if aggregator.told_of_settings:
         return
@@ -57,26 +58,24 @@ def tell_far_settings(optimizer: Any, aggregator: Aggregator) -> None:
     for _, compressor, memory in aggregator.settings.at(0).routes:
         if not to_begin_with(compressor, memory):
             continue
-        name, momentum = type(optimizer)._plain_class.__name__, _number(optimizer, "momentum")
-        if words := far_off(compressor, memory, _rate(optimizer), momentum):
+        name, momentum = type(optimizer)._plain_class.__name__, _read(optimizer, "momentum") or 0.0
+        if words := far_off(compressor, memory, _read(optimizer, "learning_rate"), momentum):
             wanted = to_begin_with(compressor, memory)
             _LOG.warning("%s with %s has %s: begin with %s.", compressor, name, words, wanted)
             return
 
 
-def _rate(optimizer: Any) -> float | None:
-    """The learning rate of the next step; None where it cannot be read."""
+def _read(optimizer: Any, name: str) -> float | None:
+    """A hyperparameter's value before the next step; None where it cannot be read.
+
+    Keras 2's legacy optimizers hold it in a variable or a function.  A learning rate may be a
+    schedule.
+    """
     try:
         with tf.init_scope():
-            given = optimizer.learning_rate
-            given = given(optimizer.iterations) if callable(given) else given
-            return float(np.asarray(given))
+            given = getattr(optimizer, name, None)
+            if callable(given):
+                given = given(optimizer.iterations) if name == "learning_rate" else given()
+            return None if given is None else float(np.asarray(local(plain(given))))
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return None
-
-
-def _number(optimizer: Any, name: str) -> float:
-    """A hyperparameter's value, in legacy optimizers a variable or function perhaps; 0 if none."""
-    value = getattr(optimizer, name, None)
-    value = value() if callable(value) else value
-    return 0.0 if value is None else float(value)

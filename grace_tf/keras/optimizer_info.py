@@ -104,8 +104,7 @@ def agree_before(model: Any, group: Any) -> None:
 
     An eager step computes its gradients before workers can compare.
     """
-    optimizer = getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = innermost(getattr(model, "optimizer", None))
     if inner is None or not (model.built and model.run_eagerly):
         return
     for each in (inner, *parts(inner)):

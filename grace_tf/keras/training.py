@@ -115,7 +115,7 @@ def _fit(line: Lifeline, original: Callable, model: Any, *args: Any, **kwargs: A
         return original(
             model, *args, **kwargs
         )  # evaluation only, which other workers need not join
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    optimizer = innermost(model.optimizer)
     if several() is None and optimizer is not None and not isinstance(optimizer, Wrapped):
         lifeline.tell_plain(model.distribute_strategy, optimizer)
     with steps.Steps(line, _counted(given), _width(model), _planned(given)) as taken:

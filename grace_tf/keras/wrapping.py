@@ -1,7 +1,6 @@
 """`wrap` and `unwrap`: replace the class of the user's optimizer object in place.
 
-The new class (classes.py) overrides the one method that aggregates gradients; everything else stays
-Keras' own.
+The new class (classes.py) aggregates gradients before Keras' own code updates the variables.
 """
 
 from __future__ import annotations

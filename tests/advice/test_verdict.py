@@ -22,14 +22,14 @@ def test_the_fastest_admitted_method_is_recommended_and_a_faster_one_is_named():
     assert answer.spec == "eden"
     assert answer.sentence == (
         "8 workers at 1 Gbit/s: 0.41 s a step instead of 0.93 s (bf16 0.55 s): use eden; acpsgd "
-        "brings 0.33 s if you can check accuracy."
+        "takes 0.33 s if you can check accuracy."
     )
 
 
 def test_a_quality_admits_more():
     given = choices(none=0.93, bf16=0.55, eden=0.41, acpsgd=0.33, topk=0.3)
     assert verdict(given, "balanced", WHERE).spec == "acpsgd"
-    assert "; topk brings" in verdict(given, "balanced", WHERE).sentence
+    assert "; topk takes" in verdict(given, "balanced", WHERE).sentence
     assert verdict(given, "aggressive", WHERE).spec == "topk"
 
 
@@ -44,7 +44,7 @@ def test_where_nothing_is_gained_the_sentence_says_no():
 def test_a_method_that_needs_more_trust_is_named_also_where_the_answer_is_no():
     sentence = verdict(choices(none=0.2, bf16=0.2, acpsgd=0.1), "safe", WHERE).sentence
     assert sentence.startswith("Do not compress: ")
-    assert sentence.endswith("as well; acpsgd brings 0.1 s if you can check accuracy.")
+    assert sentence.endswith("as well; acpsgd takes 0.1 s if you can check accuracy.")
 
 
 def test_sixteen_bits_are_enough_where_compression_brings_less_than_it_is_worth():

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from launch import launch
-from models import KERAS_3, compiled, replicas_of
+from models import KERAS_3, compiled, fit, replicas_of
 from replicas import mirrored
 from this_keras import keras
 
 import grace_tf
-from grace_tf.keras import flavours, repairs
+from grace_tf.keras import callback, flavours, repairs
 from grace_tf.keras.fit.epoch_means import EpochMeans
 from grace_tf.transports.world import world
 
@@ -143,6 +143,17 @@ def test_synchronised_statistics_are_refused_where_keras_would_not_synchronise(o
     keras.layers.BatchNormalization()(rows, training=True)
     layer.trainable = False  # then it normalises by its averages
     layer(rows, training=True)
+
+
+def test_the_rank_of_no_worker_is_refused_as_the_one_whose_values_count(monkeypatch):
+    monkeypatch.setattr(callback, "place", lambda model: (0, 2))
+    sgd = lambda: grace_tf.wrap(SGD(0.1), "none")  # noqa: E731
+    for root in (-1, 2):
+        with pytest.raises(ValueError, match=rf"root={root}\) names none of the 2 workers"):
+            fit(compiled(sgd), 1, callbacks=[grace_tf.keras.Callback(root=root)])
+    made = compiled(sgd)
+    fit(made, 1, callbacks=[grace_tf.keras.Callback(root=1)])
+    assert made._grace_root == 0  # it counts for this call of fit only
 
 
 def test_fit_refuses_logs_of_which_it_cannot_take_means():

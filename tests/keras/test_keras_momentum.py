@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import tensorflow as tf
-from models import KERAS_3, loss_scaled
+from models import KERAS_3, compiled, fit, loss_scaled
 from this_keras import keras
 
 import grace_tf
@@ -121,3 +121,18 @@ def test_legacy_optimizers_are_refused_alike():
     with pytest.raises(ValueError, match="momentum of its own"):
         grace_tf.wrap(legacy.SGD(0.1, momentum=0.9), "dgc")
     grace_tf.wrap(legacy.SGD(0.1), "dgc")
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 3 has no legacy optimizers")
+def test_a_legacy_optimizer_whose_momentum_is_a_variable_is_judged_where_fit_traces_it(caplog):
+    for keywords, words in (
+        ({"learning_rate": 0.02, "momentum": 0.9}, "0.02 and a momentum of 0.9"),
+        ({"learning_rate": 0.001}, ""),
+    ):
+        sgd = lambda given=keywords: keras.optimizers.legacy.SGD(**given)  # noqa: E731
+        made = compiled(lambda make=sgd: grace_tf.wrap(make(), "signsgd"))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "grace_tf"):
+            fit(made, 2)
+        told = [r.getMessage() for r in caplog.records if r.name == "grace_tf"]
+        assert len(told) == bool(words) and all(words in each for each in told)

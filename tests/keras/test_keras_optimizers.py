@@ -1,5 +1,7 @@
 """Every kind of optimizer that `wrap` takes really reduces; what it does not take it refuses."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,6 +23,7 @@ from this_keras import keras
 
 import grace_tf
 from grace_tf.keras import aggregator_of
+from grace_tf.keras.files import paths_by_worker
 
 SGD = keras.optimizers.SGD
 LOSSLESS = {"compressor": "topk:ratio=1.0", "min_elements": 1}
@@ -266,6 +269,7 @@ if not KERAS_3:
         average = ExponentialMovingAverage(legacy.SGD(1.0))
         assert type(grace_tf.wrap(average)) is ExponentialMovingAverage
         assert type(average._optimizer).__name__ == "GraceLegacySGD"
+        assert paths_by_worker.compresses(types.SimpleNamespace(optimizer=average))
         assert type(grace_tf.unwrap(average)._optimizer) is legacy.SGD
 
     def test_addons():

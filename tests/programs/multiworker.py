@@ -29,19 +29,14 @@ import grace_tf  # noqa: E402
 from grace_tf.keras import aggregator_of  # noqa: E402
 
 METHODS = ("none", "qsgd", "topk:ratio=0.1", "powersgd:rank=1", "signsgd", "natural>two_hop")
+METHODS += () if models.KERAS_3 else ("legacy topk:ratio=0.2",)
 rank = strategy.cluster_resolver.task_id
-
-
-def optimizer(method):
-    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
-    name, _, exchange = method.partition(">")
-    return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
 def custom(method):
     with strategy.scope():
         made = models.model()
-        chosen = optimizer(method)
+        chosen = models.sgd_by_name(method)
     models.loop(made, chosen, strategy, 10)
     state = aggregator_of(chosen).state
     return {

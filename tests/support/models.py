@@ -10,6 +10,8 @@ import tensorflow as tf
 from digests import digest
 from this_keras import KERAS_3, keras
 
+import grace_tf
+
 ROWS = 24  # of a global batch: divisible by 1, 2 and 3 replicas
 
 
@@ -96,6 +98,17 @@ def compiled(optimizer, strategy=None, make=model, **keywords):
         made = make()
         made.compile(optimizer(), "mse", **keywords)
     return made
+
+
+def sgd_by_name(name):
+    """A wrapped SGD with momentum, of a name such as "qsgd", "natural>two_hop" or "legacy topk".
+
+    After ">" stands the exchange.  "legacy" is the SGD of Keras 2's older optimizers.
+    """
+    kinds = keras.optimizers.legacy if name.startswith("legacy ") else keras.optimizers
+    method, _, exchange = name.removeprefix("legacy ").partition(">")
+    sgd = kinds.SGD(0.1, momentum=0.9)
+    return grace_tf.wrap(sgd, method, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
 def fit(made, batches=20, epochs=1, rows=ROWS, seed=0, **keywords):

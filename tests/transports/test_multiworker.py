@@ -3,18 +3,8 @@
 import pytest
 import tensorflow as tf
 from launch import launch_once
-from models import loop, model, sha
+from models import KERAS_3, loop, model, sgd_by_name, sha
 from replicas import mirrored
-from this_keras import keras
-
-import grace_tf
-
-
-def wrapped(method):
-    """As in the program."""
-    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
-    name, _, exchange = method.partition(">")
-    return grace_tf.wrap(sgd, name, exchange=exchange or "auto", min_elements=1, seed=4)
 
 
 def trained(*arguments):
@@ -34,7 +24,7 @@ class MultiWorkerTest(tf.test.TestCase):
 
     def test_workers_end_with_the_same_bits_as_replicas(self):
         first, second = ([r for r in worker if "custom" in r] for worker in self.workers)
-        self.assertLen(first, 6)
+        self.assertLen(first, 6 + (not KERAS_3))
         strategy = mirrored(2)
         for one, two in zip(first, second):
             method = one["custom"]
@@ -42,10 +32,10 @@ class MultiWorkerTest(tf.test.TestCase):
             self.assertEqual([one["workers"], two["workers"]], [[0], [1]], method)
             with strategy.scope():
                 made = model()
-                optimizer = wrapped(method)
+                optimizer = sgd_by_name(method)
             loop(made, optimizer, strategy, 10)
             self.assertEqual(one["sha"], sha(made), method)
-        self.assertLen({r["sha"] for r in first}, 6)
+        self.assertLen({r["sha"] for r in first[:6]}, 6)
 
     def test_sparse_gradients_go_the_strategys_own_way(self):
         first = self.said[0]["embeddings"]

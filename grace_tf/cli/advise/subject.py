@@ -31,13 +31,13 @@ class Subject:
     """A model, or its shapes.
 
     Attributes:
-      name: for people.
+      name: as text for a sentence.
       shapes: of its variables, in order.
       compute: measures its step without any exchange, given a number of repeats, a function in
         which all workers wait for each other, and one that tells the times of the slowest worker;
         None where it cannot run.
       gradients: worker w's own, of the variables at some positions.
-      stated: what these gradients are, for people.
+      stated: what these gradients are, as text.
       own: whether they are the model's.
     """
 

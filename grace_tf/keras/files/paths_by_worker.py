@@ -16,6 +16,7 @@ import tensorflow as tf
 from grace_tf.keras.classes import Wrapped
 from grace_tf.keras.fit.epoch_means import averaged
 from grace_tf.keras.flavours import Flavour
+from grace_tf.keras.optimizers import innermost
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.transports.world.current_workers import several, together
 
@@ -73,10 +74,7 @@ def in_use(folder: str) -> bool:
 
 def compresses(model: Any) -> bool:
     """Whether the model's optimizer is a wrapped one."""
-    optimizer = getattr(model, "optimizer", None)
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    return isinstance(optimizer, Wrapped)
+    return isinstance(innermost(getattr(model, "optimizer", None)), Wrapped)
 
 
 def place(model: Any) -> tuple[int, int]:
@@ -88,7 +86,7 @@ def place(model: Any) -> tuple[int, int]:
 
 def move(callback: Any, name: str) -> bool:
     """Replaces the callback's path `name` by this process' own, and logs it; True if it changed."""
-    given = getattr(callback, name)
+    given = os.fspath(getattr(callback, name))
     rank, count = place(callback.model)
     moved = callback.__dict__.setdefault("_grace_moved", [])
     if rank == 0 or given in moved:

@@ -2,7 +2,7 @@
 
 Each process computes metrics, and BatchNormalization's moving statistics, from its own rows.  A
 callback that decides by metrics, such as EarlyStopping, would decide otherwise on each worker.  So
-`fit` puts this callback before all others, which then see the means over workers.
+`fit` puts this callback before the user's, which then see the means over workers.
 """
 
 from __future__ import annotations

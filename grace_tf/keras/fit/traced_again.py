@@ -9,6 +9,7 @@ from typing import Any
 from grace_tf.aggregation.choice.rest import Call
 from grace_tf.keras.classes import reducing
 from grace_tf.keras.fit import steps
+from grace_tf.keras.optimizers import innermost
 
 
 def call_of(model: Any, tuner: Any) -> Call:
@@ -19,7 +20,11 @@ def call_of(model: Any, tuner: Any) -> Call:
     # A model may make its train_function in a way of its own, which does not ask.
     asks = model is not None and getattr(model.train_function, "counts_steps", False)
     again = asks and any(each.chooses_by(tuner) for each in _aggregators(model))
-    return Call(math.inf if taken.planned is None else taken.planned, taken.done, again)
+    # `fit` counts batches, of which several may make one step.
+    optimizer = innermost(getattr(model, "optimizer", None))
+    batches = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+    planned = math.inf if taken.planned is None else taken.planned // batches
+    return Call(planned, taken.done // batches, again)
 
 
 def _aggregators(model: Any) -> list[Any]:

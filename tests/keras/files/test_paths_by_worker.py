@@ -68,6 +68,15 @@ def test_own_path_of_an_own_path_is_the_same(monkeypatch, tmp_path, caplog):
     assert own_path(shared) == f"{tmp_path}/powersgd/rank1/rank1/best.keras"
 
 
+def test_a_path_object_of_a_callback_is_moved_too(monkeypatch, tmp_path):
+    for name in ("several", "together"):
+        monkeypatch.setattr(paths_by_worker, name, lambda *_: second_of_two())
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    backup.set_model(compiled(topk))
+    paths_by_worker.move(backup, "backup_dir")
+    assert backup.backup_dir == f"{tmp_path}/rank1/backup"
+
+
 def test_model_checkpoint_moves_once_and_says_who_decides(monkeypatch, tmp_path, caplog):
     for name in ("several", "together"):
         monkeypatch.setattr(paths_by_worker, name, lambda *_: second_of_two())

@@ -49,3 +49,12 @@ def test_only_the_step_of_the_models_own_optimizer_can_be_traced_again():
         now.planned = None
         assert call_of(made, tuners[0]) == Call(done=3, again=True)
         assert not call_of(None, tuners[0]).again
+
+
+@pytest.mark.skipif(not models.KERAS_3, reason="Keras 2 accumulates no gradients")
+def test_batches_that_make_one_step_together_count_as_one_step():
+    sgd = lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=8)  # noqa: E731
+    made = models.compiled(lambda: grace_tf.wrap(sgd(), "auto"))
+    now = types.SimpleNamespace(planned=80, done=17)
+    with mock.patch.object(steps, "now", lambda: now):
+        assert call_of(made, aggregator_of(made.optimizer)._stages.tuner) == Call(10, 2)
