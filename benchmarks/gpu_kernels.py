@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_kernels.py
 
-Of the 50 launchers of libgrace_cuda.so fourteen are timed, in fifteen calls. These pack signs and
+Fourteen launchers of libgrace_cuda.so are timed, in fifteen calls. These pack signs and
 vote on them, find the scales of tensors (absmax), quantise in two ways, decode and accumulate,
 select the exact top-k of 1 % and scatter it, look for infinities, encode and decode rotated blocks
 (`eden`), and multiply with factors of low rank and make them orthonormal (`powersgd`). Each call is
