@@ -31,10 +31,14 @@ KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A buffer of `nbytes` bytes that each worker hands to a collective of this kind."""
+    """A buffer of `nbytes` bytes that each worker hands to a collective of this kind.
+
+    Rounds of a bucket follow one another.  The collectives of one `round` are under way together.
+    """
 
     kind: str
     nbytes: int
+    round: int = 0
 
     def hops(self, size: int) -> int:
         """Messages of the ring that follow one another."""

@@ -70,8 +70,11 @@ class Bucket:
         return inside + sum(network.occupied(each) for each in self.collectives)
 
     def beside(self, network: Network) -> float:
-        """The rest of their time."""
-        return sum(network.beside(each) for each in self.collectives)
+        """The rest of their time, of which those of one round take the longest together."""
+        longest: dict[int, float] = {}
+        for each in self.collectives:
+            longest[each.round] = max(longest.get(each.round, 0.0), network.beside(each))
+        return sum(longest.values())
 
     def busy(self, network: Network) -> float:
         """The time for which its collectives keep the processors busy."""

@@ -159,6 +159,10 @@ class Plan:
         """The number of the bucket whose collectives have this key."""
         return (key - self.first_key) // _KEYS_OF_A_BUCKET
 
+    def round_of(self, key: int) -> int:
+        """The number of the round of a bucket whose collectives have this key."""
+        return (key - self.first_key) % _KEYS_OF_A_BUCKET // (len(_KINDS) * _DTYPES)
+
     def inside_key(self, bucket: int, dtype: str) -> int:
         """The key of the sum of a bucket's gradients inside a host."""
         return self._key(bucket, _ROUNDS, "sum", dtype)

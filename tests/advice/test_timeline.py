@@ -47,8 +47,16 @@ def test_buckets_wait_for_one_another_on_the_link():
 def test_buckets_wait_for_the_latency_together():
     several = [bucket(1.0)] * 3
     assert exchange_time(several, LATE) == pytest.approx(1.0)  # 2 hops
-    rounds = [bucket(1.0, collectives=(A_SECOND, A_SECOND))] * 3
+    second_round = dataclasses.replace(A_SECOND, round=1)
+    rounds = [bucket(1.0, collectives=(A_SECOND, second_round))] * 3
     assert exchange_time(rounds, LATE) == pytest.approx(2.0)
+
+
+def test_the_collectives_of_one_round_wait_together_and_the_longest_counts():
+    gathered = Collective("gather", 10)  # one hop, and two of a sum
+    rounds = [bucket(1.0, collectives=(gathered, A_SECOND))]
+    assert exchange_time(rounds, LATE) == pytest.approx(1.0)
+    assert exchange_time(rounds, NETWORK) == pytest.approx(1.01)  # they share the link
 
 
 def test_a_processor_that_compresses_delays_backward():

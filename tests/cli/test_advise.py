@@ -104,7 +104,7 @@ def test_the_table_the_sentence_and_the_numbers_agree(advise, tmp_path):
     sentence = out.strip().splitlines()[-1]
     assert sentence == told["sentence"]
     assert "4 workers at 1 Mbit/s, 2 ms: " in sentence
-    assert "topk:ratio=0.01 brings" in sentence
+    assert "topk:ratio=0.01 takes" in sentence
     assert "not recommended: signsgd needs a learning rate" in out
     levels = {each["spec"]: each["level"] for each in told["methods"]}
     assert (levels["topk:ratio=0.01"], levels["signsgd"]) == ("aggressive", None)

@@ -53,7 +53,7 @@ class Step:
         with transport.recorded() as handed:
             (result,) = exchange(self._plan, [share], transport, summed=False)
         self._handed = [
-            (self._plan.bucket_of(key), _collective(each))
+            (self._plan.bucket_of(key), _collective(each, self._plan.round_of(key)))
             for (key, _), each in zip(transport.sent, handed)
         ]
         return self._state.commit(0, self._slots, share, result)
@@ -138,14 +138,17 @@ class EagerStep(Step):
     def shares(self) -> list[Bucket]:
         """All buckets of the plan after `least`, with parts of what those that ran have taken."""
         whole = sum(bucket.dense for bucket in self.buckets(0.0, 0.0))
-        sent: dict[str, int] = {}
+        sent: dict[tuple[str, int], int] = {}
         for _, each in self._handed:
-            sent[each.kind] = sent.get(each.kind, 0) + each.nbytes
+            of = each.kind, each.round
+            sent[of] = sent.get(of, 0) + each.nbytes
         found = []
         for bucket in self._of.buckets:
             dense = sum(lane.nbytes for lane in _lanes(bucket))
             part = dense / whole if whole else 0.0
-            collectives = tuple(Collective(kind, round(part * n)) for kind, n in sent.items())
+            collectives = tuple(
+                Collective(kind, round(part * n), number) for (kind, number), n in sent.items()
+            )
             found.append(Bucket(0.0, part / 2, part / 2, collectives, dense))
         return found
 
@@ -187,6 +190,7 @@ def _made_up(plan: Plan) -> list[tf.Tensor]:
     return grads
 
 
-def _collective(record: CollectiveRecord) -> Collective:
+def _collective(record: CollectiveRecord, number: int) -> Collective:
+    """The collective of this round."""
     half = record.kind == "sum" and tf.as_dtype(record.dtype).size == 2
-    return Collective("half_sum" if half else record.kind, record.nbytes)
+    return Collective("half_sum" if half else record.kind, record.nbytes, number)

@@ -1,15 +1,15 @@
 """What exchanges take between workers, by kind of collective, from a few that carry nothing.
 
 A transport comes in; the seconds of a hop and of a byte go out: the time of a small buffer, and the
-slope to a large one.  Repeats are interleaved, so that a moment in which the machine is busy hits
-all kinds alike.
+slope to a large one.  Repeats are interleaved, so that a moment in which the machine is busy
+affects all kinds alike.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +33,7 @@ def costs(
     clock: Callable[[], float] = time.perf_counter,
     of_repeats: Callable[[Sequence[float]], float] = min,
     busy: Callable[[], float] = lambda: 0.0,
+    in_turn: int = 1,
 ) -> dict[str, Cost]:
     """The costs by kind, the same on all workers; all of them must call it, eagerly.
 
@@ -45,32 +46,64 @@ def costs(
       of_repeats: which of their times counts.  The shortest says what the network can do; the
         median, what a step has to expect.
       busy: the seconds in which this worker's processors could compute nothing else, so far.
+      in_turn: collectives of the smallest buffers that follow one another in one more call.  If
+        there are several, the times are without that of a call, which a training does not make.
     """
     began, taken, worked = clock(), {}, {}
     for place, nbytes in enumerate(sizes):
-        calls = _calls(transport, nbytes)
-        found: dict[str, list[float]] = {kind: [] for kind in calls}
-        used: dict[str, list[float]] = {kind: [] for kind in calls}
+        calls = _calls(transport, nbytes, {1, in_turn} if place == 0 else {1})
+        found, used = ({each: [] for each in calls} for _ in range(2))
         for repeat in range(-1, repeats):  # the first round is the warm-up
             round_began = clock()
-            for kind, call in calls.items():
-                meet()
-                before = busy()
-                each = duration(call, clock)
+            for which, (each, work) in _round(calls, meet, busy, clock).items():
                 if repeat >= 0:
-                    found[kind].append(each)
-                    used[kind].append(min(each, busy() - before))
+                    found[which].append(each)
+                    used[which].append(work)
             over, lasted = agree([clock() - began, clock() - round_began])
             if repeat >= 0 and over + lasted > seconds:
                 break
-        taken.update({(kind, nbytes): of_repeats(times) for kind, times in found.items()})
-        worked.update({(kind, nbytes): of_repeats(times) for kind, times in used.items()})
+        if place == 0:
+            calling = [_of_a_call(each, in_turn, of_repeats) for each in (found, used)]
+        for seconds_of, times, call in zip((taken, worked), (found, used), calling):
+            for kind in KINDS:
+                seconds_of[kind, nbytes] = of_repeats(times[kind, 1]) - call[kind]
         following = sizes[place + 1] / nbytes * lasted if place + 1 < len(sizes) else 0.0
         if place and over + 2 * following > seconds:
             break
     slowest = agree([*taken.values(), *worked.values()])
     taken, worked = dict(zip(taken, slowest)), dict(zip(worked, slowest[len(taken) :]))
     return fitted(taken, worked, transport.size)
+
+
+def _round(
+    calls: Mapping[tuple[str, int], Callable[[], tf.Tensor]],
+    meet: Callable[[], None],
+    busy: Callable[[], float],
+    clock: Callable[[], float],
+) -> dict[tuple[str, int], tuple[float, float]]:
+    """(seconds, seconds in which the processors were busy) of each call, one after another."""
+    found = {}
+    for which, call in calls.items():
+        meet()
+        before = busy()
+        each = duration(call, clock)
+        found[which] = each, min(each, busy() - before)
+    return found
+
+
+def _of_a_call(
+    times: Mapping[tuple[str, int], Sequence[float]],
+    in_turn: int,
+    of_repeats: Callable[[Sequence[float]], float],
+) -> dict[str, float]:
+    """The seconds by kind that a call takes beside its collectives."""
+    if in_turn == 1:
+        return dict.fromkeys(KINDS, 0.0)
+    found = {}
+    for kind in KINDS:
+        one, several = of_repeats(times[kind, 1]), of_repeats(times[kind, in_turn])
+        found[kind] = max(0.0, one - max(0.0, several - one) / (in_turn - 1))
+    return found
 
 
 def fitted(taken: Taken, worked: Taken, size: int) -> dict[str, Cost]:
@@ -107,18 +140,32 @@ def duration(function: Callable[[], Any], clock: Callable[[], float] = time.perf
     return clock() - began
 
 
-def _calls(transport: Transport, nbytes: int) -> dict[str, Callable[[], tf.Tensor]]:
-    """A collective of each kind, of a buffer of so many bytes."""
-    keys = iter(collective_keys.deal(len(KINDS)))
-    return {kind: _call(transport, kind, nbytes, next(keys)) for kind in KINDS}
+def _calls(
+    transport: Transport, nbytes: int, counts: Iterable[int]
+) -> dict[tuple[str, int], Callable[[], tf.Tensor]]:
+    """By kind and count: a call of so many collectives one after another, of so many bytes."""
+    wanted = [(kind, count) for count in sorted(counts) for kind in KINDS]
+    return {
+        (kind, count): _call(transport, kind, nbytes, collective_keys.deal(count))
+        for kind, count in wanted
+    }
 
 
-def _call(transport: Transport, kind: str, nbytes: int, key: int) -> Callable[[], tf.Tensor]:
+def _call(
+    transport: Transport, kind: str, nbytes: int, keys: Sequence[int]
+) -> Callable[[], tf.Tensor]:
     dtype = tf.bfloat16 if kind == "half_sum" else tf.float32
     count = nbytes // dtype.size // transport.size * transport.size
     shape = [transport.size, count // transport.size] if kind == "all_to_all" else [count]
     collective = transport.sum if kind == "half_sum" else getattr(transport, kind)
     buffer = tf.zeros(shape, dtype)
-    function = tf.function(lambda x: collective([x], key)[0], autograph=False)
-    concrete = function.get_concrete_function(buffer)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        for key in keys:
+            (result,) = collective([x], key)
+            with tf.control_dependencies([result]):
+                x = tf.identity(x)
+        return result
+
+    concrete = tf.function(run, autograph=False).get_concrete_function(buffer)
     return lambda: concrete(buffer)

@@ -33,6 +33,7 @@ from grace_tf.transports.world.world import init
 
 SMALL, LARGE = 4 << 10, 8 << 20  # bytes
 _REPEATS, _SECONDS = 7, 120.0
+_IN_TURN = 5  # small collectives in one call
 
 
 def loopback(per_host: int) -> dict[str, Cost]:
@@ -69,6 +70,7 @@ def costs(group: Group, per_host: int) -> dict[str, Cost]:
         meet=group.barrier,
         of_repeats=statistics.median,
         busy=lambda: 0.0 if on_gpus else time.process_time() / processors,
+        in_turn=_IN_TURN,
     )
 
 

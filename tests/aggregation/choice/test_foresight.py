@@ -1,5 +1,6 @@
 """What exchanges and codecs take, as "auto" measures it before the first step."""
 
+import dataclasses
 import statistics
 from unittest import mock
 
@@ -22,17 +23,17 @@ class Wire:
 
     size = 4
 
-    def __init__(self, slow=1.0):
-        self.slow, self.now, self.calls = slow, 0.0, []
+    def __init__(self, slow=1.0, calling=0.0):
+        self.slow, self.now, self.calls, self.calling = slow, 0.0, [], calling
 
-    def call(self, transport, kind, nbytes, key):
+    def call(self, transport, kind, nbytes, keys):
         each = Collective(kind, nbytes)
         cost = COSTS[kind]
         seconds = each.hops(4) * cost.hop + each.sent(4) * cost.byte
 
         def run():
             self.calls.append((kind, nbytes))
-            self.now += self.slow * seconds
+            self.now += self.slow * (len(keys) * seconds + self.calling)
             return []
 
         return run
@@ -51,6 +52,15 @@ def test_the_costs_are_those_of_the_network():
         assert found[kind].hop == pytest.approx(cost.hop, rel=0.05)
     assert len(wire.calls) == 6 * 3 * len(KINDS)
     assert [kind for kind, _ in wire.calls[: 2 * len(KINDS)]] == [*KINDS, *KINDS]  # interleaved
+
+
+def test_where_several_collectives_are_called_at_once_the_call_does_not_count():
+    wire = Wire(calling=0.007)
+    found, longer = wire.costs(in_turn=5), Wire(calling=0.007).costs()
+    for kind, cost in COSTS.items():
+        assert found[kind].byte == pytest.approx(cost.byte)
+        assert found[kind].hop == pytest.approx(cost.hop, rel=0.05)
+        assert longer[kind].hop > 1.1 * cost.hop
 
 
 @pytest.mark.parametrize("slow, rounds", [(1, 6 + 6), (10, 3 + 2), (30, 2 + 2)])
@@ -86,6 +96,16 @@ def plan_of(spec, shapes, **keywords):
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     paths = [str(i) for i in range(len(shapes))]
     return make_plan(settings(spec, **keywords).at(0), paths, specs, range(len(shapes)))
+
+
+def test_the_collectives_of_a_bucket_know_their_bucket_and_round():
+    plan = dataclasses.replace(plan_of("powersgd", [(100, 300), (7,)]), first_key=5000)
+    step = EagerStep(plan, 4)
+    step.least(repeats=1)
+    assert [(bucket, each.kind, each.round) for bucket, each in step._handed] == [
+        (0, "sum", 0),
+        (0, "sum", 1),
+    ]
 
 
 @pytest.mark.parametrize("spec", ["none", "bf16", "eden", "powersgd", "topk:ratio=0.01"])
