@@ -19,7 +19,8 @@ from this_keras import keras
 import grace_tf
 
 KNOWN = pathlib.Path(__file__).parents[1] / "support" / "known_ends.json"
-METHODS = [name for name in grace_tf.available() if name != "auto" and grace_tf.get(name).one_round]
+PRODUCTS = "powersgd", "acpsgd", "gradzip"  # of matrices
+METHODS = [name for name in grace_tf.available() if name not in ("auto", *PRODUCTS)]
 
 
 def ends():
