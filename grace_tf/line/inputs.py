@@ -35,6 +35,10 @@ def gradient_of(grad: Any, variable: Any) -> tf.Tensor | tf.IndexedSlices:
     Raises TypeError if `grad` is no dense tensor or rows of numbers, ValueError if its shape does
     not fit the variable.
     """
+    if is_rows(grad) and not (tf.is_tensor(grad.values) and tf.is_tensor(grad.indices)):
+        # Keras takes NumPy's arrays there, too.
+        parts = map(tf.convert_to_tensor, (grad.values, grad.indices))
+        grad = tf.IndexedSlices(*parts, grad.dense_shape)
     _check(grad, variable)
     if is_rows(grad):
         if grad.dense_shape is not None:

@@ -226,6 +226,18 @@ def misused(table):
     ]
 
 
+@pytest.mark.parametrize("method", ["none", "qsgd"])
+def test_rows_may_be_arrays_of_numpy(method):
+    table, other = (tf.Variable(tf.zeros([40, 30])) for _ in range(2))
+    aggregate = grace_tf.Aggregator(method, min_elements=1)
+    values, numbers = np.full([2, 30], 0.5, np.float32), np.array([3, 5])
+    (mine,) = aggregate([tf.IndexedSlices(values, numbers)], [table])
+    again = grace_tf.Aggregator(method, min_elements=1)
+    (wanted,) = again([tf.IndexedSlices(tf.constant(values), tf.constant(numbers))], [other])
+    np.testing.assert_array_equal(mine.values, wanted.values)
+    np.testing.assert_array_equal(mine.indices, numbers)
+
+
 @pytest.mark.parametrize("compressor", ["none", "qsgd"])
 def test_what_is_no_gradient_of_its_variable_is_refused(compressor):
     variable = tf.Variable(tf.ones([6, 4]), name="of_misuse")
