@@ -37,7 +37,7 @@ VERSIONS = {
 def trained(script: str, methods: list[str], seed: int) -> list[dict[str, Any]]:
     """Runs a script in two workers.  Returns a record for each method.
 
-    Raises RuntimeError where the script fails, or where its workers tell different losses.
+    Raises RuntimeError if the script fails, or if its two workers print different losses.
     """
     words = [sys.executable, "-m", "grace_tf", "run", "-np", "2", "--timeout", str(LONGEST)]
     words += [str(FOLDER / f"{script}.py"), "--json", "--methods", *methods, "--seeds", str(seed)]
@@ -61,7 +61,7 @@ def trained(script: str, methods: list[str], seed: int) -> list[dict[str, Any]]:
 
 
 def tensorflow_version() -> str:
-    """The version of TensorFlow, whose distribution may be called tensorflow or tensorflow-cpu."""
+    """The version of the installed package, which is tensorflow or tensorflow-cpu."""
     names = metadata.packages_distributions()["tensorflow"]
     return metadata.version(next(name for name in names if name.startswith("tensorflow")))
 

@@ -150,7 +150,8 @@ def free_codec(records: Sequence[Record], place: Place, arm: str, method: str) -
 
     The part of an uncompressed step that exchange adds to one without communication, in proportion
     to the bytes: alone + (none − alone) · bytes / bytes of none.  None where one is not measured.
-    A real step is shorter where backward hides a larger part of the exchange than that of `none`.
+    A measured step can be shorter: the backward pass may hide a larger part of a short exchange
+    than of the long exchange of `none`.
     """
     times, sent = step_times(records), bytes_sent(records)
     base = (place, "none", "none")

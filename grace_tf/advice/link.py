@@ -62,7 +62,7 @@ def parse_link(text: str) -> Link:
 
 
 def rate_text(bits_per_second: float) -> str:
-    """A rate as text: 1e9 → "1 Gbit/s"."""
+    """Formats a rate: 1e9 → "1 Gbit/s"."""
     for multiple, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if bits_per_second >= multiple:
             return f"{bits_per_second / multiple:.4g} {letter}bit/s"

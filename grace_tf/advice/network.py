@@ -33,7 +33,7 @@ KINDS = ("sum", "half_sum", "gather", "all_to_all")
 class Collective:
     """A buffer of `nbytes` bytes that each worker hands to a collective of this kind.
 
-    Rounds of a bucket follow one another.  The collectives of one `round` are under way together.
+    A bucket has one `round` after another.  The collectives of one round run at the same time.
     """
 
     kind: str

@@ -70,7 +70,7 @@ class Bucket:
         return inside + sum(network.occupied(each) for each in self.collectives)
 
     def beside(self, network: Network) -> float:
-        """The rest of their time, of which those of one round take the longest together."""
+        """The rest of their time: of each round the longest of its collectives, added up."""
         longest: dict[int, float] = {}
         for each in self.collectives:
             longest[each.round] = max(longest.get(each.round, 0.0), network.beside(each))

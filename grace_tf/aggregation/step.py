@@ -100,7 +100,7 @@ class Reduction:
 
     @property
     def outdated(self) -> bool:
-        """Whether `renew` should be called before the next step.  All workers answer alike."""
+        """Whether `renew` must be called before the next step.  It is the same on all workers."""
         return self._stages.tuner is not None and self._stages.tuner.outdated
 
     def renew(self) -> bool:
@@ -113,7 +113,7 @@ class Reduction:
         return self._stages.tuner.renew()
 
     def count_skipped(self, finite: tf.Tensor) -> None:
-        """Counts a step that is skipped here; other steps are counted when they are committed."""
+        """Counts a step if it is skipped.  Steps that are not skipped are counted by `commit`."""
         if self.probe is None:
             return
         context, first = tf.distribute.get_replica_context(), True

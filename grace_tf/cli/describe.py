@@ -162,7 +162,7 @@ def step_text(compressor: Compressor, shape: Sequence[int]) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as text: 1536 → "1.5 KiB"."""
+    """Formats a number of bytes: 1536 → "1.5 KiB"."""
     if count < 1024:
         return f"{count:.0f} B"
     if count < 1024**2:

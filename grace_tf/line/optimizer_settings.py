@@ -9,7 +9,7 @@ _FAR = 10.0  # times as long as the step to begin with; trainings stand a few ti
 
 
 def to_begin_with(compressor: Compressor, memory: Memory) -> str:
-    """What to set in the optimizer, as text; "" where rate and momentum are the usual ones."""
+    """Says what to set in the optimizer; "" if the usual learning rate and momentum serve."""
     rate = compressor.begin_with_rate
     if rate is not None:
         return f"a learning rate of {rate:g} and no momentum in the optimizer"
@@ -19,7 +19,7 @@ def to_begin_with(compressor: Compressor, memory: Memory) -> str:
 
 
 def far_off(compressor: Compressor, memory: Memory, rate: float | None, momentum: float) -> str:
-    """What is far from `to_begin_with`, as text; "" where nothing is.
+    """Says how the optimizer's settings are far from `to_begin_with`; "" if they are not.
 
     Args:
       rate: the learning rate of the first step; None where it is not known.

@@ -26,9 +26,10 @@ class Agreement:
         self._count = 0  # of the exchanges so far
 
     def name(self, label: str) -> None:
-        """Sets the name of these exchanges, the same on all workers.  Later calls change nothing.
+        """Names these exchanges.  The name must be the same on all workers.
 
-        One worker alone may trace a step again, with another plan.
+        Only the first call sets it.  Later, one worker may trace a step again, with another plan,
+        while the other workers do not.
         """
         self._label = self._label or label
 

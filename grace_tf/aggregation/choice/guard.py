@@ -44,7 +44,7 @@ class Guard:
     def judge(
         self, arm: int, error: float, residual: float, largest: float | None = None
     ) -> str | None:
-        """Why this method must not be used any more, as text; None where it may stay.
+        """Says why this method must not be used any more; None if it may be used.
 
         Args:
           arm: its number.
@@ -70,7 +70,7 @@ class Guard:
         return None
 
     def forget(self, but: int | None = None) -> None:
-        """Deletes the records of all methods except this arm, whose record alone is saved."""
+        """Deletes the records of all methods, except that of the method with the number `but`."""
         self._records = {arm: each for arm, each in self._records.items() if arm == but}
 
     def saved(self, arm: int | None) -> tuple[int, int, int]:

@@ -159,7 +159,7 @@ class InitialValues:
         self._agreed: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._settled: list[str] = []  # the variables of the last step that brought nothing new
         self._first: int | None = None  # the step of the state at the first comparison
-        self._without_state = False  # whether the last comparison was before the state was made
+        self._without_state = False  # whether the state did not exist at the last comparison
 
     def reach(
         self,
@@ -221,7 +221,7 @@ def _take(
 ) -> None:
     """Gives all workers worker `root`'s values of these variables.
 
-    `silently`: where only the state is left, of which an earlier comparison has told already.
+    `silently`: log nothing, since an earlier comparison has logged the same.
     """
     wanted = [v for variables in taking for v in variables]
     group.broadcast(wanted, root)

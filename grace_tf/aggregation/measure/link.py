@@ -46,8 +46,8 @@ def costs(
       of_repeats: which of their times counts.  The shortest says what the network can do; the
         median, what a step has to expect.
       busy: the seconds in which this worker's processors could compute nothing else, so far.
-      in_turn: collectives of the smallest buffers that follow one another in one more call.  If
-        there are several, the times are without that of a call, which a training does not make.
+      in_turn: if above 1, one more call has so many of the smallest collectives, one after another.
+        It shows the time of the call itself, which is subtracted: a training makes no such call.
     """
     began, taken, worked = clock(), {}, {}
     for place, nbytes in enumerate(sizes):

@@ -1,8 +1,8 @@
 """`EpochMeans`: gives plain processes the same logs and statistics at the end of each epoch.
 
 Each process computes metrics, and BatchNormalization's moving statistics, from its own rows.  A
-callback that decides by metrics, such as EarlyStopping, would decide otherwise on each worker.  So
-`fit` puts this callback before the user's, which then see the means over workers.
+callback that decides by metrics, such as EarlyStopping, could decide differently on each worker.
+`fit` calls this callback before those of the user, so they see the means over workers.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def call_of(model: Any, tuner: Any) -> Call:
     # A model may make its train_function in a way of its own, which does not ask.
     asks = model is not None and getattr(model.train_function, "counts_steps", False)
     again = asks and any(each.chooses_by(tuner) for each in _aggregators(model))
-    # `fit` counts batches, of which several may make one step.
+    # `fit` counts batches.  With gradient accumulation several batches make one step.
     optimizer = innermost(getattr(model, "optimizer", None))
     batches = getattr(optimizer, "gradient_accumulation_steps", None) or 1
     planned = math.inf if taken.planned is None else taken.planned // batches

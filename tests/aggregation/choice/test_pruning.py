@@ -1,4 +1,4 @@
-"""The methods that "auto" selects for given measurements, also for wrong ones."""
+"""Which methods "auto" selects if its measurements are right, and if they are wrong."""
 
 import itertools
 

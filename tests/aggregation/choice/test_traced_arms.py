@@ -1,8 +1,8 @@
 """Tests of what a traced step with "auto" contains.
 
-They test which methods it contains, and before which step the network is measured to select them.
+They check which methods the step contains, and before which step "auto" measures the network.
 
-The tests give predictions, and measure no network.
+In the tests, predictions that are given take the place of measurements.
 """
 
 import types
