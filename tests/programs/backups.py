@@ -7,6 +7,7 @@ With KILL, worker RANK is killed after so many steps, before its callbacks save 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pathlib
@@ -93,7 +94,8 @@ def until_worker_0_has_saved(number, seconds=20):
     """Else worker 0 may learn that this worker is gone, and end, before it has saved."""
     whole = f"backup/{number}" if models.KERAS_3 else f"backup/**/ckpt-{number}.sha256"
     end = time.monotonic() + seconds
-    while not [*pathlib.Path(FOLDER).glob(whole)] and time.monotonic() < end:
+    # glob.glob passes over a folder that is renamed meanwhile; Path.glob raises an error.
+    while not glob.glob(f"{FOLDER}/{whole}", recursive=True) and time.monotonic() < end:
         time.sleep(0.01)
 
 
