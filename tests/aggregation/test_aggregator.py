@@ -31,7 +31,9 @@ def some(count=2, seed=0, rows=7):
 @pytest.mark.rotated
 @pytest.mark.parametrize("method", grace_tf.available())
 def test_every_method_compiles_by_xla(method):
-    variables, (grads, *_) = some(rows=70)  # so many that every method wants them
+    many, (grads, *_) = some(rows=70)  # so many that every method wants them
+    few, (others, *_) = some(rows=1)  # 32 elements or fewer
+    variables, grads = many + few, grads + others
     plain = grace_tf.Aggregator(method, min_elements=1)(grads, variables)
     aggregate = grace_tf.Aggregator(method, min_elements=1)
     function = tf.function(lambda *g: aggregate(g, variables), jit_compile=True)

@@ -81,7 +81,7 @@ class NonFiniteTest(tf.test.TestCase):
         run = launch("train.py", "nan").succeeded()
         first, second = run.answers()
         self.assertEqual(first, second)
-        plain, plain_end, scaled, scaled_end = first
+        plain, plain_end, scaled, scaled_end, mixed = first
         for step in (plain, scaled):
             self.assertGreater(step["leaves"], 1)  # the step counter and residuals
             self.assertTrue(step["state_untouched"])
@@ -90,6 +90,10 @@ class NonFiniteTest(tf.test.TestCase):
         self.assertFalse(plain["weights_finite"])
         self.assertTrue(scaled["weights_untouched"] and scaled["weights_finite"])
         self.assertEqual(scaled_end["end"], 6)
+        # Under mixed_float16 both workers skip the step, and halve the scale once.
+        self.assertEqual([mixed["policy"], mixed["end"]], ["float16", train.STEPS - 1])
+        self.assertEqual(mixed["scale"], 2.0**14)
+        self.assertTrue(mixed["weights_finite"])
         for rank, what in enumerate(["a gradient of another worker, or the sum", "its gradient"]):
             self.assertIn(f"Worker {rank} of 2: in step 5 {what}", run.said()[rank])
 

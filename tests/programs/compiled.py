@@ -13,10 +13,13 @@ compiled.py strategy again 0        worker 0 compiles again, in place of worker 
 """
 
 import os
+import pathlib
 import signal
 import sys
 
-import tensorflow as tf
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+
+import tensorflow as tf  # noqa: E402
 
 ENGINE, FAULT = sys.argv[1:3]
 TIMEOUT = 100  # nobody may wait so long
@@ -28,6 +31,7 @@ if ENGINE == "strategy":  # before anything else runs
     )
 
 import numpy as np  # noqa: E402
+from models import loss_scaled  # noqa: E402
 from this_keras import keras  # noqa: E402
 
 import grace_tf  # noqa: E402
@@ -47,17 +51,10 @@ def wrapped():
     return grace_tf.wrap(kind(0.2 if HERE == "rate" else 0.1), "qsgd", min_elements=1)
 
 
-def scaling(optimizer):
-    legacy = getattr(keras, "mixed_precision", None)  # of Keras 2
-    return getattr(
-        legacy, "LossScaleOptimizer", keras.optimizers.__dict__.get("LossScaleOptimizer")
-    )(optimizer)
-
-
 def compiled(model, optimizer):
     with strategy.scope():
         model.compile(
-            scaling(optimizer) if HERE == "loss scale" else optimizer,
+            loss_scaled(optimizer) if HERE == "loss scale" else optimizer,
             "mae" if HERE == "loss" else "mse",
             steps_per_execution=2 if HERE == "steps" else 1,
         )
@@ -107,7 +104,8 @@ def loop():
     train, trained = plain, weights
     for i in range(6):
         if HERE and i == 3:
-            train, trained = (plain, weights[1:]) if HERE == "plan" else (scaling(plain), weights)
+            other = (plain, weights[1:]) if HERE == "plan" else (loss_scaled(plain), weights)
+            train, trained = other
 
         @tf.function(autograph=False)
         def step(train=train, trained=trained):

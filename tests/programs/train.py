@@ -4,7 +4,8 @@ train.py fit METHOD…          20 steps with each method, twice; SHA of the wei
 train.py fit_once METHOD…     the same, once
 train.py callback             unequal weights, BatchNorm and metrics, kept alike by fit
 train.py bytes STEPS STEPS    exchanges of large gradients, and what the loopback device carried
-train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling
+train.py nan                  a NaN gradient on worker 1 at step 5, with and without loss scaling;
+                              then `fit` under mixed_float16, where worker 1 overflows in step 5
 train.py no_init | wrapped_once     what must end in one sentence
 """
 
@@ -12,20 +13,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pathlib
 import sys
 
-import numpy as np
-import tensorflow as tf
-from this_keras import KERAS_3, keras
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
-import grace_tf
-from grace_tf.line.settings import settings
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from models import loss_scaled, scale_of, scaled_loss  # noqa: E402
+from this_keras import KERAS_3, keras  # noqa: E402
+
+import grace_tf  # noqa: E402
+from grace_tf.line.settings import settings  # noqa: E402
 
 STEPS = 20
 # Each pair is a method, and the dtype of the gradient that `train.py bytes` exchanges with it.
 EXCHANGED = [
     ("qsgd", tf.float32),
     ("qsgd", tf.float16),
+    ("qsgd", tf.bfloat16),
+    ("fp16", tf.float16),
+    ("fp16", tf.float32),
     ("bf16", tf.bfloat16),
     ("bf16", tf.float32),
     ("none", tf.float16),
@@ -122,7 +130,7 @@ def nan() -> None:
     grace_tf.init(timeout=60)
     for scaled in (False, True):
         base = optimizer(compressor="topk", ratio=0.25, min_elements=64)
-        used = loss_scaled(base) if scaled else base
+        used = loss_scaled(base, initial_scale=16.0) if scaled else base
         net, state = model(), grace_tf.keras.aggregator_of(base).state
         step = training_step(net, used, scaled)
         for number, (x, y) in enumerate(data(grace_tf.rank(), grace_tf.size()).take(7)):
@@ -141,12 +149,24 @@ def nan() -> None:
                     weights_finite=all(np.isfinite(w.numpy()).all() for w in net.weights),
                 )
         say(scaled=scaled, end=state.step, sha=sha(net))
+    overflow()
 
 
-def loss_scaled(base):
-    if KERAS_3:
-        return keras.optimizers.LossScaleOptimizer(base, initial_scale=16.0)
-    return keras.mixed_precision.LossScaleOptimizer(base, initial_scale=16.0)
+def overflow() -> None:
+    """Says what a float16 gradient that is infinite on worker 1 at step 5 leaves of `fit`."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    net = compiled(model(), optimizer(compressor="fp16", min_elements=64))
+    large = 1e4 if grace_tf.rank() == 1 else 1.0
+    share = data(grace_tf.rank(), grace_tf.size()).enumerate()
+    share = share.map(lambda i, batch: (batch[0] * tf.where(i == 5, large, 1.0), batch[1]))
+    net.fit(share, verbose=0)
+    say(
+        policy=net.layers[-1].compute_dtype,
+        scale=scale_of(net.optimizer),
+        end=grace_tf.keras.aggregator_of(net.optimizer).state.step,
+        weights_finite=all(np.isfinite(w.numpy()).all() for w in net.weights),
+        sha=sha(net),
+    )
 
 
 def training_step(net, used, scaled: bool):
@@ -159,7 +179,7 @@ def training_step(net, used, scaled: bool):
                 keras.losses.sparse_categorical_crossentropy(y, net(x), from_logits=True)
             )
             if scaled:
-                loss = used.scale_loss(loss) if KERAS_3 else used.get_scaled_loss(loss)
+                loss = scaled_loss(used, loss)
         grads = tape.gradient(loss, weights)
         if scaled and not KERAS_3:
             grads = used.get_unscaled_gradients(grads)

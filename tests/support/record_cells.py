@@ -10,12 +10,18 @@ import sys
 
 import launch
 import replicas  # noqa: F401  (four virtual CPUs)
+import tensorflow as tf
 from cell_checks import MATRIX_OF, answer
 from cell_runs import ENGINES, HAS_HOROVOD, cells_of
 from doc_tables import MATRIX, matrix
 
 
 def main(folder):
+    if not tf.__version__.startswith(MATRIX_OF):
+        sys.exit(
+            f"TensorFlow {tf.__version__} with this Keras must have the answers of {MATRIX_OF}, "
+            f"which is checked by tests/keras/test_cells.py; record them with {MATRIX_OF}."
+        )
     launch.SHARED = pathlib.Path(folder)
     launch.SHARED.mkdir(exist_ok=True)
     answers = matrix() if MATRIX.exists() else {}
