@@ -226,8 +226,8 @@ def choices(records: Sequence[Record], task: Outline, workers: int) -> str:
             continue
         ends = _ends(task, runs)[0]
         steps = f"{1000 * statistics.median(r['seconds'] / (r['steps'] - 1) for r in runs):.0f}"
-        said = "; ".join(dict.fromkeys(run["choice"].split(",")[0] for run in runs))
-        rows.append([link_name(link), said, ends, _beside(task, runs, whole), steps])
+        said = dict.fromkeys(run["choice"].split(",")[0].rstrip(".") for run in runs)
+        rows.append([link_name(link), "; ".join(said), ends, _beside(task, runs, whole), steps])
     columns = ["link", "its choice", task.metric, "less that of `none`"]
     return markdown([*columns, "ms a step, comparing included"], rows)
 
