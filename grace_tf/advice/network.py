@@ -31,9 +31,10 @@ KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A buffer of `nbytes` bytes that each worker hands to a collective of this kind.
+    """One collective: its kind, and the bytes of the buffer that each worker gives to it.
 
-    A bucket has one `round` after another.  The collectives of one round run at the same time.
+    The exchange of a bucket has one or several rounds, which run one after another.  All its
+    collectives with the same `round` run at the same time.
     """
 
     kind: str
@@ -41,7 +42,7 @@ class Collective:
     round: int = 0
 
     def hops(self, size: int) -> int:
-        """Messages of the ring that follow one another."""
+        """The number of messages that wait for each other, one after another."""
         return {"gather": size - 1, "all_to_all": 1}.get(self.kind, 2 * (size - 1))
 
     def sent(self, size: int) -> float:

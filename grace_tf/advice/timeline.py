@@ -65,12 +65,15 @@ class Bucket:
     dense: int = 0
 
     def occupied(self, network: Network) -> float:
-        """The time in which its collectives leave no room on the link for others."""
+        """The time in which its collectives fill the link, so that no others can send."""
         inside = network.seconds_inside(self.dense)
         return inside + sum(network.occupied(each) for each in self.collectives)
 
     def beside(self, network: Network) -> float:
-        """The rest of their time: of each round the longest of its collectives, added up."""
+        """The time in which its collectives run and others can send too.
+
+        The collectives of a round run at the same time, so the longest of each round counts.
+        """
         longest: dict[int, float] = {}
         for each in self.collectives:
             longest[each.round] = max(longest.get(each.round, 0.0), network.beside(each))

@@ -1,15 +1,16 @@
-"""Which learning rate and momentum a method needs of the optimizer, where not the usual ones."""
+"""Which methods need another learning rate or momentum of the optimizer than the usual one."""
 
 from __future__ import annotations
 
 from grace_tf.core.compressor import Compressor
 from grace_tf.core.memory import Memory
 
-_FAR = 10.0  # times as long as the step to begin with; trainings stand a few times
+# A step this many times as long as the one to begin with is too long.  A few times does no harm.
+_FAR = 10.0
 
 
 def to_begin_with(compressor: Compressor, memory: Memory) -> str:
-    """Says what to set in the optimizer; "" if the usual learning rate and momentum serve."""
+    """Returns as text which settings the optimizer needs; "" if the usual ones are good."""
     rate = compressor.begin_with_rate
     if rate is not None:
         return f"a learning rate of {rate:g} and no momentum in the optimizer"
@@ -19,7 +20,7 @@ def to_begin_with(compressor: Compressor, memory: Memory) -> str:
 
 
 def far_off(compressor: Compressor, memory: Memory, rate: float | None, momentum: float) -> str:
-    """Says how the optimizer's settings are far from `to_begin_with`; "" if they are not.
+    """Returns as text which setting is far from those of `to_begin_with`; "" if none is.
 
     Args:
       rate: the learning rate of the first step; None where it is not known.

@@ -104,8 +104,8 @@ def loop():
     train, trained = plain, weights
     for i in range(6):
         if HERE and i == 3:
-            other = (plain, weights[1:]) if HERE == "plan" else (loss_scaled(plain), weights)
-            train, trained = other
+            changed = (plain, weights[1:]) if HERE == "plan" else (loss_scaled(plain), weights)
+            train, trained = changed
 
         @tf.function(autograph=False)
         def step(train=train, trained=trained):

@@ -153,7 +153,7 @@ def nan() -> None:
 
 
 def overflow() -> None:
-    """Says what a float16 gradient that is infinite on worker 1 at step 5 leaves of `fit`."""
+    """Says how `fit` ends if a float16 gradient of worker 1 is infinite in step 5."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     net = compiled(model(), optimizer(compressor="fp16", min_elements=64))
     large = 1e4 if grace_tf.rank() == 1 else 1.0

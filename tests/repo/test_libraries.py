@@ -16,7 +16,8 @@ SHARED = {path.stem for path in FOLDER.glob("*.py")} - {*SCRIPTS}
 # Of what training gains beside chance without compression, the share that it must gain with it:
 # in one training, which is noisy, and in the mean of several.
 LEAST, LEAST_OF_MEANS = 0.75, 0.95
-# The bytes of both tables of a script, of 943 users and 1682 films; the rows of a batch are fewer.
+# Bytes of the gradients of a script's tables (943 users and 1682 films, 32 floats each) if they are
+# dense.  The rows of a batch take fewer.
 TABLES = {"recommenders_two_towers": 4 * 32 * (943 + 1682)}
 
 

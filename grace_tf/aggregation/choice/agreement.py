@@ -26,10 +26,10 @@ class Agreement:
         self._count = 0  # of the exchanges so far
 
     def name(self, label: str) -> None:
-        """Names these exchanges.  The name must be the same on all workers.
+        """Sets the name that the messages of this Aggregator carry, the same on all workers.
 
-        Only the first call sets it.  Later, one worker may trace a step again, with another plan,
-        while the other workers do not.
+        Only the first call has an effect: later, one worker may trace a step again, with another
+        plan, while the other workers do not.
         """
         self._label = self._label or label
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from grace_tf.aggregation.measure.alarms import GROWING, LARGE
 
-SLACK = 1.1  # times the bound: a step's error scatters, and a sketch of it does by a few percent
-STRIKES = 3  # measured steps above that, one after the other
-FAR = 4.0  # times the bound: one step is enough
+# A method is excluded after STRIKES measured steps in a row whose error is above SLACK times the
+# bound, or after one above FAR times the bound.  An estimated error may be a few percent off.
+SLACK, STRIKES, FAR = 1.1, 3, 4.0
 
 
 @dataclasses.dataclass
@@ -70,18 +70,18 @@ class Guard:
         return None
 
     def forget(self, but: int | None = None) -> None:
-        """Deletes the records of all methods, except that of the method with the number `but`."""
+        """Deletes the records of all methods.  That of method `but` is kept."""
         self._records = {arm: each for arm, each in self._records.items() if arm == but}
 
     def saved(self, arm: int | None) -> tuple[int, int, int]:
-        """The record of an arm in three integers, which `resume` takes; zeros without one."""
+        """Returns an arm's record as three integers for `resume`; zeros if it has no record."""
         record = self._records.get(arm)
         if record is None:
             return 0, 0, 0
         return record.high, record.growing, int(np.float64(record.residual).view(np.int64))
 
     def resume(self, arm: int | None, saved: Sequence[int]) -> None:
-        """Goes on with the record of an arm; None for no arm."""
+        """Deletes all records, and restores that of this arm from what `saved` has returned."""
         self.forget()
         if arm is not None and any(saved):
             high, growing, residual = map(int, saved)

@@ -1,8 +1,8 @@
-"""What exchanges take between workers, by kind of collective, from a few that carry nothing.
+"""Measures how long each kind of collective takes between workers, by collectives of zeros.
 
-A transport comes in; the seconds of a hop and of a byte go out: the time of a small buffer, and the
-slope to a large one.  Repeats are interleaved, so that a moment in which the machine is busy
-affects all kinds alike.
+A transport comes in; the seconds of a hop and of a byte go out.  Those of a hop come from the time
+of a small buffer, and those of a byte from how much longer a large buffer takes.  All kinds take
+turns, so that a moment in which the machine is busy affects them alike.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def costs(
     Args:
       agree: see `Agree`.
       sizes: bytes of the buffers, the smallest first; at least two.
-      repeats: of each size, beside one that warms up.
-      seconds: how long it may take.  Later repeats are left out, and sizes after the second.
+      repeats: the number of timed repeats of each size.  One that is not timed comes first.
+      seconds: the time limit, after which no more repeats are run, nor sizes after the second.
       meet: called before each collective; all workers wait in it for each other.
-      of_repeats: which of their times counts.  The shortest says what the network can do; the
-        median, what a step has to expect.
-      busy: the seconds in which this worker's processors could compute nothing else, so far.
-      in_turn: if above 1, one more call has so many of the smallest collectives, one after another.
-        It shows the time of the call itself, which is subtracted: a training makes no such call.
+      of_repeats: takes the times of all repeats and returns the one that counts.  The shortest is
+        what the network can do; the median is what a step must expect.
+      busy: returns for how many seconds so far this worker's processors could do nothing else.
+      in_turn: if above 1, a call of so many of the smallest collectives is timed too.  So the time
+        of a call itself is known.  It is subtracted, since a training makes no such calls.
     """
     began, taken, worked = clock(), {}, {}
     for place, nbytes in enumerate(sizes):
@@ -96,7 +96,7 @@ def _of_a_call(
     in_turn: int,
     of_repeats: Callable[[Sequence[float]], float],
 ) -> dict[str, float]:
-    """The seconds by kind that a call takes beside its collectives."""
+    """The seconds of a call without its collectives, for each kind of collective."""
     if in_turn == 1:
         return dict.fromkeys(KINDS, 0.0)
     found = {}
@@ -143,7 +143,7 @@ def duration(function: Callable[[], Any], clock: Callable[[], float] = time.perf
 def _calls(
     transport: Transport, nbytes: int, counts: Iterable[int]
 ) -> dict[tuple[str, int], Callable[[], tf.Tensor]]:
-    """By kind and count: a call of so many collectives one after another, of so many bytes."""
+    """For each kind and count: a function that runs so many collectives, one after another."""
     wanted = [(kind, count) for count in sorted(counts) for kind in KINDS]
     return {
         (kind, count): _call(transport, kind, nbytes, collective_keys.deal(count))

@@ -57,7 +57,9 @@ def loopback(per_host: int) -> dict[str, Cost]:
 
 
 def costs(group: Group, per_host: int) -> dict[str, Cost]:
-    """The costs between the processes of a group.  All processes must call it; all get the same.
+    """The costs between the processes of a group.
+
+    All processes must call it, and all get the same result.
 
     `per_host` is the number of workers on one host.  They share its processors.
     """
@@ -75,9 +77,9 @@ def costs(group: Group, per_host: int) -> dict[str, Cost]:
 
 
 def sharing(group: Group) -> int:
-    """The number of workers on this worker's machine, this one included.  All must call it.
+    """The number of workers on this worker's machine, including itself.  All must call it.
 
-    Addresses do not tell it: behind emulated links each worker of a machine has another address.
+    Addresses cannot be compared: over emulated links each worker of a machine has its own.
     """
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_bytes() if boot.exists() else socket.gethostname().encode()
@@ -86,7 +88,7 @@ def sharing(group: Group) -> int:
 
 
 def largest(group: Group, numbers: Sequence[float]) -> list[float]:
-    """Of each number the largest of all processes, which must all call it."""
+    """Returns, for each number, the largest of all processes.  All of them must call it."""
     (key,) = collective_keys.deal(1)
     (found,) = group.max([tf.constant(numbers, tf.float64)], key)
     return found.numpy().tolist()

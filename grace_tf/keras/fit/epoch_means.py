@@ -2,7 +2,7 @@
 
 Each process computes metrics, and BatchNormalization's moving statistics, from its own rows.  A
 callback that decides by metrics, such as EarlyStopping, could decide differently on each worker.
-`fit` calls this callback before those of the user, so they see the means over workers.
+`fit` calls EpochMeans before the user's callbacks, so all of them get the means over workers.
 """
 
 from __future__ import annotations

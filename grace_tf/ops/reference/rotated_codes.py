@@ -68,7 +68,7 @@ def _sums(x: tf.Tensor) -> tf.Tensor:
     """Of each row 32 sums, of every 32nd element, one after another; these by halves."""
     groups = tf.transpose(tf.reshape(x, [x.shape[0], -1, 32]), [1, 0, 2])
     # A loop, since graph optimisers make one sum of a chain of additions, in an order of their own.
-    # XLA compiles no loop without a turn.
+    # XLA cannot compile a loop that has nothing to do.
     folded = tf.foldl(tf.add, groups[1:], groups[0]) if groups.shape[0] > 1 else groups[0]
     return sum_by_halves(folded)
 

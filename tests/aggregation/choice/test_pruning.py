@@ -1,4 +1,4 @@
-"""Which methods "auto" selects if its measurements are right, and if they are wrong."""
+"""Tests of the methods that "auto" selects, with right measurements and with wrong ones."""
 
 import itertools
 

@@ -2,7 +2,7 @@
 
 They check which methods the step contains, and before which step "auto" measures the network.
 
-In the tests, predictions that are given take the place of measurements.
+They give "auto" predictions, which it uses instead of measurements.
 """
 
 import types

@@ -164,7 +164,7 @@ def test_a_step_of_ones_own_is_compiled_whole_in_a_process_alone():
     found = []
     for jit in (True, False):
         SeeingSGD.seen = []
-        # By fp16, which rounds each element: the rows of the table become a dense gradient in XLA.
+        # XLA makes the rows of the table a dense gradient.  fp16 rounds its elements alike.
         model = model_of(lambda: wrapped(SeeingSGD(0.1), "fp16"), cls=OwnStep, jit_compile=jit)
         found.append(fitted(model))
         assert set(SeeingSGD.seen) == {jit}
