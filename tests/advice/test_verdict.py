@@ -74,3 +74,6 @@ def test_times_read_as_people_say_them():
     assert [seconds_text(s) for s in (0.0384, 0.41, 0.0995, 9.94, 12.3, 5e-4)] == [
         *("38 ms", "0.41 s", "0.1 s", "9.9 s", "12 s", "0.5 ms"),
     ]
+    rounding_error = 0.1 + 0.2 - 0.3
+    assert seconds_text(rounding_error) == seconds_text(0.0) == "0 ms"
+    assert seconds_text(1e-9) == "1e-06 ms"
