@@ -18,7 +18,7 @@ from grace_tf.keras.flavours import Flavour
 from grace_tf.keras.optimizers import parts
 from grace_tf.keras.replacing import in_place_of
 from grace_tf.line.inputs import plain
-from grace_tf.line.sparse_gradients import values_of
+from grace_tf.line.sparse_gradients import all_finite
 from grace_tf.transports.world.current_workers import compresses
 
 # By the id of an optimizer: the LossScaleOptimizer around it that takes a step now, once for each
@@ -116,8 +116,7 @@ def _step(optimizer: Any, scaler: Any, grads: Any, variables: Any, rate: Any) ->
     """Exchanges the gradients, and updates the weights if the aggregates are finite."""
     pairs = list(zip(grads, map(plain, variables)))
     totals = optimizer._all_reduce_sum_gradients(pairs)
-    floats = [values_of(g) for g, _ in totals if g is not None and values_of(g).dtype.is_floating]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values)) for values in floats])
+    finite = all_finite([total for total, _ in totals if total is not None])
     tf.__internal__.distribute.interim.maybe_merge_call(
         lambda *given: _update_if(optimizer, variables, *given),
         optimizer._distribution_strategy,

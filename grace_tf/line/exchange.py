@@ -34,7 +34,7 @@ from grace_tf.line.host_sums import added_up
 from grace_tf.line.lanes import Lane
 from grace_tf.line.plan import LaneGroup, Plan
 from grace_tf.line.round_driver import Bucket, GroupRounds, Watch
-from grace_tf.line.sparse_gradients import values_of, with_values
+from grace_tf.line.sparse_gradients import all_finite, with_values
 from grace_tf.line.two_hops import in_two_hops
 from grace_tf.transports.base import Transport
 
@@ -232,8 +232,8 @@ class _Worker:
                 for (_, lane), memory in zip(self._row_lanes, self._by_rows.memories):
                     result.memory[lane.ordinal] = memory
             # A sum of finite payloads may still overflow; every worker sees the same aggregate.
-            result.finite = tf.reduce_all([*flags, _all_finite(unseen)])
-            result.own_finite = lambda: tf.reduce_all([*own_flags, _all_finite(dense)])
+            result.finite = tf.reduce_all([*flags, all_finite(unseen)])
+            result.own_finite = lambda: tf.reduce_all([*own_flags, all_finite(dense)])
         return result
 
     def _deliver(self, group: LaneGroup, outcome: Outcome, result: Share) -> None:
@@ -273,15 +273,6 @@ def _exchange_rows(plan: Plan, shares, workers, transport: Transport, summed: bo
                     total = with_values(total, mean(total.values, transport.gradients))
                 workers[i].rows.append((lane.position, total))
                 workers[i].unseen.append(total.values)
-
-
-def _all_finite(xs: Sequence[tf.Tensor]) -> tf.Tensor:
-    xs = [values_of(x) for x in xs]
-    finite = ops.all_finite([x for x in xs if x.dtype == tf.float32])
-    for x in xs:
-        if x.dtype.is_floating and x.dtype != tf.float32:
-            finite &= tf.reduce_all(tf.math.is_finite(x))
-    return finite
 
 
 def _flat(xs: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from grace_tf import ops
 from grace_tf.line.inputs import is_rows
 from grace_tf.line.lanes import Lane
 from grace_tf.line.plan import Plan
@@ -96,6 +97,16 @@ def alike(plans: Sequence[Plan], aggregates: Aggregates) -> Aggregates:
 def values_of(grad: Any) -> tf.Tensor:
     """The tensor of a gradient's elements."""
     return grad.values if is_rows(grad) else grad
+
+
+def all_finite(grads: Sequence[Any]) -> tf.Tensor:
+    """A bool scalar: whether no element of these gradients is NaN or infinite."""
+    xs = [values_of(grad) for grad in grads]
+    finite = ops.all_finite([x for x in xs if x.dtype == tf.float32])
+    for x in xs:
+        if x.dtype.is_floating and x.dtype != tf.float32:
+            finite &= tf.reduce_all(tf.math.is_finite(x))
+    return finite
 
 
 def with_values(grad: Any, values: tf.Tensor) -> Any:
