@@ -61,7 +61,7 @@ def trained(script: str, methods: list[str], seed: int) -> list[dict[str, Any]]:
 
 
 def tensorflow_version() -> str:
-    """The version of TensorFlow, whose package may be named tensorflow or tensorflow-cpu."""
+    """The version of TensorFlow.  It may be installed as tensorflow or as tensorflow-cpu."""
     names = metadata.packages_distributions()["tensorflow"]
     return metadata.version(next(name for name in names if name.startswith("tensorflow")))
 

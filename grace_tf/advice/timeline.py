@@ -65,14 +65,15 @@ class Bucket:
     dense: int = 0
 
     def occupied(self, network: Network) -> float:
-        """The time in which its collectives fill the link, so that no others can send."""
+        """The seconds for which its collectives fill the link, so that no other can send."""
         inside = network.seconds_inside(self.dense)
         return inside + sum(network.occupied(each) for each in self.collectives)
 
     def beside(self, network: Network) -> float:
-        """The time in which its collectives run and others can send too.
+        """The seconds for which its collectives wait, while others can send.
 
-        The collectives of a round run at the same time, so the longest of each round counts.
+        The collectives of one round wait at the same time.  So only the one that waits longest
+        counts, and the rounds are added up.
         """
         longest: dict[int, float] = {}
         for each in self.collectives:
@@ -80,7 +81,7 @@ class Bucket:
         return sum(longest.values())
 
     def busy(self, network: Network) -> float:
-        """The time for which its collectives keep the processors busy."""
+        """The seconds for which its collectives keep the processors busy."""
         inside = network.busy_inside(self.dense)
         return inside + sum(network.busy(each) for each in self.collectives)
 

@@ -112,7 +112,7 @@ def _beside(best: Choice, none: Choice) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Formats a time: "0.41 s", "38 ms"; less than half a nanosecond is "0 ms"."""
+    """Formats a time: "0.41 s", "38 ms".  Milliseconds are rounded to 6 decimals first."""
     if seconds < 0.0995:
         return f"{round(1e3 * seconds, 6):.2g} ms"
     return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"

@@ -162,7 +162,7 @@ def step_text(compressor: Compressor, shape: Sequence[int]) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Returns a number of bytes as text: for 1536 it is "1.5 KiB"."""
+    """Formats a number of bytes: 1536 is "1.5 KiB"."""
     if count < 1024:
         return f"{count:.0f} B"
     if count < 1024**2:
@@ -171,7 +171,7 @@ def bytes_text(count: float) -> str:
 
 
 def fp32_share(compressor: Compressor, shape: Sequence[int]) -> str:
-    """The payload's size divided by that of the float32 tensor, as text such as "1/50"."""
+    """Returns the payload's size as a fraction of the float32 tensor's: "1/50"."""
     spec = tf.TensorSpec(shape, tf.float32)
     return f"1/{4 * spec.shape.num_elements() / compressor.nbytes(spec):.4g}"
 

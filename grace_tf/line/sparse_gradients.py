@@ -100,7 +100,7 @@ def values_of(grad: Any) -> tf.Tensor:
 
 
 def all_finite(grads: Sequence[Any]) -> tf.Tensor:
-    """A bool scalar: whether no element of these gradients is NaN or infinite."""
+    """Returns a bool scalar: True if every element of these gradients is finite."""
     xs = [values_of(grad) for grad in grads]
     finite = ops.all_finite([x for x in xs if x.dtype == tf.float32])
     for x in xs:

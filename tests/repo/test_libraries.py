@@ -13,11 +13,11 @@ import pytest
 from library_runs import FOLDER, METHODS, SCRIPTS, losses, runs, spread
 
 SHARED = {path.stem for path in FOLDER.glob("*.py")} - {*SCRIPTS}
-# Of what training gains beside chance without compression, the share that it must gain with it:
-# in one training, which is noisy, and in the mean of several.
+# Training lowers the loss below that of a guess.  With compression it must lower it by at least
+# this share of what it does without: in one training, which is noisy, and in the mean of several.
 LEAST, LEAST_OF_MEANS = 0.75, 0.95
-# Bytes of the gradients of a script's tables (943 users and 1682 films, 32 floats each) if they are
-# dense.  The rows of a batch take fewer.
+# By script, the bytes of the dense gradients of its embedding tables (943 users and 1682 films, 32
+# floats each).  If only the rows of a batch are sent, a worker sends fewer bytes.
 TABLES = {"recommenders_two_towers": 4 * 32 * (943 + 1682)}
 
 

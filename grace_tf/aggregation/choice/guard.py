@@ -30,7 +30,7 @@ class _Record:
 
 
 class Guard:
-    """The records of the methods of one training.
+    """The records of the arms of one training.  An arm is one of the methods that "auto" may use.
 
     Args:
       most: by arm, the largest vNMSE that is allowed; None where a memory makes up for it.
@@ -44,7 +44,7 @@ class Guard:
     def judge(
         self, arm: int, error: float, residual: float, largest: float | None = None
     ) -> str | None:
-        """Says why this method must not be used any more; None if it may be used.
+        """Says why this arm must not be used any more; None if it may be used.
 
         Args:
           arm: its number.
@@ -70,18 +70,18 @@ class Guard:
         return None
 
     def forget(self, but: int | None = None) -> None:
-        """Deletes the records of all methods.  That of method `but` is kept."""
+        """Deletes the records of all arms except `but`."""
         self._records = {arm: each for arm, each in self._records.items() if arm == but}
 
     def saved(self, arm: int | None) -> tuple[int, int, int]:
-        """Returns an arm's record as three integers for `resume`; zeros if it has no record."""
+        """Returns an arm's record as three integers, for `resume`; three zeros without a record."""
         record = self._records.get(arm)
         if record is None:
             return 0, 0, 0
         return record.high, record.growing, int(np.float64(record.residual).view(np.int64))
 
     def resume(self, arm: int | None, saved: Sequence[int]) -> None:
-        """Deletes all records, and restores that of this arm from what `saved` has returned."""
+        """Deletes all records, then restores this arm's from the integers that `saved` returned."""
         self.forget()
         if arm is not None and any(saved):
             high, growing, residual = map(int, saved)

@@ -81,7 +81,7 @@ def _round(
     busy: Callable[[], float],
     clock: Callable[[], float],
 ) -> dict[tuple[str, int], tuple[float, float]]:
-    """(seconds, seconds in which the processors were busy) of each call, one after another."""
+    """Runs each call once; returns its seconds, and for how many of them processors were busy."""
     found = {}
     for which, call in calls.items():
         meet()
@@ -96,7 +96,10 @@ def _of_a_call(
     in_turn: int,
     of_repeats: Callable[[Sequence[float]], float],
 ) -> dict[str, float]:
-    """The seconds of a call without its collectives, for each kind of collective."""
+    """By kind, the seconds that a call takes besides its collectives.
+
+    They come from calls with one collective and calls with `in_turn` of them.
+    """
     if in_turn == 1:
         return dict.fromkeys(KINDS, 0.0)
     found = {}
@@ -143,7 +146,7 @@ def duration(function: Callable[[], Any], clock: Callable[[], float] = time.perf
 def _calls(
     transport: Transport, nbytes: int, counts: Iterable[int]
 ) -> dict[tuple[str, int], Callable[[], tf.Tensor]]:
-    """For each kind and count: a function that runs so many collectives, one after another."""
+    """By kind and count, a function that runs `count` collectives, one after another."""
     wanted = [(kind, count) for count in sorted(counts) for kind in KINDS]
     return {
         (kind, count): _call(transport, kind, nbytes, collective_keys.deal(count))

@@ -77,9 +77,9 @@ def costs(group: Group, per_host: int) -> dict[str, Cost]:
 
 
 def sharing(group: Group) -> int:
-    """The number of workers on this worker's machine, including itself.  All must call it.
+    """Returns how many workers run on this machine, this one included.  All workers must call it.
 
-    Addresses cannot be compared: over emulated links each worker of a machine has its own.
+    Their addresses do not show it: over emulated links each worker of a machine has its own.
     """
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_bytes() if boot.exists() else socket.gethostname().encode()
@@ -88,7 +88,7 @@ def sharing(group: Group) -> int:
 
 
 def largest(group: Group, numbers: Sequence[float]) -> list[float]:
-    """Returns, for each number, the largest of all processes.  All of them must call it."""
+    """Returns the largest of all processes for each number.  All processes must call it."""
     (key,) = collective_keys.deal(1)
     (found,) = group.max([tf.constant(numbers, tf.float64)], key)
     return found.numpy().tolist()

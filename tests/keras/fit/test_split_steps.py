@@ -164,7 +164,8 @@ def test_a_step_of_ones_own_is_compiled_whole_in_a_process_alone():
     found = []
     for jit in (True, False):
         SeeingSGD.seen = []
-        # XLA makes the rows of the table a dense gradient.  fp16 rounds its elements alike.
+        # With XLA the gradient of the table is dense, without XLA it is rows.  fp16 gives the same
+        # result for both, because it rounds each element by itself.
         model = model_of(lambda: wrapped(SeeingSGD(0.1), "fp16"), cls=OwnStep, jit_compile=jit)
         found.append(fitted(model))
         assert set(SeeingSGD.seen) == {jit}
