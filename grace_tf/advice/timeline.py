@@ -70,9 +70,9 @@ class Bucket:
         return inside + sum(network.occupied(each) for each in self.collectives)
 
     def beside(self, network: Network) -> float:
-        """The seconds for which its collectives wait, while others can send.
+        """The rest of its collectives' time, in which others may use the link.
 
-        The collectives of one round wait at the same time.  So only the one that waits longest
+        The collectives of one round run at the same time.  So only the longest of each round
         counts, and the rounds are added up.
         """
         longest: dict[int, float] = {}
