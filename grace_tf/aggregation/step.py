@@ -46,6 +46,7 @@ from grace_tf.transports.tf_distribute import (
 )
 from grace_tf.transports.world.current_workers import (
     between_processes,
+    refuse_graphs_of_tensorflow_1,
     refuse_half_a_reduction,
     refuse_parameter_servers,
     refuse_two_doors,
@@ -145,6 +146,8 @@ class Reduction:
         if context.num_replicas_in_sync > 1:
             return self._under_strategy(context, grads, variables, own_way, optimizer_info)
         world = between_processes() or Loopback()
+        if world.size > 1:
+            refuse_graphs_of_tensorflow_1()
         with self._turns.one(meets=world.size > 1):
             return self._in_process(world, grads, variables, own_way, optimizer_info)
 

@@ -66,6 +66,17 @@ def test_a_sentence_stays_whole_inside_the_conditions_of_keras():
         step()
 
 
+def test_workers_do_not_train_in_a_graph_of_tensorflow_1():
+    aggregator = grace_tf.Aggregator("qsgd")
+    two_workers = mock.patch(
+        "grace_tf.aggregation.step.between_processes", return_value=mock.Mock(size=2)
+    )
+    with tf.Graph().as_default(), two_workers:
+        variable = tf.Variable(tf.zeros([4]))
+        with pytest.raises(RuntimeError, match="this is a graph of TensorFlow 1"):
+            aggregator([tf.ones([4])], [variable])
+
+
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 makes slots in the strategy of the variables")
 def test_an_optimizer_made_outside_the_scope_is_refused():
     outside = grace_tf.wrap(keras.optimizers.Adam(), "qsgd")

@@ -60,7 +60,7 @@ SUITES = {
         ),
         "wrap",
         imports=(
-            r"^(from|import) tf_keras(?!\.src| import Sequential)(?=[. ])",
+            r"^(from|import) tf_keras(?!\.src|\.protobuf| import Sequential)(?=[. ])",
             r"\1 tf_keras.src",
         ),
         legacy=True,

@@ -64,6 +64,16 @@ def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def refuse_graphs_of_tensorflow_1() -> None:
+    """Raises RuntimeError inside a `tf.Graph` that is not the graph of a tf.function."""
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "Workers exchange gradients in eager mode or in a tf.function, and this is a graph of "
+            "TensorFlow 1: train outside tf.Graph().as_default(), and do not call "
+            "tf.compat.v1.disable_eager_execution."
+        )
+
+
 def compresses(strategy: tf.distribute.Strategy) -> bool:
     """Whether the strategy's own cross-device ops are a `CompressedAllReduce`."""
     return getattr(strategy.extended, "_cross_device_ops", None) in other_door

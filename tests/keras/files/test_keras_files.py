@@ -319,6 +319,16 @@ def test_whole_models_of_keras_2_train_on_without_the_state(name, format, tmp_pa
 
 if not KERAS_3:
 
+    def test_a_whole_model_is_loaded_in_a_graph_of_tensorflow_1(tmp_path):
+        made = compiled(lambda: topk(keras.optimizers.legacy.Adam(0.01)))
+        fit(made, 2)
+        made.save(tmp_path / "m.h5")
+        saved = made.get_weights()
+        with tf.Graph().as_default():
+            loaded = keras.backend.batch_get_value(load(str(tmp_path / "m.h5")).weights)
+        for wanted, weight in zip(saved, loaded, strict=True):
+            np.testing.assert_array_equal(wanted, weight)
+
     def test_legacy_optimizers_keep_their_state_in_checkpoints(tmp_path):
         strategy = mirrored(2)
 
