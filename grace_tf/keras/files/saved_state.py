@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import tensorflow as tf
 
 from grace_tf.aggregation.aggregator import Aggregator
 from grace_tf.aggregation.state.file_format import as_key, from_keys
+from grace_tf.transports.world.current_workers import in_graph_of_tensorflow_1
 
 _FILE = "grace.npz"  # among a model's assets, where earlier versions kept the state
 
@@ -62,7 +62,7 @@ class InFiles:
 
     def set_weights(self, weights):
         super().set_weights(weights)  # loading a whole model's .h5 file calls this too
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            return  # A graph of TensorFlow 1, in which no variable can be read.
+        if in_graph_of_tensorflow_1():
+            return  # There the values of variables cannot be read.
         steps = int(self.iterations.numpy())
         self._grace_state._aggregator.state.lose("What was given to set_weights", steps)

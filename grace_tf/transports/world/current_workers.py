@@ -64,9 +64,14 @@ def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def in_graph_of_tensorflow_1() -> bool:
+    """Whether the code runs in TensorFlow 1's graph mode: not eagerly, and not in a tf.function."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
 def refuse_graphs_of_tensorflow_1() -> None:
-    """Raises RuntimeError inside a `tf.Graph` that is not the graph of a tf.function."""
-    if not tf.compat.v1.executing_eagerly_outside_functions():
+    """Raises RuntimeError in TensorFlow 1's graph mode, where workers cannot exchange gradients."""
+    if in_graph_of_tensorflow_1():
         raise RuntimeError(
             "Workers exchange gradients in eager mode or in a tf.function, and this is a graph of "
             "TensorFlow 1: train outside tf.Graph().as_default(), and do not call "
