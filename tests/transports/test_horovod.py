@@ -89,6 +89,37 @@ def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
     assert module.sent == 2 * 2 * (-(-length // 3)) * 2  # 2 · (N − 1) / N of n elements of 2 bytes
 
 
+class FakePair:
+    """Horovod for one of two workers; the other hands over `theirs`.  It can only reduce."""
+
+    Sum = "sum"
+
+    def __init__(self, rank, theirs):
+        self.rank, self.sent = lambda: rank, 0
+        self._theirs = theirs
+
+    def allreduce(self, bytes_, op, **_):
+        assert op == self.Sum
+        self.sent += tf.size(bytes_).numpy() * bytes_.dtype.size  # 2 · (N − 1) / N of it
+        return bytes_ + tf.bitcast(self._theirs, bytes_.dtype)
+
+
+@pytest.mark.parametrize("me", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64", "uint32"])
+def test_two_workers_gather_by_an_all_reduce_which_gloo_sends_both_ways_at_once(dtype, me):
+    bits = np.random.default_rng(7).integers(0, 256, [2, 2, 24], np.uint8)  # NaN and -0.0 too
+    rows = [tf.constant(each.view(tf.as_dtype(dtype).as_numpy_dtype)) for each in bits]
+    mine, theirs = rows[me], rows[1 - me]
+    module = FakePair(me, theirs[0])
+    (gathered,) = Unwatched(module, [0, 1]).gather([mine[0]], 1)
+    assert module.sent == bits[0, 0].size
+    np.testing.assert_array_equal(tf.bitcast(gathered, tf.uint8).numpy().reshape(2, -1), bits[:, 0])
+    module = FakePair(me, theirs[me])
+    (swapped,) = Unwatched(module, [0, 1]).all_to_all([mine], 1)
+    assert module.sent == bits[0, 0].size
+    np.testing.assert_array_equal(tf.bitcast(swapped, tf.uint8).numpy().reshape(2, -1), bits[:, me])
+
+
 def test_an_error_of_gloo_in_a_node_of_ours_means_a_lost_worker():
     node = "\n\t [[{{node sgd_1/grace_tf.1073741891.gather}}]] [Op:__inference_step_7]"
     said = "[pair.cc:589] Read error [127.0.0.1]:7: Connection reset by peer"

@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 from launch import launch_once
 
+from grace_tf.transports.ring import Ring
+
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
@@ -12,6 +14,22 @@ def run(program, workers, *arguments, linger=0.0):
     ended = launch_once(program, *arguments, workers=workers, linger=linger)
     answers = {rank: told[-1] for rank, told in enumerate(ended.answers()) if told}
     return ended.code, answers, ended.text
+
+
+def operations(collective, *shape):
+    """The collectives of TensorFlow in a traced function that hands over float32 of this shape."""
+    traced = tf.function(lambda x: collective([x], 1 << 30)).get_concrete_function(
+        tf.TensorSpec(shape)
+    )
+    return [op.type for op in traced.graph.get_operations() if op.type.startswith("Collective")]
+
+
+def test_small_sums_of_two_workers_wait_for_the_latency_once():
+    two, three = (Ring(size, 0, timeout=1.0) for size in (2, 3))
+    small, large = (1 << 18) // 4, (1 << 18) // 4 + 1
+    assert operations(two.sum, small) == ["CollectiveGatherV2"]
+    assert operations(Ring(2, 0, timeout=1.0).sum, large) == ["CollectiveReduceV2"]
+    assert operations(three.sum, small) == ["CollectiveReduceV2"]
 
 
 class CollectivesTest(tf.test.TestCase):
