@@ -25,6 +25,9 @@ from benchmarks.suite.results import append
 from benchmarks.suite.tasks.outline import OUTLINES
 
 UNTIMED, RANK_OF_POWERSGD, FIRST_COMPRESSED = 2, 4, 2
+# Megabytes, more than the gradient has.  PyTorch's PowerSGD hook waits for an all-reduce in one of
+# Gloo's two threads.  With two buckets both threads wait, and training stops for ever.
+ONE_BUCKET = 25
 
 
 def built() -> nn.Module:
@@ -48,7 +51,8 @@ class Peer:
 
     def __init__(self, arm: str) -> None:
         torch.manual_seed(0)
-        self._model = nn.parallel.DistributedDataParallel(built())
+        buckets = {"bucket_cap_mb": ONE_BUCKET} if arm == "DDP PowerSGD" else {}
+        self._model = nn.parallel.DistributedDataParallel(built(), **buckets)
         if arm == "DDP fp16":
             self._model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif arm == "DDP PowerSGD":

@@ -9,7 +9,7 @@ A collective of n bytes between N workers is a ring, as TensorFlow's, NCCL's and
     beside   = hops · seconds of a hop + bytes sent · seconds of a byte at the ends
 
     kind        hops       bytes that a worker sends
-    sum, max    2 (N - 1)  2 n (N - 1) / N
+    sum, max    2 (N - 1)  2 n (N - 1) / N (1 hop for a small sum of 2 workers, see `SMALL_SUM`)
     half_sum    the same, of 16-bit elements, which a processor adds up more slowly
     gather      N - 1      n (N - 1)
     all_to_all  1          n (N - 1) / N
@@ -29,6 +29,12 @@ from grace_tf.advice.link import Link
 KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 
+# Bytes up to which two workers gather and add by themselves: as many bytes as an all-reduce, which
+# sends half of them when it has the other half.  So they wait for the link's latency once, not
+# twice.  Where more is sent, an all-reduce adds up while it sends, which saves more on fast links.
+SMALL_SUM = 1 << 18
+
+
 @dataclasses.dataclass(frozen=True)
 class Collective:
     """One collective: its kind, and the bytes of the buffer that each worker gives to it.
@@ -43,7 +49,9 @@ class Collective:
 
     def hops(self, size: int) -> int:
         """The number of messages that wait for each other, one after another."""
-        return {"gather": size - 1, "all_to_all": 1}.get(self.kind, 2 * (size - 1))
+        if self.kind == "all_to_all" or (size == 2 and self.nbytes <= SMALL_SUM):
+            return 1
+        return (1 if self.kind == "gather" else 2) * (size - 1)
 
     def sent(self, size: int) -> float:
         """Bytes that each of `size` workers sends."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from grace_tf.advice.network import SMALL_SUM
 from grace_tf.transports import collectives
 from grace_tf.transports.base import Tensors
 from grace_tf.transports.lifeline.waits import Waits
@@ -18,10 +19,6 @@ from grace_tf.transports.rows import GathersRows
 
 GROUP_KEY = 0x67726163  # "grac": no tf.distribute strategy of this process counts this far
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-# Bytes up to which two workers gather and add by themselves: as many bytes as an all-reduce, which
-# sends half of them when it has the other half.  So they wait for the link's latency once, not
-# twice.  Where more is sent, an all-reduce adds up while it sends, which saves more on fast links.
-_AT_ONCE = 1 << 18
 
 
 class Ring(GathersRows):
@@ -55,9 +52,9 @@ class Ring(GathersRows):
 
     def _sum(self, buffers: Tensors, key: int) -> Tensors:
         buffer = buffers[0]
-        if self.size == 2 and buffer.shape.num_elements() * buffer.dtype.size <= _AT_ONCE:
+        if self.size == 2 and buffer.shape.num_elements() * buffer.dtype.size <= SMALL_SUM:
             with tf.device("/CPU:0"):
-                rows = self._rows(_summed(buffer), key, "Add")
+                rows = self._from_all(_summed(buffer), key, "Add")
                 return [rows[0] + rows[1]]
         return [self._reduce(buffer, key, "Add")]
 
@@ -65,7 +62,7 @@ class Ring(GathersRows):
         return [self._reduce(buffers[0], key, "Max")]
 
     def _gather(self, buffers: Tensors, key: int) -> Tensors:
-        return [self._rows(buffers[0], key, "gather")]
+        return [self._from_all(buffers[0], key, "gather")]
 
     def _all_to_all(self, buffers: Tensors, key: int) -> Tensors:
         if self.size == 1 or buffers[0].shape.num_elements() == 0:
@@ -74,7 +71,7 @@ class Ring(GathersRows):
         sent = buffers[0] if self._members is None else tf.gather(buffers[0], self._members)
         return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
 
-    def _rows(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
+    def _from_all(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
         """The buffers of all workers; `kind` is what they are gathered for."""
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.tile(buffer[None], [self.size, 1])

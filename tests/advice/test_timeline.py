@@ -17,8 +17,8 @@ from grace_tf.advice.timeline import (
 )
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
-A_SECOND = Collective("sum", 1000)  # on this network
-NETWORK = Network(2, dict.fromkeys(KINDS, Cost(0.0, 1e-3)))
+A_SECOND = Collective("sum", 1_000_000)  # on this network
+NETWORK = Network(2, dict.fromkeys(KINDS, Cost(0.0, 1e-6)))
 LATE = Network(2, dict.fromkeys(KINDS, Cost(0.5, 0.0)))
 
 
@@ -53,7 +53,7 @@ def test_buckets_wait_for_the_latency_together():
 
 
 def test_the_collectives_of_one_round_wait_together_and_the_longest_counts():
-    gathered = Collective("gather", 10)  # one hop, and two of a sum
+    gathered = Collective("gather", 10_000)  # one hop, and two of a sum
     rounds = [bucket(1.0, collectives=(gathered, A_SECOND))]
     assert exchange_time(rounds, LATE) == pytest.approx(1.0)
     assert exchange_time(rounds, NETWORK) == pytest.approx(1.01)  # they share the link
@@ -69,7 +69,7 @@ def test_a_processor_that_compresses_delays_backward():
 
 def test_what_a_collective_takes_of_the_processor_delays_backward():
     """Buckets of 1 s on the link, of which the processor is busy for a half."""
-    busy = Network(2, dict.fromkeys(KINDS, Cost(0.0, 1e-3, busy_byte=0.5e-3)))
+    busy = Network(2, dict.fromkeys(KINDS, Cost(0.0, 1e-6, busy_byte=0.5e-6)))
     buckets = [bucket(0.1), bucket(0.2)]
     compute = Compute(0.0, 10.0)
     assert step_time(compute, buckets, NETWORK).seconds == pytest.approx(10.0)

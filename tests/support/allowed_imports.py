@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "core": {"ops"},
     "memories": {"core", "ops"},
     "transports.lifeline": {"core.version"},
-    "transports": {"core.version", "ops.backend", "transports.lifeline"},
+    "transports": {"advice.network", "core.version", "ops.backend", "transports.lifeline"},
     "transports.horovod": {"transports", "transports.lifeline"},
     "transports.world": {"transports", "transports.horovod", "transports.lifeline"},
     "compressors": {"core", "memories", "ops"},

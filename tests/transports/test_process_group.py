@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 from launch import launch_once
 
+from grace_tf.advice.network import SMALL_SUM, Collective
 from grace_tf.transports.ring import Ring
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
@@ -26,10 +27,12 @@ def operations(collective, *shape):
 
 def test_small_sums_of_two_workers_wait_for_the_latency_once():
     two, three = (Ring(size, 0, timeout=1.0) for size in (2, 3))
-    small, large = (1 << 18) // 4, (1 << 18) // 4 + 1
+    small, large = SMALL_SUM // 4, SMALL_SUM // 4 + 1
     assert operations(two.sum, small) == ["CollectiveGatherV2"]
     assert operations(Ring(2, 0, timeout=1.0).sum, large) == ["CollectiveReduceV2"]
     assert operations(three.sum, small) == ["CollectiveReduceV2"]
+    hops = [Collective("sum", 4 * n).hops(size) for n, size in [(small, 2), (large, 2), (small, 3)]]
+    assert hops == [1, 2, 4]  # as `advise` counts them
 
 
 class CollectivesTest(tf.test.TestCase):

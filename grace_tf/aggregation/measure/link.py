@@ -126,8 +126,8 @@ def _line(kind: str, taken: Taken, size: int) -> tuple[float, float]:
     """(seconds of a hop, seconds of a byte that a worker sends)."""
     measured = sorted(nbytes for each, nbytes in taken if each == kind)
     small, large = Collective(kind, measured[0]), Collective(kind, measured[-1])
-    rest = max(0.0, taken[kind, large.nbytes] - taken[kind, small.nbytes])
     hop = taken[kind, small.nbytes] / small.hops(size)
+    rest = max(0.0, taken[kind, large.nbytes] - large.hops(size) * hop)
     return hop, rest / (large.sent(size) - small.sent(size))
 
 
