@@ -132,10 +132,17 @@ def step_times(records: Sequence[Record], task: Outline, workers: int) -> str:
                 free = arithmetic.free_codec(records, place, arm, method)
                 free = f" ({free:.0f})" if free is not None and arm not in ("none",) else ""
                 cells.append(NOT_RUN if ms is None else f"{ms:.0f}{free}")
-            rows.append([NAMES[engine], f"`{method}`" if method else arm, *cells])
+            rows.append([_engine_name(records, engine), f"`{method}`" if method else arm, *cells])
     if not rows:
         return "Not run."
     return markdown(["engine", "method", *map(link_name, LINKS)], rows)
+
+
+def _engine_name(records: Sequence[Record], engine: str) -> str:
+    """The engine, and Keras 2 where all its step times were measured with that."""
+    timed = [r for r in records if r["kind"] == "time" and r["engine"] == engine]
+    old = all(r.get("keras", "").startswith("2.") for r in timed)
+    return f"{NAMES[engine]}, Keras 2" if old else NAMES[engine]
 
 
 def link_name(link: str) -> str:

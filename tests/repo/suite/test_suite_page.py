@@ -66,6 +66,16 @@ def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
         assert (tmp_path / f"benchmarks-{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_page_says_where_an_engine_was_measured_with_keras_2(tmp_path):
+    times = [
+        {**time_of("none", "none", 100), "engine": engine, "keras": keras}
+        for engine, keras in (("group", "3.15.1"), ("horovod", "2.15.0"))
+    ]
+    text = page(tmp_path, times)
+    assert "| plain processes | `none` | 100 |" in text
+    assert "| Horovod, Keras 2 | `none` | 100 |" in text
+
+
 def test_a_page_without_results_says_so(tmp_path):
     text = page(tmp_path, [])
     assert text.count("Not run.") == len(OUTLINES) + 2
