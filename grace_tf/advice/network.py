@@ -29,9 +29,10 @@ from grace_tf.advice.link import Link
 KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 
-# Bytes up to which two workers gather and add by themselves: as many bytes as an all-reduce, which
-# sends half of them when it has the other half.  So they wait for the link's latency once, not
-# twice.  Where more is sent, an all-reduce adds up while it sends, which saves more on fast links.
+# The largest sum, in bytes, for which two workers send each other their whole buffers, and each
+# adds both up.  An all-reduce sends as many bytes, but in two messages, and the second waits for
+# the first.  So it waits for the link's latency twice.  For larger sums an all-reduce is faster on
+# fast links, since it adds up one piece while it sends the next.
 SMALL_SUM = 1 << 18
 
 

@@ -72,7 +72,10 @@ class Ring(GathersRows):
         return [self._by_rank(self._move(tf.raw_ops.CollectiveAllToAllV2, sent, key))]
 
     def _from_all(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
-        """The buffers of all workers; `kind` is what they are gathered for."""
+        """The buffers of all workers, one in each row.
+
+        `kind` is the collective that needs them: "gather", or "Add" for a sum.
+        """
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.tile(buffer[None], [self.size, 1])
         self._check(key, kind, buffer)
@@ -123,7 +126,7 @@ class Ring(GathersRows):
 
 
 def _summed(buffer: tf.Tensor) -> tf.Tensor:
-    """The buffer, where its dtype can be reduced; raises TypeError where it cannot."""
+    """Returns the buffer; raises TypeError if TensorFlow cannot add up numbers of its dtype."""
     if buffer.dtype.name not in _SUMMED:
         raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
     return buffer

@@ -90,7 +90,10 @@ def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
 
 
 class FakePair:
-    """Horovod for one of two workers; the other hands over `theirs`.  It can only reduce."""
+    """Horovod for one of two workers, with no collective but an all-reduce.
+
+    `theirs` is the buffer of the other worker.
+    """
 
     Sum = "sum"
 

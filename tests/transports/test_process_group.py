@@ -18,7 +18,7 @@ def run(program, workers, *arguments, linger=0.0):
 
 
 def operations(collective, *shape):
-    """The collectives of TensorFlow in a traced function that hands over float32 of this shape."""
+    """The types of TensorFlow's collectives that `collective` uses for float32 of this shape."""
     traced = tf.function(lambda x: collective([x], 1 << 30)).get_concrete_function(
         tf.TensorSpec(shape)
     )

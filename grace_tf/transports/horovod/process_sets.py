@@ -75,11 +75,12 @@ class HorovodSet(GathersRows):
         return [tf.ensure_shape(collectives.moved(buffers[0], send), buffers[0].shape)]
 
     def _swap(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
-        """The other worker's buffer, where there are two workers.
+        """The buffer of the other one of two workers.
 
-        The workers add up their bytes modulo 256, and each takes its own away again.  An all-reduce
-        between two sends as many bytes as a gather.  Gloo sends both directions of an all-reduce at
-        the same time, but mostly one direction of a gather after the other.
+        An all-reduce adds up the bytes of both workers modulo 256.  Each worker subtracts its own
+        bytes from the sum, which leaves the other's.  An all-reduce between two workers sends as
+        many bytes as a gather, but it is faster.  Gloo sends both directions of an all-reduce at
+        the same time.  In a gather it mostly sends one direction, and then the other.
         """
 
         def swap(own: tf.Tensor) -> tf.Tensor:
@@ -90,7 +91,7 @@ class HorovodSet(GathersRows):
         return tf.ensure_shape(collectives.moved(buffer, swap), buffer.shape)
 
     def _ordered(self, own: tf.Tensor, theirs: tf.Tensor) -> tf.Tensor:
-        """The rows of two workers, in the order of the workers."""
+        """Both workers' buffers as the rows of one tensor: worker 0's, then worker 1's."""
         with tf.device("/CPU:0"):
             return tf.stack([own, theirs] if self.workers == (0,) else [theirs, own])
 

@@ -65,12 +65,12 @@ def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
 
 
 def in_graph_of_tensorflow_1() -> bool:
-    """Whether the code runs in TensorFlow 1's graph mode: not eagerly, and not in a tf.function."""
+    """Whether a graph of TensorFlow 1 is being built: no eager execution, and no tf.function."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def refuse_graphs_of_tensorflow_1() -> None:
-    """Raises RuntimeError in TensorFlow 1's graph mode, where workers cannot exchange gradients."""
+    """Raises RuntimeError in a graph of TensorFlow 1: workers cannot exchange gradients there."""
     if in_graph_of_tensorflow_1():
         raise RuntimeError(
             "Workers exchange gradients in eager mode or in a tf.function, and this is a graph of "
