@@ -3,6 +3,7 @@
 import functools
 import itertools
 import threading
+import traceback
 from concurrent import futures
 from unittest import mock
 
@@ -28,7 +29,8 @@ class Table:
 
     def __init__(self, size):
         self.values = [None] * size
-        self.all_here = threading.Barrier(size, timeout=60)
+        # As long as `launch` waits for processes: a machine may stand still for a minute.
+        self.all_here = threading.Barrier(size, timeout=500)
 
     def exchange(self, rank, value):
         self.values[rank] = value
@@ -89,8 +91,10 @@ def in_threads(body):
         running = [threads.submit(work, rank) for rank in range(SIZE)]
     errors = [error for each in running if (error := each.exception()) is not None]
     own = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
-    for error in own + errors:
+    for error in own:
         raise error
+    # Nobody failed, so somebody did not come: the stacks tell who came too late, and to which call.
+    assert not errors, "\n".join("".join(traceback.format_exception(error)) for error in errors)
     return [each.result() for each in running]
 
 
