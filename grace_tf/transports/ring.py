@@ -54,7 +54,7 @@ class Ring(GathersRows):
         buffer = buffers[0]
         if self.size == 2 and buffer.shape.num_elements() * buffer.dtype.size <= SMALL_SUM:
             with tf.device("/CPU:0"):
-                rows = self._from_all(_summed(buffer), key, "Add")
+                rows = self._from_all(_summable(buffer), key, "Add")
                 return [rows[0] + rows[1]]
         return [self._reduce(buffer, key, "Add")]
 
@@ -74,7 +74,7 @@ class Ring(GathersRows):
     def _from_all(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
         """The buffers of all workers, one in each row.
 
-        `kind` is the collective that needs them: "gather", or "Add" for a sum.
+        `kind` is "gather" if the caller returns the rows, and "Add" if it adds them up.
         """
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.tile(buffer[None], [self.size, 1])
@@ -83,7 +83,7 @@ class Ring(GathersRows):
         return self._by_rank(tf.reshape(moved, [self.size, buffer.shape[0]]))
 
     def _reduce(self, buffer: tf.Tensor, key: int, operation: str) -> tf.Tensor:
-        _summed(buffer)
+        _summable(buffer)
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.identity(buffer)
         self._check(key, operation, buffer)
@@ -125,8 +125,8 @@ class Ring(GathersRows):
         )
 
 
-def _summed(buffer: tf.Tensor) -> tf.Tensor:
-    """Returns the buffer; raises TypeError if TensorFlow cannot add up numbers of its dtype."""
+def _summable(buffer: tf.Tensor) -> tf.Tensor:
+    """The buffer unchanged; raises TypeError if TensorFlow's all-reduce cannot add up its dtype."""
     if buffer.dtype.name not in _SUMMED:
         raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
     return buffer

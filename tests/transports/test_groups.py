@@ -29,7 +29,7 @@ class Table:
 
     def __init__(self, size):
         self.values = [None] * size
-        # As long as `launch` waits for processes: a machine may stand still for a minute.
+        # `launch` waits as long for processes.  A busy machine may stop a thread for a minute.
         self.all_here = threading.Barrier(size, timeout=500)
 
     def exchange(self, rank, value):
@@ -93,7 +93,7 @@ def in_threads(body):
     own = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
     for error in own:
         raise error
-    # Nobody failed, so somebody did not come: the stacks tell who came too late, and to which call.
+    # No thread failed by itself, so one came too late.  The stacks show which one, and its call.
     assert not errors, "\n".join("".join(traceback.format_exception(error)) for error in errors)
     return [each.result() for each in running]
 

@@ -90,7 +90,7 @@ def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
 
 
 class FakePair:
-    """Horovod for one of two workers, with no collective but an all-reduce.
+    """Horovod in one of two workers.  It can do nothing but an all-reduce.
 
     `theirs` is the buffer of the other worker.
     """

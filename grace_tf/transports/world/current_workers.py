@@ -65,7 +65,7 @@ def refuse_parameter_servers(strategy: tf.distribute.Strategy) -> None:
 
 
 def in_graph_of_tensorflow_1() -> bool:
-    """Whether a graph of TensorFlow 1 is being built: no eager execution, and no tf.function."""
+    """Whether this is called while a graph of TensorFlow 1 is built."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
