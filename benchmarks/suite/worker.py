@@ -4,9 +4,10 @@ Started by the runner, as `python -m grace_tf run -np N python -m benchmarks.sui
 Worker 0 appends the record of each cell to the file of results as soon as the cell ends.
 
 A training begins with the same weights in all arms and draws the same batches.  Its learning rate
-rises for some steps and then falls by a cosine.  After every `every` steps worker 0 measures the
-metric, which the clock leaves out.  The clock runs between the ends of steps, and from the begin of
-an epoch's first step; it leaves out the very first step, which traces.
+rises for some steps and then falls by a cosine.  Worker 0 measures the metric, which the clock
+leaves out: after every `every` steps of a test run, and at the end of a tuning run.  The clock runs
+between the ends of steps, and from the begin of an epoch's first step; it leaves out the very first
+step, which traces.
 """
 
 from __future__ import annotations
@@ -182,9 +183,11 @@ def bytes_of(model: keras.Model, cell: Cell) -> dict[str, int | None]:
 def trained(cell: Cell) -> dict[str, Any]:
     """One training: its curve, the last metric, seconds and bytes."""
     task, outline = task_of(cell), OUTLINES[cell.task]
-    part = "validation" if cell.seed in TUNING_SEEDS else "test"
+    tunes = cell.seed in TUNING_SEEDS
+    part = "validation" if tunes else "test"
     model, clock = compiled(cell, task, cell.steps), Clock(task, part)
-    every = min(outline.every, cell.steps)
+    # The last metric alone chooses a rate, and the other worker waits for each that is measured.
+    every = cell.steps if tunes else min(outline.every, cell.steps)
     model.fit(
         dataset(cell, task),
         epochs=cell.steps // every,

@@ -16,6 +16,9 @@ from benchmarks.suite.tasks import sources
 from benchmarks.suite.tasks.outline import Outline
 
 TRAINED, CHOSEN_BY = 3500, 500  # images; the others tell the accuracy
+# Momentum of the moving mean and variance.  After 300 steps with Keras' default of 0.99 they lag
+# behind: a model that is right in 98 % with the statistics of a batch is right in 57 % with them.
+STATISTICS = 0.9
 
 
 def _plain() -> list[keras.layers.Layer]:
@@ -39,7 +42,7 @@ def _normalised() -> list[keras.layers.Layer]:
     for channels, strides in ((32, 1), (32, 1), (32, 2), (64, 1), (64, 2)):
         made += [
             layers.Conv2D(channels, 3, strides=strides, padding="same", use_bias=False),
-            layers.BatchNormalization(),
+            layers.BatchNormalization(momentum=STATISTICS),
             layers.ReLU(),
         ]
     return [*made, layers.GlobalAveragePooling2D(), layers.Dense(10)]
