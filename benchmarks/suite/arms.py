@@ -14,7 +14,7 @@ from grace_tf.core.schedule import warm_up
 RATES = {  # by kind of optimizer
     "momentum": (0.03, 0.1, 0.3),
     "adam": (0.001, 0.003, 0.01),
-    "sgd": (0.3, 1.0, 3.0),
+    "sgd": (3.0, 10.0, 30.0),
     "dgc": (0.01, 0.03, 0.1),
     "dgc instead of adam": (0.03, 0.1, 0.3),
     "signs": (0.0003, 0.001, 0.003),
