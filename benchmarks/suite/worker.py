@@ -169,6 +169,8 @@ def dataset(cell: Cell, task: Any) -> tf.data.Dataset:
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # There is nothing to tune, and `fit` would end only when the tuner wakes, up to a minute later.
+    options.autotune.enabled = False
     return made.with_options(options)
 
 
