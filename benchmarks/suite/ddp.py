@@ -25,9 +25,10 @@ from benchmarks.suite.results import append
 from benchmarks.suite.tasks.outline import OUTLINES
 
 UNTIMED, RANK_OF_POWERSGD, FIRST_COMPRESSED = 2, 4, 2
-# The size of a bucket in megabytes.  The whole gradient is smaller, so there is only one bucket.
+# The size of a bucket in megabytes.  The whole gradient fits into one bucket of this size.
 # While PyTorch's PowerSGD hook waits for its all-reduce, it keeps one of Gloo's two threads.  With
-# two buckets it keeps both.  Then no thread can run the all-reduces, and training hangs.
+# two buckets it would keep both threads.  None would be left for the all-reduces, so the training
+# would hang.
 ONE_BUCKET = 25
 
 

@@ -139,7 +139,7 @@ def step_times(records: Sequence[Record], task: Outline, workers: int) -> str:
 
 
 def _engine_name(records: Sequence[Record], engine: str) -> str:
-    """The engine's name, with ", Keras 2" added if all its steps were measured with Keras 2."""
+    """The engine's name.  It ends in ", Keras 2" if all its steps were measured with Keras 2."""
     timed = [r for r in records if r["kind"] == "time" and r["engine"] == engine]
     old = all(r.get("keras", "").startswith("2.") for r in timed)
     return f"{NAMES[engine]}, Keras 2" if old else NAMES[engine]

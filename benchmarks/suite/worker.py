@@ -169,7 +169,8 @@ def dataset(cell: Cell, task: Any) -> tf.data.Dataset:
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # There is nothing to tune, and `fit` would end only when the tuner wakes, up to a minute later.
+    # There is nothing to tune.  The end of `fit` may have to wait until a tuner's thread wakes, up to
+    # a minute later.
     options.autotune.enabled = False
     return made.with_options(options)
 
@@ -188,7 +189,7 @@ def trained(cell: Cell) -> dict[str, Any]:
     tunes = cell.seed in TUNING_SEEDS
     part = "validation" if tunes else "test"
     model, clock = compiled(cell, task, cell.steps), Clock(task, part)
-    # The last metric alone chooses a rate, and the other worker waits for each that is measured.
+    # Rates are chosen by the last metric.  The other worker waits while a metric is measured.
     every = cell.steps if tunes else min(outline.every, cell.steps)
     model.fit(
         dataset(cell, task),

@@ -31,8 +31,8 @@ KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 # The largest sum, in bytes, for which two workers send each other their whole buffers, and each
 # adds both up.  An all-reduce sends as many bytes, but in two messages, and the second waits for
-# the first.  So it waits for the link's latency twice.  For larger sums on fast links an all-reduce
-# takes less time, because it sends one piece while it adds up another.
+# the first.  So it waits for the link's latency twice.  But it cuts a larger sum into pieces, and
+# sends one piece while it adds up another.  On fast links it takes less time for such a sum.
 SMALL_SUM = 1 << 18
 
 

@@ -74,7 +74,8 @@ class Ring(GathersRows):
     def _from_all(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
         """The buffers of all workers, one in each row.
 
-        `kind` is "gather" if the caller returns the rows, and "Add" if it adds them up.
+        `kind` says what the caller does with the rows: it returns them ("gather") or adds them
+        up ("Add").
         """
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.tile(buffer[None], [self.size, 1])
@@ -126,7 +127,7 @@ class Ring(GathersRows):
 
 
 def _summable(buffer: tf.Tensor) -> tf.Tensor:
-    """The buffer unchanged; raises TypeError if TensorFlow's all-reduce cannot add up its dtype."""
+    """Returns the buffer.  Raises TypeError if TensorFlow's all-reduce cannot sum its dtype."""
     if buffer.dtype.name not in _SUMMED:
         raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
     return buffer

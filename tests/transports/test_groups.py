@@ -29,7 +29,7 @@ class Table:
 
     def __init__(self, size):
         self.values = [None] * size
-        # `launch` waits as long for processes.  A busy machine may stop a thread for a minute.
+        # `launch` has this timeout for processes.  On a busy machine a thread may be a minute late.
         self.all_here = threading.Barrier(size, timeout=500)
 
     def exchange(self, rank, value):
@@ -93,7 +93,8 @@ def in_threads(body):
     own = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
     for error in own:
         raise error
-    # No thread failed by itself, so one came too late.  The stacks show which one, and its call.
+    # No thread had an error of its own, so one reached the barrier too late.  The message has the
+    # stack of each error, and so the call that each thread was in.
     assert not errors, "\n".join("".join(traceback.format_exception(error)) for error in errors)
     return [each.result() for each in running]
 

@@ -75,7 +75,7 @@ class HorovodSet(GathersRows):
         return [tf.ensure_shape(collectives.moved(buffers[0], send), buffers[0].shape)]
 
     def _swap(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
-        """The other worker's buffer, where there are two workers.
+        """Returns the buffer of the other worker.  There must be two workers.
 
         An all-reduce adds up the bytes of both workers modulo 256.  Each worker subtracts its own
         bytes from the sum, which leaves the other's.  An all-reduce between two workers sends as
@@ -91,7 +91,7 @@ class HorovodSet(GathersRows):
         return tf.ensure_shape(collectives.moved(buffer, swap), buffer.shape)
 
     def _ordered(self, own: tf.Tensor, theirs: tf.Tensor) -> tf.Tensor:
-        """A tensor of two rows: the buffer of worker 0, then that of worker 1."""
+        """Returns a tensor of two rows: the buffer of worker 0, then that of worker 1."""
         with tf.device("/CPU:0"):
             return tf.stack([own, theirs] if self.workers == (0,) else [theirs, own])
 
