@@ -169,8 +169,8 @@ def dataset(cell: Cell, task: Any) -> tf.data.Dataset:
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # There is nothing to tune.  The end of `fit` may have to wait until a tuner's thread wakes, up to
-    # a minute later.
+    # There is nothing to tune.  The end of `fit` may have to wait until a tuner's thread wakes, for
+    # up to a minute.
     options.autotune.enabled = False
     return made.with_options(options)
 

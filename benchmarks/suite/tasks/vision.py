@@ -17,7 +17,7 @@ from benchmarks.suite.tasks.outline import Outline
 
 TRAINED, CHOSEN_BY = 3500, 500  # images; the others tell the accuracy
 # Momentum of the moving mean and variance.  Keras' default of 0.99 is too slow for 300 steps: with
-# the statistics of a batch a model was right in 98 % of the images, and with the moving ones in 57 %.
+# the statistics of a batch a model was right in 98 % of the images, with the moving ones in 57 %.
 STATISTICS = 0.9
 
 
