@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.suite import advised, arithmetic, pictures
 from benchmarks.suite.arithmetic import Place, Record
-from benchmarks.suite.arms import ALONE, ARMS, PEERS
+from benchmarks.suite.arms import ALONE, ARMS, PEERS, Arm
 from benchmarks.suite.plan import ENGINES, FIELDS, LINKS, cell_of
 from benchmarks.suite.results import Results
 from benchmarks.suite.tasks.outline import OUTLINES, Outline
@@ -88,19 +88,31 @@ def accuracies(records: Sequence[Record], task: Outline, workers: int) -> str:
         elif not runs:
             rows.append([f"`{name}`", NOT_RUN, *[""] * 5])
         else:
-            rows.append([f"`{name}`", *_ends(task, runs), *_reached(task, runs, targets)])
+            found = [*_ends(runs), _rate(task, ARMS[name], runs), _sent(runs)]
+            rows.append([f"`{name}`", *found, *_reached(task, runs, targets)])
     columns = ["arm", task.metric, "± of a run", "runs", "rate", "bytes a step"]
     return markdown([*columns, "steps to accuracy"], rows)
 
 
-def _ends(task: Outline, runs: Sequence[Record]) -> list[str]:
-    ends = [run["metric"] for run in runs]
-    count, sent = str(len(runs)), runs[0]["bytes"]
-    tail = [count, f"{runs[0]['rate']:g}", bytes_text(sent) if sent is not None else ""]
+def _ends(runs: Sequence[Record]) -> tuple[str, str, str]:
+    """The mean of what the runs end with, their standard deviation and their number."""
+    ends, count = [run["metric"] for run in runs], str(len(runs))
     if None in ends:
-        return ["diverges", "", *tail]
+        return "diverges", "", count
     spread = f"{statistics.stdev(ends):.3g}" if len(ends) > 1 else ""
-    return [_number(statistics.mean(ends)), spread, *tail]
+    return _number(statistics.mean(ends)), spread, count
+
+
+def _rate(task: Outline, arm: Arm, runs: Sequence[Record]) -> str:
+    """The chosen rate, with a remark where a better one may lie beyond all that were tried."""
+    rate, rates = runs[0]["rate"], arm.rates(task.optimizer)
+    remarks = {min(rates): " (smallest)", max(rates): " (largest)"}
+    return f"{rate:g}{remarks.get(rate, '')}"
+
+
+def _sent(runs: Sequence[Record]) -> str:
+    sent = runs[0]["bytes"]
+    return bytes_text(sent) if sent is not None else ""
 
 
 def _reached(task: Outline, runs: Sequence[Record], targets: arithmetic.Targets) -> list[str]:
@@ -231,7 +243,7 @@ def choices(records: Sequence[Record], task: Outline, workers: int) -> str:
         if not runs:
             rows.append([link_name(link), NOT_RUN, "", "", ""])
             continue
-        ends = _ends(task, runs)[0]
+        ends = _ends(runs)[0]
         steps = f"{1000 * statistics.median(r['seconds'] / (r['steps'] - 1) for r in runs):.0f}"
         said = dict.fromkeys(run["choice"].split(",")[0].rstrip(".") for run in runs)
         rows.append([link_name(link), "; ".join(said), ends, _beside(task, runs, whole), steps])

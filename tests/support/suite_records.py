@@ -9,7 +9,7 @@ from benchmarks.suite.tasks.outline import OUTLINES
 
 VISION = OUTLINES["vision"]
 SMALL = Wanted(["vision"], ["none", "bf16"], [2], ["group"], ["100mbit"], [1, 2], 2, 300)
-_, MIDDLE, HIGH = RATES[VISION.optimizer]
+LOW, MIDDLE, HIGH = RATES[VISION.optimizer]
 PLACE = Place("vision", "group", 2, "100mbit")
 
 

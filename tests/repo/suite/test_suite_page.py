@@ -2,7 +2,7 @@
 
 import doc_tables  # noqa: F401  with it the benchmarks can be imported
 from doc_tables import ROOT
-from suite_records import MIDDLE, PLACE, VISION, run_of, time_of
+from suite_records import HIGH, LOW, MIDDLE, PLACE, VISION, run_of, time_of
 
 from benchmarks.suite import advised, pictures, report
 from benchmarks.suite.__main__ import RESULTS
@@ -39,6 +39,8 @@ def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
         *(run_of("none", seed, [90, 98, 98]) for seed in (1, 2, 3)),
         *(run_of("bf16", seed, [90, 97, 98]) for seed in (1, 2, 3)),
         *(run_of("topk", seed, [10, 20, end]) for seed, end in ((1, 30), (2, 98), (3, 30))),
+        run_of("eden", 1, [90, 97, 98], HIGH),
+        run_of("loco", 1, [90, 97, 98], LOW),
         time_of("none", "none", 100, sent=1000),
         time_of("bf16", "bf16", 50, sent=500),
         time_of(ALONE.name, "", 10),
@@ -52,7 +54,9 @@ def test_the_page_has_what_was_run_and_names_what_was_not(tmp_path):
     text = page(tmp_path, records, {PLACE: {"spec": "bf16", "methods": methods}})
     assert f"| `none` | 98.00 | 0 | 3 | {MIDDLE} | 1000 B | 200 |" in text
     assert f"| `topk` | 52.67 | 39.3 | 3 | {MIDDLE} | 1000 B | not reached (1 of 3 runs) |" in text
-    assert "| `eden` | not run |" in text
+    assert f"| `eden` | 98.00 |  | 1 | {HIGH} (largest) | 1000 B | 300 |" in text
+    assert f"| `loco` | 98.00 |  | 1 | {LOW} (smallest) | 1000 B | 300 |" in text
+    assert "| `powersgd` | not run |" in text
     assert "| plain processes | `bf16` | 50 (55) | not run |" in text
     assert "| `none` | 20.0 s (0.75 ×) | not run |" in text
     assert "| `bf16` | 15.0 s (1.00 ×) |" in text
