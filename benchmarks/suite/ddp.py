@@ -25,10 +25,9 @@ from benchmarks.suite.results import append
 from benchmarks.suite.tasks.outline import OUTLINES
 
 UNTIMED, RANK_OF_POWERSGD, FIRST_COMPRESSED = 2, 4, 2
-# The size of a bucket in megabytes.  The whole gradient fits into one bucket of this size.
-# While PyTorch's PowerSGD hook waits for its all-reduce, it keeps one of Gloo's two threads.  With
-# two buckets it would keep both threads.  None would be left for the all-reduces, so the training
-# would hang.
+# The size of PyTorch's buckets in megabytes.  The whole gradient must fit into one.  For each
+# bucket the PowerSGD hook keeps one of Gloo's two threads while it waits for an all-reduce.  With
+# two buckets no thread would be left to run the all-reduces, and the training would hang.
 ONE_BUCKET = 25
 
 

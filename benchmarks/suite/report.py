@@ -95,7 +95,7 @@ def accuracies(records: Sequence[Record], task: Outline, workers: int) -> str:
 
 
 def _ends(runs: Sequence[Record]) -> tuple[str, str, str]:
-    """The mean of what the runs end with, their standard deviation and their number."""
+    """The mean of the final metrics, their standard deviation, and the number of the runs."""
     ends, count = [run["metric"] for run in runs], str(len(runs))
     if None in ends:
         return "diverges", "", count
@@ -104,7 +104,7 @@ def _ends(runs: Sequence[Record]) -> tuple[str, str, str]:
 
 
 def _rate(task: Outline, arm: Arm, runs: Sequence[Record]) -> str:
-    """The chosen rate, with a remark where a better one may lie beyond all that were tried."""
+    """The chosen rate, and whether it is the smallest or the largest of those that were tried."""
     rate, rates = runs[0]["rate"], arm.rates(task.optimizer)
     remarks = {min(rates): " (smallest)", max(rates): " (largest)"}
     return f"{rate:g}{remarks.get(rate, '')}"
@@ -151,7 +151,7 @@ def step_times(records: Sequence[Record], task: Outline, workers: int) -> str:
 
 
 def _engine_name(records: Sequence[Record], engine: str) -> str:
-    """The engine's name.  It ends in ", Keras 2" if all its steps were measured with Keras 2."""
+    """The name of the engine, then ", Keras 2" if all its steps were measured with Keras 2."""
     timed = [r for r in records if r["kind"] == "time" and r["engine"] == engine]
     old = all(r.get("keras", "").startswith("2.") for r in timed)
     return f"{NAMES[engine]}, Keras 2" if old else NAMES[engine]

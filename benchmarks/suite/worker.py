@@ -169,8 +169,8 @@ def dataset(cell: Cell, task: Any) -> tf.data.Dataset:
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # There is nothing to tune.  The end of `fit` may have to wait until a tuner's thread wakes, for
-    # up to a minute.
+    # There is nothing to tune, and with the tuner `fit` may end up to a minute late: it waits until
+    # the tuner's thread wakes.
     options.autotune.enabled = False
     return made.with_options(options)
 
@@ -189,7 +189,8 @@ def trained(cell: Cell) -> dict[str, Any]:
     tunes = cell.seed in TUNING_SEEDS
     part = "validation" if tunes else "test"
     model, clock = compiled(cell, task, cell.steps), Clock(task, part)
-    # Rates are chosen by the last metric.  The other worker waits while a metric is measured.
+    # A tuning run needs only the metric at its end.  Each measurement takes time, and the other
+    # worker waits for it.
     every = cell.steps if tunes else min(outline.every, cell.steps)
     model.fit(
         dataset(cell, task),

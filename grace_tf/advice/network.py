@@ -29,10 +29,10 @@ from grace_tf.advice.link import Link
 KINDS = ("sum", "half_sum", "gather", "all_to_all")
 
 
-# The largest sum, in bytes, for which two workers send each other their whole buffers, and each
-# adds both up.  An all-reduce sends as many bytes, but in two messages, and the second waits for
-# the first.  So it waits for the link's latency twice.  But it cuts a larger sum into pieces, and
-# sends one piece while it adds up another.  On fast links it takes less time for such a sum.
+# Two workers add up buffers of at most so many bytes by sending each other the whole buffer.  An
+# all-reduce sends as many bytes, but in two messages, and the second waits for the first.  So the
+# latency of the link counts twice.  Larger buffers are added up by an all-reduce.  It sends one
+# piece of a buffer while it adds up another piece, which takes less time on fast links.
 SMALL_SUM = 1 << 18
 
 

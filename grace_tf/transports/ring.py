@@ -74,8 +74,7 @@ class Ring(GathersRows):
     def _from_all(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
         """The buffers of all workers, one in each row.
 
-        `kind` says what the caller does with the rows: it returns them ("gather") or adds them
-        up ("Add").
+        `kind` is "gather" for a caller that returns the rows, and "Add" for one that adds them up.
         """
         if self.size == 1 or buffer.shape.num_elements() == 0:
             return tf.tile(buffer[None], [self.size, 1])
@@ -127,7 +126,7 @@ class Ring(GathersRows):
 
 
 def _summable(buffer: tf.Tensor) -> tf.Tensor:
-    """Returns the buffer.  Raises TypeError if TensorFlow's all-reduce cannot sum its dtype."""
+    """Returns the buffer; raises TypeError if TensorFlow cannot all-reduce its dtype."""
     if buffer.dtype.name not in _SUMMED:
         raise TypeError(f"{buffer.dtype.name} cannot be reduced; there are {', '.join(_SUMMED)}.")
     return buffer

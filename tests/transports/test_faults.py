@@ -47,7 +47,8 @@ def test_the_survivor_says_whose_fault_it_was(engine, fault):
     assert "trained" not in printed
     for rank, sentence in enumerate(SENTENCES[fault]):
         assert re.search(sentence, last(said[str(rank)])), everything
-    # A killed worker may need longer to end than the other one needs to fail.
+    # Worker 0 may notice that worker 1 was killed, and end, before worker 1 itself has ended.  Then
+    # the launcher says that worker 1 "failed first".
     first = r"worker \d (was )?ended .* first[.;]|worker \d failed first and (was )?ended "
     assert re.match(first, said["grace_tf"][-1]), everything
     # The last line of the launcher names worker 1, or repeats a line that names it.

@@ -29,7 +29,8 @@ class Table:
 
     def __init__(self, size):
         self.values = [None] * size
-        # `launch` has this timeout for processes.  On a busy machine a thread may be a minute late.
+        # A busy machine can delay a thread by a minute, so the timeout is long: 500 s, as that of
+        # `launch`, which starts processes.
         self.all_here = threading.Barrier(size, timeout=500)
 
     def exchange(self, rank, value):
@@ -93,8 +94,8 @@ def in_threads(body):
     own = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
     for error in own:
         raise error
-    # No thread had an error of its own, so one reached the barrier too late.  The message has the
-    # stack of each error, and so the call that each thread was in.
+    # The only errors are those of the barrier, so one thread reached it after the timeout.  The
+    # stack of an error shows in which call its thread was.
     assert not errors, "\n".join("".join(traceback.format_exception(error)) for error in errors)
     return [each.result() for each in running]
 

@@ -90,7 +90,7 @@ def test_bfloat16_is_summed_for_the_bytes_of_an_all_reduce(length):
 
 
 class FakePair:
-    """Stands for Horovod in one of two workers.  Its only collective is an all-reduce.
+    """Replaces the Horovod module in one of two workers.  It has an all-reduce, and nothing else.
 
     `theirs` is the buffer of the other worker.
     """

@@ -75,12 +75,12 @@ class HorovodSet(GathersRows):
         return [tf.ensure_shape(collectives.moved(buffers[0], send), buffers[0].shape)]
 
     def _swap(self, buffer: tf.Tensor, key: int, kind: str) -> tf.Tensor:
-        """Returns the buffer of the other worker.  There must be two workers.
+        """Returns the buffer of the other worker; only for a set of two workers.
 
-        An all-reduce adds up the bytes of both workers modulo 256.  Each worker subtracts its own
-        bytes from the sum, which leaves the other's.  An all-reduce between two workers sends as
-        many bytes as a gather, but it is faster.  Gloo sends both directions of an all-reduce at
-        the same time.  In a gather it mostly sends one direction, and then the other.
+        An all-reduce adds up the bytes of both buffers modulo 256.  Each worker subtracts its own
+        bytes from the sum, and what is left are the bytes of the other worker.  Between two workers
+        an all-reduce sends as many bytes as a gather, but takes less time.  In an all-reduce Gloo
+        lets both workers send at the same time.  In a gather one mostly sends after the other.
         """
 
         def swap(own: tf.Tensor) -> tf.Tensor:
@@ -91,7 +91,7 @@ class HorovodSet(GathersRows):
         return tf.ensure_shape(collectives.moved(buffer, swap), buffer.shape)
 
     def _ordered(self, own: tf.Tensor, theirs: tf.Tensor) -> tf.Tensor:
-        """Returns a tensor of two rows: the buffer of worker 0, then that of worker 1."""
+        """Stacks both buffers in the order of the workers: the first row is that of worker 0."""
         with tf.device("/CPU:0"):
             return tf.stack([own, theirs] if self.workers == (0,) else [theirs, own])
 
